@@ -1,0 +1,182 @@
+# Everything that a contributor or a CI job runs. `make` alone lists it.
+#
+# Each target sets up what it needs in a virtual environment of its own, with plain venv and pip.
+# Files under .venv/.stamps remember what is installed, so that a second run starts at once.
+#
+#   make test PYTHON=python3.13          another interpreter, in .venv-python3.13
+#   make test PYTEST_ARGS="-k expiry"    arguments for pytest
+#   make pytest WHEEL=dist/some.whl      test this wheel instead of building one
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+JOBS ?= auto
+TORTURE_TIMEOUT ?= 7200
+WHEEL ?=
+
+ENV_DIR := $(VENV)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+BIN := $(ENV_DIR)/bin
+STAMPS := $(ENV_DIR)/.stamps
+PIP_INSTALL := $(BIN)/python -m pip install -qq
+
+# Directories are listed too: their time changes when a file in them is removed.
+SOURCES := $(shell find src -not -path '*/__pycache__*') pyproject.toml $(wildcard README.md LICENSE)
+CODE := $(wildcard src tests tools examples benchmarks)
+
+# The package under test is the installed one. Nothing may put src in front of it.
+unexport PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+say = @printf '\n== %s\n' '$(1)'
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Steps share one environment, and the tests must come last: `make -j` changes nothing.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## List the targets
+	@echo 'Targets:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS,'
+	@echo '           JOBS=$(JOBS) (pytest workers), WHEEL (test this wheel instead of building one)'
+
+# -- use ------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: installed ## Show the queue at work, live in the terminal
+	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
+
+.PHONY: test
+test: check pytest ## Run all checks, then the tests against the built wheel (the same as CI)
+
+.PHONY: check
+check: lint types imports workflows docs ## Run all checks: lint, types, imports, workflows, docs
+
+.PHONY: pytest
+pytest: $(STAMPS)/test installed ## Run the tests only, against the built wheel
+	$(call say,pytest)
+	@$(BIN)/python -P tools/where.py $(ENV_DIR)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: torture
+torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full length
+	$(call say,pytest tests/torture)
+	@$(BIN)/python -P tools/where.py $(ENV_DIR)
+	@TORTURE=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(TORTURE_TIMEOUT) tests/torture $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: installed ## Measure against other queues and write the tables
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# -- the checks, one by one -----------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(STAMPS)/check ## Check style and formatting (ruff)
+	$(call say,ruff check)
+	@$(BIN)/ruff check $(CODE)
+	$(call say,ruff format --check)
+	@$(BIN)/ruff format --check $(CODE)
+
+.PHONY: types
+types: $(STAMPS)/check installed ## Check types twice (mypy --strict, pyright)
+	$(call say,mypy --strict)
+	@$(BIN)/mypy --strict $(CODE)
+	$(call say,pyright)
+	@$(BIN)/pyright --pythonpath $(BIN)/python $(CODE)
+
+.PHONY: imports
+imports: $(STAMPS)/check installed ## Check that imports follow the layers (import-linter)
+	$(call say,lint-imports)
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: workflows
+workflows: $(STAMPS)/check ## Check the workflow, dependabot and devcontainer files
+	$(call say,zizmor)
+	@$(BIN)/zizmor --offline --pedantic --no-progress --quiet .github
+	$(call say,check-jsonschema)
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec .devcontainer/compose.yaml
+	@$(BIN)/python tools/check_devcontainer.py
+
+.PHONY: docs
+docs: $(STAMPS)/docs ## Build the docs into site/ and check links, navigation and docstrings
+	$(call say,docs)
+	@$(BIN)/python tools/check_docs.py
+
+# -- make -----------------------------------------------------------------------------------------
+
+.PHONY: fmt
+fmt: $(STAMPS)/check ## Format the code and apply safe fixes
+	@$(BIN)/ruff check --fix-only $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+.PHONY: build
+build: $(STAMPS)/build ## Build the sdist, and the wheel from it, into dist/
+	$(call say,build)
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist
+
+.PHONY: setup
+setup: $(STAMPS)/check $(STAMPS)/docs installed ## Set up the environment for an editor, all tools included
+	@echo 'ready: $(BIN)/python'
+
+.PHONY: clean
+clean: ## Remove what was built, and the caches
+	@rm -rf build dist site .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## The same, and the virtual environments
+	@rm -rf $(VENV) $(VENV)-*
+
+# -- the environment ------------------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	@# An interpreter that pyenv has installed, but not made active, is found by its name too.
+	@if ! $(PYTHON) -c '' 2>/dev/null; then \
+		PYENV_VERSION=$$(pyenv whence $(PYTHON) 2>/dev/null | tail -n 1); export PYENV_VERSION; \
+	fi; \
+	if ! $(PYTHON) -c ''; then \
+		echo '$(PYTHON) does not run. Name another: make PYTHON=python3.13' >&2; exit 1; \
+	fi; \
+	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		echo "leasedkeyq needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1)." >&2; \
+		echo 'Name another: make PYTHON=python3.13' >&2; exit 1; \
+	fi; \
+	echo 'setting up $(ENV_DIR)'; \
+	$(PYTHON) -m venv --clear $(ENV_DIR)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+$(STAMPS)/check: requirements/test.txt
+$(STAMPS)/build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/docs: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+	@echo 'installing $<'
+	@$(PIP_INSTALL) -r $<
+	@touch $@
+
+$(STAMPS)/wheel: $(SOURCES) $(STAMPS)/build
+	@echo 'building and installing the wheel'
+	@rm -rf $(ENV_DIR)/wheel
+	@$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir $(ENV_DIR)/wheel .
+	@$(PIP_INSTALL) --force-reinstall --no-deps $(ENV_DIR)/wheel/*.whl
+	@$(PIP_INSTALL) $(ENV_DIR)/wheel/*.whl
+	@touch $@
+
+.PHONY: installed
+ifeq ($(WHEEL),)
+installed: $(STAMPS)/wheel
+else
+installed: $(STAMPS)/venv
+	@echo 'installing $(WHEEL)'
+	@rm -f $(STAMPS)/wheel
+	@$(PIP_INSTALL) --force-reinstall --no-deps $(WHEEL)
+	@$(PIP_INSTALL) $(WHEEL)
+endif

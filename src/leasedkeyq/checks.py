@@ -1,0 +1,109 @@
+"""Arguments, checked where they come in. Every error names its argument."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from datetime import timedelta
+from math import inf, isnan
+from typing import TypeVar, cast
+
+from leasedkeyq.lease import Lease
+from leasedkeyq.types import Duration
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+POLICIES = frozenset(("update", "reject", "buffer"))
+
+
+def seconds(name: str, value: Duration) -> float:
+    """A duration as seconds, zero or more; infinity is allowed."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be seconds (int or float) or a timedelta, got {kind}")
+    if isnan(value) or value < 0:
+        raise ValueError(f"{name} must not be negative or NaN, got {value!r}")
+    return value
+
+
+def wait_time(name: str, value: Duration | None) -> float | None:
+    """How long to wait at most: None and infinity both mean for ever."""
+    if value is None:
+        return None
+    value = seconds(name, value)
+    return None if value == inf else value
+
+
+def lease_time(name: str, value: Duration | None) -> float | None:
+    """How long a lease lasts: more than nothing; None and infinity both mean for ever."""
+    value = wait_time(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be greater than 0; None means that leases do not expire")
+    return value
+
+
+def delay_time(name: str, value: Duration) -> float:
+    """How long an item stays back: finite, so that it is not lost."""
+    value = seconds(name, value)
+    if value == inf:
+        raise ValueError(f"{name} must be finite")
+    return value
+
+
+def whole(name: str, value: int, least: int) -> int:
+    """A whole number that is not below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def hashable(key: Hashable) -> None:
+    """A key can be anything that can be hashed."""
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"key must be hashable, got {type(key).__name__} ({error})") from None
+
+
+def put_options(policy: str, priority: int | None, delay: Duration | None) -> float | None:
+    """The options of a put; returns the delay in seconds."""
+    if not isinstance(policy, str) or policy not in POLICIES:
+        raise ValueError(f"if_in_flight must be 'update', 'reject' or 'buffer', got {policy!r}")
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise TypeError(f"priority must be an int or None, got {type(priority).__name__}")
+    return None if delay is None else delay_time("delay", delay)
+
+
+def release_options(requeue_front: bool, delay: Duration | None) -> float | None:
+    """The options of a release; returns the delay in seconds, or None for at once."""
+    seconds = None if delay is None else delay_time("delay", delay)
+    if seconds and requeue_front:
+        raise ValueError(
+            "requeue_front and delay exclude each other: a delayed item goes back later"
+        )
+    return seconds or None
+
+
+def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[K, V]:
+    """Keys and their values from a mapping or from pairs; the last value of a key counts."""
+    pairs = cast("Mapping[K, V]", items).items() if isinstance(items, Mapping) else items
+    values: dict[K, V] = {}
+    for pair in pairs:
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{name} must be a mapping or (key, value) pairs, got {pair!r}"
+            ) from None
+        hashable(key)
+        values[key] = value
+    return values
+
+
+def is_lease(value: object) -> None:
+    """A lease, and not its token, its key or the triple that it came in."""
+    if not isinstance(value, Lease):
+        kind = type(value).__name__
+        raise TypeError(f"lease must be the Lease that get or take returned, got {kind}")

@@ -1,0 +1,130 @@
+"""The errors of leasedkeyq: one root, each carrying its data.
+
+The classes say whose turn it is to act. A `QueueClosedError` or a `LeaseExpiredError` is the
+course of events; a `WrongEventLoopError` or an `InvalidLeaseError` with the reason ``"unknown"``
+is a mistake in the calling code. Wrong arguments raise `TypeError` or `ValueError` that name
+the argument.
+"""
+
+import asyncio
+from collections.abc import Hashable
+from typing import Literal
+
+LeaseEnd = Literal["acknowledged", "released", "expired", "removed", "buried", "closed"]
+"""How a lease came to its end."""
+
+LONG_KEY = 100
+
+
+class LeasedKeyQError(Exception):
+    """Root of all errors that leasedkeyq raises on its own account."""
+
+
+class QueueClosedError(LeasedKeyQError):
+    """The queue is closed: it takes no more work and hands none out.
+
+    What is left in it can still be read with the methods that only look, such as
+    `LeasedKeyQueue.snapshot`.
+    """
+
+
+class KeyAlreadyInFlightError(LeasedKeyQError):
+    """A put with ``if_in_flight="reject"`` met a key that is leased. Nothing was put.
+
+    Attributes:
+        keys: The keys that are in flight. One for `put`, at least one for `put_many`.
+    """
+
+    def __init__(self, message: str, *, keys: tuple[Hashable, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+    @property
+    def key(self) -> Hashable:
+        """The first of `keys`, or None."""
+        return self.keys[0] if self.keys else None
+
+
+class InvalidLeaseError(LeasedKeyQError):
+    """The lease does not hold its key (any more). The call changed nothing.
+
+    Attributes:
+        key: The key the lease speaks of.
+        reason: How the lease ended (``"released"``, ``"expired"``, ``"removed"``, ``"buried"``,
+            ``"closed"``), or ``"unknown"`` when this queue never issued it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: Hashable = None,
+        reason: LeaseEnd | Literal["unknown"] = "unknown",
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.reason = reason
+
+
+class LeaseExpiredError(InvalidLeaseError):
+    """The lease ran out before it was settled; its item went back to the queue.
+
+    Somebody else may be working on the key by now. Ask for a longer ``lease_timeout``, or call
+    `extend` while the work goes on.
+    """
+
+
+class LeaseAlreadyAcknowledgedError(LeasedKeyQError):
+    """The lease was acknowledged before. The call changed nothing.
+
+    Attributes:
+        key: The key the lease held.
+    """
+
+    def __init__(self, message: str, *, key: Hashable = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class QueueEmptyError(LeasedKeyQError, asyncio.QueueEmpty):
+    """`get_nowait` found nothing available. Also an `asyncio.QueueEmpty`."""
+
+
+class KeyNotAvailableError(QueueEmptyError):
+    """`take_nowait` found its key absent, scheduled for later or in flight.
+
+    Attributes:
+        key: The key that was asked for.
+        state: ``"absent"``, ``"scheduled"`` or ``"in_flight"``.
+    """
+
+    def __init__(self, message: str, *, key: Hashable = None, state: str = "absent") -> None:
+        super().__init__(message)
+        self.key = key
+        self.state = state
+
+
+class QueueFullError(LeasedKeyQError, asyncio.QueueFull):
+    """There is no room for the put now, or ever. Also an `asyncio.QueueFull`.
+
+    Attributes:
+        maxsize: The limit that was met.
+    """
+
+    def __init__(self, message: str, *, maxsize: int = 0) -> None:
+        super().__init__(message)
+        self.maxsize = maxsize
+
+
+class WrongEventLoopError(LeasedKeyQError, RuntimeError):
+    """The queue was used outside the one event loop that it belongs to. Nothing was changed.
+
+    A queue belongs to the event loop of its first use. From another thread, go through
+    ``asyncio.run_coroutine_threadsafe(queue.put(...), loop)``.
+    """
+
+
+def describe(key: Hashable) -> str:
+    """A key for an error message: its repr, cut where it would drown the message."""
+    text = repr(key)
+    return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"

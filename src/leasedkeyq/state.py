@@ -1,0 +1,478 @@
+"""The state machine of one queue: pure, synchronous, without a clock of its own.
+
+This is the meaning of leasedkeyq, and every engine has this meaning. A key is absent, or has one
+live item that is available, scheduled or in flight; a buried item has left its key.
+
+Nothing here reads a clock. All times are absolute and on one clock, and `QueueState.advance`
+tells what time it is. Whoever drives the machine calls it first: a lease is as good as expired
+only once `advance` has been told of a time at or past its expiry.
+
+Methods return the items that they touched, so that the driver can see where they stand and hand
+an available one to somebody who waits. Every method does all that it says or raises and changes
+nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heappush
+from typing import Any, Generic, TypeVar
+
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    KeyAlreadyInFlightError,
+    LeaseAlreadyAcknowledgedError,
+    LeaseEnd,
+    LeaseExpiredError,
+    describe,
+)
+from leasedkeyq.items import Buffered, Item
+from leasedkeyq.lease import Lease
+from leasedkeyq.ready import ReadyItems
+from leasedkeyq.timers import Timers
+from leasedkeyq.types import BuriedItem, InFlightPolicy, ItemSnapshot, ItemState
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ADVICE: dict[LeaseEnd, str] = {
+    "released": "it was released before",
+    "removed": "its key was removed while it was held",
+    "buried": "its item was buried",
+    "closed": "the queue was closed while it was held",
+}
+
+
+class QueueState(Generic[K, V]):
+    """The items of one queue, their order, their leases and their schedules.
+
+    Attributes:
+        items: The live item of each key.
+        in_flight: Those of them that are leased.
+        ready: Those of them that are available, in order.
+        timers: When scheduled items come due and leases expire.
+        buffered: How many leased items have a newer value beside them.
+        buried: The buried items, oldest first, by their number.
+        now: The latest time that `advance` was told.
+    """
+
+    __slots__ = (
+        "_burials",
+        "_fence",
+        "_issuer",
+        "_schedules",
+        "buffered",
+        "buried",
+        "in_flight",
+        "items",
+        "max_buried",
+        "now",
+        "ready",
+        "timers",
+    )
+
+    def __init__(self, *, max_buried: int = 1000) -> None:
+        self.items: dict[K, Item[K, V]] = {}
+        self.in_flight: dict[K, Item[K, V]] = {}
+        self.ready: ReadyItems[K, V] = ReadyItems()
+        self.timers = Timers()
+        self.buffered = 0
+        self.buried: OrderedDict[int, BuriedItem[K, V]] = OrderedDict()
+        self.max_buried = max_buried
+        self.now = float("-inf")
+        self._issuer = object()
+        self._fence = 0
+        self._schedules = 0
+        self._burials = 0
+
+    @property
+    def available(self) -> int:
+        """How many values wait to be handed out, buffered ones included."""
+        return len(self.ready) + self.buffered
+
+    @property
+    def scheduled(self) -> int:
+        """How many items wait for their time."""
+        return len(self.items) - len(self.in_flight) - len(self.ready)
+
+    # Putting
+
+    def put(
+        self,
+        key: K,
+        value: V,
+        policy: InFlightPolicy = "update",
+        priority: int | None = None,
+        due: float | None = None,
+    ) -> Item[K, V] | None:
+        """Put `value` under `key`; return the item if that made it available.
+
+        A new key goes to the back of its priority, or is scheduled when `due` lies ahead. A live
+        item gets the value and keeps its place; a `priority` other than its own moves it to the
+        back of that, and `due` reschedules it, where a time that is not ahead means now. For a
+        leased item `policy` decides, and `priority` and `due` apply when it comes back.
+
+        Raises:
+            KeyAlreadyInFlightError: The key is leased and `policy` is ``"reject"``.
+        """
+        item = self.items.get(key)
+        if item is None:
+            item = self.items[key] = Item(key, value, priority or 0)
+            if due is not None or priority:
+                return self._place(item, due)
+            # ReadyItems.append for priority 0, spelled out: calls are a third of a put's time.
+            ready = self.ready
+            line = ready.normal
+            line.size += 1
+            ready.back = item.position = ready.back + 1
+            tail = line.tail
+            last: Any = tail.prev
+            item.prev = last
+            item.next = tail
+            last.next = tail.prev = item
+            return item
+        if item.lease is not None:
+            self._put_beside(item, value, policy, priority, due)
+            return None
+        item.value = value
+        if priority is not None and priority != item.priority:
+            if item.next is not None:
+                self.ready.remove(item)
+                item.priority = priority
+                self.ready.append(item)
+            else:
+                item.priority = priority
+        return None if due is None else self._reschedule(item, due)
+
+    def _put_beside(
+        self,
+        item: Item[K, V],
+        value: V,
+        policy: InFlightPolicy,
+        priority: int | None,
+        due: float | None,
+    ) -> None:
+        if policy == "reject":
+            message = f"key {describe(item.key)} is in flight: it was leased and not yet settled"
+            raise KeyAlreadyInFlightError(message, keys=(item.key,))
+        target: Item[K, V] | Buffered[V] = item
+        if item.buffered is not None:
+            # The buffered value is what will be handed out next: the newest belongs there.
+            target = item.buffered
+            target.value = value
+        elif policy == "buffer":
+            target = item.buffered = Buffered(value, item.priority)
+            self.buffered += 1
+        else:
+            item.value = value
+        if priority is not None:
+            target.priority = priority
+        if due is not None:
+            target.not_before = due
+
+    def _reschedule(self, item: Item[K, V], due: float) -> Item[K, V] | None:
+        if item.next is None:
+            self.timers.clear(item)
+        elif due > self.now:
+            self.ready.remove(item)
+        else:
+            return None
+        return self._place(item, due)
+
+    def _place(
+        self, item: Item[K, V], due: float | None = None, front: bool = False
+    ) -> Item[K, V] | None:
+        """Give `item`, which has no place, its place; return it if it is available."""
+        if due is not None and due > self.now:
+            self._schedules += 1
+            self.timers.set(item, due, self._schedules)
+            return None
+        if front:
+            self.ready.appendleft(item)
+        else:
+            self.ready.append(item)
+        return item
+
+    # Claiming
+
+    def claim(self, expires_at: float | None = None) -> Item[K, V] | None:
+        """Lease the item that is next, or return None when none is available."""
+        ready = self.ready
+        line = ready.normal
+        item: Item[K, V] | None
+        if ready.others:
+            item = ready.popleft()
+        elif line.size:
+            # ReadyItems.popleft for priority 0, spelled out.
+            line.size -= 1
+            head = line.head
+            first: Any = head.next
+            second = first.next
+            head.next = second
+            second.prev = head
+            first.prev = first.next = None
+            item = first
+        else:
+            item = None
+        if item is None:
+            return None
+        # _lease, spelled out: this is the busiest way to a lease.
+        self._fence = fence = self._fence + 1
+        item.attempt = attempt = item.attempt + 1
+        key = item.key
+        item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
+        self.in_flight[key] = item
+        if expires_at is not None:
+            # Timers.set, spelled out like the above.
+            timers = self.timers
+            timers.live += 1
+            item.timer = entry = (expires_at, -fence, item)
+            heappush(timers.heap, entry)
+        return item
+
+    def claim_key(self, key: K, expires_at: float | None = None) -> Item[K, V] | None:
+        """Lease the item of `key`, or return None when it is not available."""
+        item = self.items.get(key)
+        if item is None or item.next is None:
+            return None
+        self.ready.remove(item)
+        self._lease(item, expires_at)
+        return item
+
+    def _lease(self, item: Item[K, V], expires_at: float | None) -> None:
+        self._fence = fence = self._fence + 1
+        item.attempt = attempt = item.attempt + 1
+        key = item.key
+        item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
+        self.in_flight[key] = item
+        if expires_at is not None:
+            self.timers.set(item, expires_at, -fence)
+
+    def unclaim(self, lease: Lease[K]) -> Item[K, V] | None:
+        """Undo a claim that never reached its consumer; return its item, or None if too late.
+
+        The item is where it was and was not attempted. A lease that has ended stays ended.
+        """
+        item = self.in_flight.get(lease._key)
+        if item is None or item.lease is not lease:
+            return None
+        item.attempt -= 1
+        self._end(item, "released")
+        self.ready.restore(item)
+        beside = item.buffered
+        if beside is not None:
+            item.buffered = None
+            self.buffered -= 1
+            self.put(item.key, beside.value, priority=beside.priority, due=beside.not_before)
+        elif item.not_before is not None:
+            self._reschedule(item, item.not_before)
+        item.not_before = None
+        return item
+
+    # Settling
+
+    def held(self, lease: Lease[K]) -> Item[K, V]:
+        """The item that `lease` holds.
+
+        Raises:
+            LeaseAlreadyAcknowledgedError: The lease was acknowledged.
+            LeaseExpiredError: The lease expired.
+            InvalidLeaseError: The lease ended otherwise, or this queue does not know it.
+        """
+        item = self.in_flight.get(lease._key)
+        if item is not None:
+            current = item.lease
+            if current is lease or current == lease:
+                return item
+        raise self._refusal(lease)
+
+    def _refusal(self, lease: Lease[K]) -> Exception:
+        key = lease._key
+        ended = lease._ended if lease._issuer is self._issuer else None
+        if ended == "acknowledged":
+            message = f"the lease on key {describe(key)} was acknowledged before"
+            return LeaseAlreadyAcknowledgedError(message, key=key)
+        if ended == "expired":
+            message = (
+                f"the lease on key {describe(key)} has expired and its item went back to the "
+                "queue; ask for a longer lease_timeout or extend the lease while working"
+            )
+            return LeaseExpiredError(message, key=key, reason="expired")
+        if ended is not None:
+            message = f"the lease does not hold key {describe(key)} any more: {_ADVICE[ended]}"
+            return InvalidLeaseError(message, key=key, reason=ended)
+        message = f"this queue has no such lease on key {describe(key)}"
+        return InvalidLeaseError(message, key=key)
+
+    def ack(self, lease: Lease[K]) -> Item[K, V] | None:
+        """The work is done: the item goes, or a buffered value takes its place, at the back.
+
+        Returns the item if it stays for that.
+        """
+        key = lease._key
+        item = self.in_flight.get(key)
+        if item is None or item.lease is not lease:
+            item = self.held(lease)
+        # _end, spelled out like the claim.
+        item.lease._ended = "acknowledged"
+        item.lease = None
+        del self.in_flight[key]
+        if item.timer is not None:
+            self.timers.clear(item)
+        if item.buffered is None:
+            del self.items[key]
+            return None
+        self._return(item)
+        return item
+
+    def release(
+        self, lease: Lease[K], *, front: bool = False, due: float | None = None
+    ) -> Item[K, V]:
+        """Give the item back: to the front or back of its priority, or for the time `due`.
+
+        A buffered value takes the item's place, at the back.
+        """
+        item = self.held(lease)
+        self._end(item, "released")
+        self._return(item, due, front)
+        return item
+
+    def bury(
+        self, lease: Lease[K], error: str
+    ) -> tuple[Item[K, V], BuriedItem[K, V], BuriedItem[K, V] | None]:
+        """Give the item up; a buffered value takes its place, at the back.
+
+        Returns the item, what was buried, and the oldest buried item if it was dropped to keep
+        to `max_buried`.
+        """
+        item = self.held(lease)
+        self._burials += 1
+        buried = BuriedItem(
+            self._burials, item.key, item.value, item.priority, item.attempt, error, self.now
+        )
+        self.buried[buried.id] = buried
+        dropped = None
+        if len(self.buried) > self.max_buried:
+            _, dropped = self.buried.popitem(last=False)
+        self._end(item, "buried")
+        if item.buffered is None:
+            del self.items[item.key]
+        else:
+            self._return(item)
+        return item, buried, dropped
+
+    def extend(self, lease: Lease[K], expires_at: float | None) -> Item[K, V]:
+        """Let the lease expire at another time, or never."""
+        item = self.held(lease)
+        if item.timer is not None:
+            self.timers.clear(item)
+        current = item.lease
+        current._expires_at = lease._expires_at = expires_at
+        if expires_at is not None:
+            self.timers.set(item, expires_at, -current._fence)
+        return item
+
+    def _end(self, item: Item[K, V], how: LeaseEnd) -> None:
+        """End the lease on `item`, which then has no place until it is given one."""
+        item.lease._ended = how
+        item.lease = None
+        del self.in_flight[item.key]
+        if item.timer is not None:
+            self.timers.clear(item)
+
+    def _return(self, item: Item[K, V], due: float | None = None, front: bool = False) -> None:
+        """Bring an item back whose lease has ended."""
+        buffered = item.buffered
+        not_before = item.not_before
+        item.not_before = None
+        if buffered is not None:
+            item.value = buffered.value
+            item.priority = buffered.priority
+            item.attempt = 0
+            item.buffered = None
+            self.buffered -= 1
+            not_before = buffered.not_before
+            front = False
+        if due is None or (not_before is not None and not_before > due):
+            due = not_before
+        self._place(item, due, front)
+
+    # Time, removal and the end
+
+    def advance(self, now: float) -> list[tuple[Item[K, V], Lease[K] | None]]:
+        """It is `now`: end the leases that have expired and free the items that are due.
+
+        Each is dealt with as of its own moment, so it makes no difference how often this is
+        called. An expired item goes to the front of its priority; of several with one expiry, the
+        one that was leased first ends up in front. Returns what moved in that order, each with
+        the lease that expired or None.
+        """
+        moved: list[tuple[Item[K, V], Lease[K] | None]] = []
+        timers = self.timers
+        while (when := timers.earliest()) is not None and when <= now:
+            if when > self.now:
+                self.now = when
+            item: Item[K, V] = timers.pop()
+            lease: Lease[K] | None = item.lease
+            if lease is None:
+                self._place(item)
+            else:
+                self._end(item, "expired")
+                self._return(item, front=True)
+            moved.append((item, lease))
+        if now > self.now:
+            self.now = now
+        return moved
+
+    def remove(self, key: K) -> Item[K, V] | None:
+        """Make `key` absent, whatever its state, and return its item; a lease on it is revoked."""
+        item = self.items.pop(key, None)
+        if item is None:
+            return None
+        if item.lease is not None:
+            self._end(item, "removed")
+            if item.buffered is not None:
+                self.buffered -= 1
+        elif item.next is not None:
+            self.ready.remove(item)
+        else:
+            self.timers.clear(item)
+        return item
+
+    def recall(self) -> None:
+        """End all leases and bring their items back to the front, the first leased foremost."""
+        for item in sorted(self.in_flight.values(), key=_fence_of, reverse=True):
+            self._end(item, "closed")
+            self._return(item, front=True)
+
+    # Looking
+
+    def snapshot(self) -> Iterator[ItemSnapshot[K, V]]:
+        """All live items: available in order, scheduled by their time, leased by their age.
+
+        A buffered value follows its leased item.
+        """
+        for item in self.ready:
+            yield _snapshot(item, "available", None)
+        scheduled = [i for i in self.items.values() if i.lease is None and i.next is None]
+        for item in sorted(scheduled, key=_moment_of):
+            yield _snapshot(item, "scheduled", item.timer[0])
+        for item in sorted(self.in_flight.values(), key=_fence_of):
+            yield _snapshot(item, "in_flight", item.lease.expires_at)
+            if (beside := item.buffered) is not None:
+                yield ItemSnapshot(
+                    item.key, beside.value, "buffered", beside.priority, 0, beside.not_before
+                )
+
+
+def _fence_of(item: Item[K, V]) -> int:
+    fence: int = item.lease.fence
+    return fence
+
+
+def _moment_of(item: Item[K, V]) -> tuple[float, int]:
+    when, order, _ = item.timer
+    return when, order
+
+
+def _snapshot(item: Item[K, V], state: ItemState, due: float | None) -> ItemSnapshot[K, V]:
+    return ItemSnapshot(item.key, item.value, state, item.priority, item.attempt, due)

@@ -1,0 +1,85 @@
+"""Policies, protocols and small value types."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+K_contra = TypeVar("K_contra", contravariant=True)
+
+InFlightPolicy: TypeAlias = Literal["update", "reject", "buffer"]
+"""What a put does when its key is in flight.
+
+- ``"update"``: replace the value of the leased item. The holder keeps the value it got; the new
+  one is seen if the item comes back (release, expiry) and is gone with an acknowledgement.
+- ``"reject"``: raise `KeyAlreadyInFlightError`.
+- ``"buffer"``: keep the value beside the leased one, to be handed out when the lease has ended.
+"""
+
+Duration: TypeAlias = float | timedelta
+"""A span of time: seconds, or a `datetime.timedelta`."""
+
+ItemState: TypeAlias = Literal["available", "scheduled", "in_flight", "buffered"]
+"""Where an item of a `snapshot` stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSnapshot(Generic[K, V]):
+    """One item of a queue as it was when the snapshot was taken."""
+
+    key: K
+    value: V
+    state: ItemState
+    priority: int
+    attempt: int
+    """How often the item has been handed out so far."""
+    due: float | None
+    """When a scheduled item becomes available, or when a lease expires; otherwise None."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuriedItem(Generic[K, V]):
+    """An item that was given up. It has left its key; `requeue` puts it back."""
+
+    id: int
+    """Its number among the buried items of the queue."""
+    key: K
+    value: V
+    priority: int
+    attempt: int
+    """How often the item had been handed out when it was buried."""
+    error: str
+    """Why it was buried, in the words of whoever buried it."""
+    buried_at: float
+    """When, on the clock of the queue."""
+
+
+class QueueObserver(Protocol[K_contra]):
+    """Told of what happens in a queue, for metrics and logs.
+
+    Subclass it and override what you need; the other methods do nothing. The calls are made
+    right after the change, in the event loop, and must return quickly. An exception from an
+    observer goes to the event loop's exception handler and never to the caller of the queue.
+    """
+
+    def on_put(self, key: K_contra) -> None:
+        """A put was accepted: a new item, a new value for a live one, or a buffered copy."""
+
+    def on_claim(self, key: K_contra, attempt: int, waited: float) -> None:
+        """An item was handed out, `waited` seconds after it became available."""
+
+    def on_ack(self, key: K_contra, attempt: int, held: float) -> None:
+        """A lease was acknowledged, `held` seconds after it was handed out."""
+
+    def on_release(self, key: K_contra, attempt: int, held: float) -> None:
+        """A lease was released, `held` seconds after it was handed out."""
+
+    def on_expire(self, key: K_contra, attempt: int, held: float) -> None:
+        """A lease expired, `held` seconds after it was handed out."""
+
+    def on_bury(self, key: K_contra, attempt: int, held: float) -> None:
+        """An item was buried, `held` seconds after it was handed out."""
+
+    def on_remove(self, key: K_contra) -> None:
+        """A key was removed, whatever its state."""

@@ -88,6 +88,9 @@ def release_options(requeue_front: bool, delay: Duration | None) -> float | None
 
 def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[K, V]:
     """Keys and their values from a mapping or from pairs; the last value of a key counts."""
+    if not hasattr(items, "__iter__"):
+        got = str(items)
+        raise TypeError(f"{name} must be a mapping or (key, value) pairs, got {got}")
     pairs = cast("Mapping[K, V]", items).items() if isinstance(items, Mapping) else items
     values: dict[K, V] = {}
     for pair in pairs:
@@ -95,7 +98,7 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
             key, value = pair
         except (TypeError, ValueError):
             raise TypeError(
-                f"{name} must be a mapping or (key, value) pairs, got {pair!r}"
+                f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
             ) from None
         hashable(key)
         values[key] = value

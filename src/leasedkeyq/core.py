@@ -289,7 +289,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """
         if here() != self._home._thread_id:
             self._enter("get_nowait")
-        lease_time = checks.lease_time("lease_timeout", lease_timeout) or self._lease_time
+        lease_time = self._lease_time_or_default(lease_timeout)
         self._advance()
         item = self._state.claim(self._expiry(lease_time))
         if item is None:
@@ -305,7 +305,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """
         checks.whole("n", n, 1)
         batch = [await self.get(timeout, lease_timeout=lease_timeout)]
-        lease_time = checks.lease_time("lease_timeout", lease_timeout) or self._lease_time
+        lease_time = self._lease_time_or_default(lease_timeout)
         expires_at = self._expiry(lease_time)
         while len(batch) < n and (item := self._state.claim(expires_at)) is not None:
             batch.append(self._claimed(item))
@@ -334,7 +334,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             self._enter("take")
         checks.hashable(key)
         timeout = checks.wait_time("timeout", timeout)
-        lease_time = checks.lease_time("lease_timeout", lease_timeout) or self._lease_time
+        lease_time = self._lease_time_or_default(lease_timeout)
         self._advance()
         item = self._state.claim_key(key, self._expiry(lease_time))
         if item is not None:
@@ -357,7 +357,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         if here() != self._home._thread_id:
             self._enter("take_nowait")
         checks.hashable(key)
-        lease_time = checks.lease_time("lease_timeout", lease_timeout) or self._lease_time
+        lease_time = self._lease_time_or_default(lease_timeout)
         self._advance()
         item = self._state.claim_key(key, self._expiry(lease_time))
         if item is None:
@@ -497,7 +497,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         if here() != self._home._thread_id:
             self._enter("extend")
         checks.is_lease(lease)
-        lease_time = checks.lease_time("timeout", timeout) or self._lease_time
+        lease_time = self._lease_time_or_default(timeout, "timeout")
         self._advance()
         self._state.extend(lease, self._expiry(lease_time))
         self._set_alarm()

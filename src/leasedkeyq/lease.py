@@ -41,9 +41,9 @@ class Lease(Generic[K]):
         self._ended: LeaseEnd | None = None
 
     @classmethod
-    def create(cls, key: K) -> "Lease[K]":
+    def create(cls, key: V) -> "Lease[V]":
         """Make a lease with a token of its own. No queue knows it; meant for tests."""
-        return cls("", key)
+        return Lease("", key)
 
     @property
     def token(self) -> str:

@@ -18,7 +18,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
-from leasedkeyq.types import InFlightPolicy, QueueObserver
+from leasedkeyq.types import Duration, InFlightPolicy, QueueObserver
 from leasedkeyq.waiting import Consumers, Line, Producer, Producers, Turn
 
 K = TypeVar("K")
@@ -309,6 +309,11 @@ class QueueMechanics(Generic[K, V]):
             turn, lease_time = line.popitem(last=False)
             if not turn.done() and (item := self._state.claim(self._expiry(lease_time))):
                 turn.set_result(self._claimed(item))
+
+    def _lease_time_or_default(
+        self, value: Duration | None, name: str = "lease_timeout"
+    ) -> float | None:
+        return self._lease_time if value is None else checks.lease_time(name, value)
 
     def _expiry(self, lease_time: float | None) -> float | None:
         return None if lease_time is None else self._time() + lease_time

@@ -65,21 +65,28 @@ class QueueObserver(Protocol[K_contra]):
 
     def on_put(self, key: K_contra) -> None:
         """A put was accepted: a new item, a new value for a live one, or a buffered copy."""
+        return
 
     def on_claim(self, key: K_contra, attempt: int, waited: float) -> None:
         """An item was handed out, `waited` seconds after it became available."""
+        return
 
     def on_ack(self, key: K_contra, attempt: int, held: float) -> None:
         """A lease was acknowledged, `held` seconds after it was handed out."""
+        return
 
     def on_release(self, key: K_contra, attempt: int, held: float) -> None:
         """A lease was released, `held` seconds after it was handed out."""
+        return
 
     def on_expire(self, key: K_contra, attempt: int, held: float) -> None:
         """A lease expired, `held` seconds after it was handed out."""
+        return
 
     def on_bury(self, key: K_contra, attempt: int, held: float) -> None:
         """An item was buried, `held` seconds after it was handed out."""
+        return
 
     def on_remove(self, key: K_contra) -> None:
         """A key was removed, whatever its state."""
+        return

@@ -124,6 +124,46 @@ class WrongEventLoopError(LeasedKeyQError, RuntimeError):
     """
 
 
+class StoreError(LeasedKeyQError):
+    """A store could not do its work: the disk, the file or the server behind it failed.
+
+    What was under way is done completely or not at all. The call can be tried again when the cause
+    is gone; `__cause__` has the engine's own error.
+    """
+
+
+class StoreClosedError(StoreError):
+    """The store is closed."""
+
+
+class LimitExceededError(LeasedKeyQError, ValueError):
+    """A key, a value or a batch is larger than the store takes. Nothing was stored.
+
+    Attributes:
+        limit: The name of the limit, as in `leasedkeyq.stores.Limits`.
+        most: What it allows.
+    """
+
+    def __init__(self, message: str, *, limit: str = "", most: int = 0) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.most = most
+
+
+class UndecodableValueError(LeasedKeyQError, ValueError):
+    """A stored value is not of the type that was asked for.
+
+    Attributes:
+        key: The key of the item.
+        raw: The value as it is stored.
+    """
+
+    def __init__(self, message: str, *, key: str = "", raw: bytes = b"") -> None:
+        super().__init__(message)
+        self.key = key
+        self.raw = raw
+
+
 def describe(key: Hashable) -> str:
     """A key for an error message: its repr, cut where it would drown the message."""
     text = repr(key)

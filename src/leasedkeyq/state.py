@@ -57,7 +57,7 @@ class QueueState(Generic[K, V]):
 
     __slots__ = (
         "_burials",
-        "_fence",
+        "fence",
         "_issuer",
         "_schedules",
         "buffered",
@@ -80,7 +80,7 @@ class QueueState(Generic[K, V]):
         self.max_buried = max_buried
         self.now = float("-inf")
         self._issuer = object()
-        self._fence = 0
+        self.fence = 0
         self._schedules = 0
         self._burials = 0
 
@@ -216,7 +216,7 @@ class QueueState(Generic[K, V]):
         if item is None:
             return None
         # _lease, spelled out: this is the busiest way to a lease.
-        self._fence = fence = self._fence + 1
+        self.fence = fence = self.fence + 1
         item.attempt = attempt = item.attempt + 1
         key = item.key
         item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
@@ -239,7 +239,7 @@ class QueueState(Generic[K, V]):
         return item
 
     def _lease(self, item: Item[K, V], expires_at: float | None) -> None:
-        self._fence = fence = self._fence + 1
+        self.fence = fence = self.fence + 1
         item.attempt = attempt = item.attempt + 1
         key = item.key
         item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
@@ -368,7 +368,7 @@ class QueueState(Generic[K, V]):
         current = item.lease
         current._expires_at = lease._expires_at = expires_at
         if expires_at is not None:
-            self.timers.set(item, expires_at, -current._fence)
+            self.timers.set(item, expires_at, -current.fence)
         return item
 
     def _end(self, item: Item[K, V], how: LeaseEnd) -> None:

@@ -1,4 +1,4 @@
-"""Tools for testing programs that use leasedkeyq."""
+"""An event loop with virtual time."""
 
 import asyncio
 import selectors

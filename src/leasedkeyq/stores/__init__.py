@@ -1,0 +1,53 @@
+"""Stores: queues that leave the event loop, with one meaning on every engine."""
+
+from leasedkeyq.stores.connect import connect, schemes
+from leasedkeyq.stores.contract import (
+    Ack,
+    Attempt,
+    Bury,
+    Cancel,
+    Capabilities,
+    Claim,
+    Claimed,
+    Counts,
+    Extend,
+    Limits,
+    Page,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Requeue,
+    Store,
+    StoredItem,
+)
+from leasedkeyq.stores.memory import MemoryStore
+from leasedkeyq.stores.queue import StoreQueue
+
+__all__ = [
+    # Opening a store
+    "connect",
+    "schemes",
+    # Using it
+    "Capabilities",
+    "Limits",
+    "MemoryStore",
+    "StoreQueue",
+    # The contract
+    "Ack",
+    "Attempt",
+    "Bury",
+    "Cancel",
+    "Claim",
+    "Claimed",
+    "Counts",
+    "Extend",
+    "Page",
+    "Purge",
+    "Put",
+    "Refusal",
+    "Release",
+    "Requeue",
+    "Store",
+    "StoredItem",
+]

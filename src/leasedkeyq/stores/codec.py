@@ -1,0 +1,67 @@
+"""Values on their way into a store and out of it: JSON, with types checked on the way out."""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from leasedkeyq.errors import LimitExceededError, UndecodableValueError, describe
+from leasedkeyq.stores.contract import Limits
+
+V = TypeVar("V")
+
+
+class Codec(Generic[V]):
+    """Encodes values of one queue as JSON and decodes them to `value_type`."""
+
+    __slots__ = ("_decoder", "_encoder", "_limits")
+
+    def __init__(self, value_type: Any, limits: Limits) -> None:
+        self._encoder = msgspec.json.Encoder()
+        self._decoder: msgspec.json.Decoder[V] = msgspec.json.Decoder(value_type)
+        self._limits = limits
+
+    def encode(self, key: str, value: V) -> bytes:
+        """The value as JSON; a clear error when it is none or too large."""
+        try:
+            raw = self._encoder.encode(value)
+        except (TypeError, msgspec.ValidationError, RecursionError, OverflowError) as error:
+            kind = type(value).__name__
+            message = f"the value of key {describe(key)} cannot be stored as JSON ({kind}): {error}"
+            raise TypeError(message) from error
+        if len(raw) > self._limits.value_size:
+            message = (
+                f"the value of key {describe(key)} has {len(raw)} bytes as JSON; the limit "
+                f"value_size is {self._limits.value_size}"
+            )
+            raise LimitExceededError(message, limit="value_size", most=self._limits.value_size)
+        return raw
+
+    def decode(self, key: str, raw: bytes) -> V:
+        """The value; an `UndecodableValueError` when it is not of the type."""
+        try:
+            return self._decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = f"the stored value of key {describe(key)} is not as expected: {error}"
+            raise UndecodableValueError(message, key=key, raw=raw) from error
+
+
+def check_name(name: str, value: str, limits: Limits) -> str:
+    """A key or the name of a queue: a string that is not empty, not too long, and is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str on a store, got {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+    if len(value) > limits.key_length:
+        message = f"{name} has {len(value)} characters; the limit key_length is {limits.key_length}"
+        raise LimitExceededError(message, limit="key_length", most=limits.key_length)
+    if "\x00" in value or not value.isprintable() and not value.isascii() and _broken(value):
+        raise ValueError(f"{name} must be text without NUL characters and lone surrogates")
+    return value
+
+
+def _broken(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -1,0 +1,325 @@
+"""The store contract: what every engine does, and nothing about how.
+
+A store holds any number of queues, each with the meaning of `leasedkeyq.state`. Its verbs take
+batches and answer request by request, in order:
+
+- `Store.put` adds and updates items,
+- `Store.claim` leases them,
+- `Store.settle` ends leases and edits what is stored,
+- `Store.sweep` deals with what has come due,
+- `Store.watch` tells when it is worth asking again,
+- `Store.count`, `Store.look`, `Store.browse` and `Store.results` show what is there.
+
+**Atomic** is a request: all of it happens or none, also across a crash. A batch is not atomic; its
+requests are applied one after the other, and a request that is refused does nothing to the
+others. A refusal is an answer (an exception object in its place), not a raise. What a verb raises
+concerns the whole batch: the store is closed, broken or out of reach.
+
+**Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
+as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same value
+is put again). A claim whose answer was lost leaves items leased until their leases expire.
+
+**Time** is the store's. Requests carry durations, answers carry moments as Unix time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
+from leasedkeyq.types import InFlightPolicy
+
+Durability: TypeAlias = Literal["none", "process", "system", "power"]
+"""What an acknowledged put survives.
+
+``"none"``: nothing. ``"process"``: the end of the process, kill -9 included. ``"system"``: also a
+crash of the operating system that keeps the disk. ``"power"``: also loss of power.
+"""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store offers beyond the common meaning, for programs and for the docs."""
+
+    durability: Durability
+    cross_process: bool
+    """Whether several processes can use the same store at a time."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a store takes. A request beyond it is refused before anything is stored."""
+
+    key_length: int = 512
+    """Characters in a key, and in the name of a queue."""
+    value_size: int = 1024 * 1024
+    """Bytes in an encoded value or result."""
+    batch_size: int = 10_000
+    """Items in one request."""
+    buried: int = 10_000
+    """Buried items per queue; beyond it the oldest is dropped, with a warning."""
+    history: int = 20
+    """Past attempts that an item remembers."""
+
+
+# Requests
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Put items into a queue, all of them or none.
+
+    `delay` is None to keep the schedule of a live item, 0 for now. `max_items` is the most that may
+    wait in the queue afterwards (available, buffered and scheduled), 0 for no limit.
+    Answer: the ids of the items, in order; an update answers the id of the item that it updated.
+    """
+
+    queue: str
+    items: tuple[tuple[str, bytes], ...]
+    policy: InFlightPolicy = "update"
+    priority: int | None = None
+    delay: float | None = None
+    max_items: int = 0
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Lease up to `limit` available items from several queues, or the one item of a key.
+
+    The queues are served in the order given, each up to a limit of its own. With `key`, only the
+    item of that key is leased. Answer: what was leased, maybe nothing.
+    """
+
+    queues: tuple[tuple[str, int], ...]
+    limit: int = 1
+    key: str | None = None
+    lease_time: float | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, tag=True):
+    """The work is done. With `keep` seconds, the result can be read for that long."""
+
+    queue: str
+    key: str
+    token: str
+    result: bytes | None = None
+    keep: float = 0.0
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Give the item back: to the back, to the front, or for `delay` seconds later.
+
+    `error` is remembered in the item's history. `undo` means that the item never reached a
+    consumer: it goes back where it was, and the attempt does not count.
+    """
+
+    queue: str
+    key: str
+    token: str
+    front: bool = False
+    delay: float = 0.0
+    error: str = ""
+    undo: bool = False
+
+
+class Extend(msgspec.Struct, frozen=True, tag=True):
+    """Let the lease last `lease_time` seconds from now, or for ever. Answer: its new expiry."""
+
+    queue: str
+    key: str
+    token: str
+    lease_time: float | None = None
+
+
+class Bury(msgspec.Struct, frozen=True, tag=True):
+    """Give the item up and keep it aside. Answer: its id."""
+
+    queue: str
+    key: str
+    token: str
+    error: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Make a key absent, whatever its state; a lease on it ends. Answer: whether it was there."""
+
+    queue: str
+    key: str
+
+
+class Requeue(msgspec.Struct, frozen=True, tag=True):
+    """Put a buried item back by the rules of put; it starts anew. Answer: whether it was there."""
+
+    queue: str
+    id: int
+    policy: InFlightPolicy = "update"
+    max_items: int = 0
+
+
+class Purge(msgspec.Struct, frozen=True, tag=True):
+    """Forget a part of a queue, or all of it. Answer: how many items that were."""
+
+    queue: str
+    part: Literal["buried", "results", "all"] = "all"
+
+
+Change: TypeAlias = Ack | Release | Extend | Bury | Cancel | Requeue | Purge
+Request: TypeAlias = Put | Claim | Change
+
+# Answers
+
+
+class Refusal(LeasedKeyQError):
+    """The lease in a request does not hold its key. `reason` says how it ended, where known."""
+
+    def __init__(self, key: str, reason: LeaseEnd | Literal["unknown"] = "unknown") -> None:
+        super().__init__(f"no such lease on key {key!r}: {reason}")
+        self.key = key
+        self.reason: LeaseEnd | Literal["unknown"] = reason
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A leased item."""
+
+    queue: str
+    key: str
+    value: bytes
+    id: int
+    token: str
+    fence: int
+    attempt: int
+    priority: int
+    expires_at: float | None
+    put_at: float
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One past attempt at an item."""
+
+    number: int
+    ended_at: float
+    how: LeaseEnd
+    error: str = ""
+
+
+StoredState: TypeAlias = Literal[
+    "available", "scheduled", "in_flight", "buffered", "buried", "done"
+]
+
+
+class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item as it is stored, for people and tools."""
+
+    id: int
+    queue: str
+    key: str
+    state: StoredState
+    value: bytes
+    priority: int = 0
+    attempt: int = 0
+    put_at: float = 0.0
+    place: int = 0
+    """Orders the available items of one priority: lower is handed out first. Means nothing else."""
+    due: float | None = None
+    """When it becomes available, its lease expires, or its result is forgotten."""
+    error: str = ""
+    """Why it was buried."""
+    history: tuple[Attempt, ...] = ()
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items of a queue are in each state."""
+
+    available: int = 0
+    """Including buffered ones, as `qsize` counts them."""
+    scheduled: int = 0
+    in_flight: int = 0
+    buried: int = 0
+    done: int = 0
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a listing, and where the next part begins."""
+
+    items: tuple[StoredItem, ...]
+    cursor: str | None
+    """Pass it to the next call; None at the end."""
+
+
+Answer: TypeAlias = "tuple[int, ...] | tuple[Claimed, ...] | float | int | bool | None | LeasedKeyQError"
+
+
+class Store(ABC):
+    """Queues on some engine. Made by `leasedkeyq.connect`, or directly."""
+
+    capabilities: Capabilities
+    limits: Limits
+
+    @abstractmethod
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """Put; each request is all or nothing.
+
+        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`).
+        Durable on return, at the level that `capabilities` says.
+        """
+
+    @abstractmethod
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """Lease what is available; never waits and is never refused.
+
+        Two claims never lease one key at a time, wherever they come from.
+        """
+
+    @abstractmethod
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """End leases and edit what is stored; see the requests for their answers.
+
+        Refusals: `Refusal` where a token does not hold its key, and those of `put` for `Requeue`.
+        """
+
+    @abstractmethod
+    async def sweep(self, queue: str) -> float | None:
+        """Expire leases, free scheduled items and forget old results of `queue`, as of now.
+
+        Other verbs see due changes without it. Returns the seconds until something comes due
+        next in `queue`, or None; 0 when this very call has freed something that nobody was
+        woken for.
+        """
+
+    @abstractmethod
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` in the event loop whenever asking `queue` again may be worth it.
+
+        That is after every change by anybody, in any process, that makes an item of the queue
+        available, makes room in it or adds a result. Calls without need are allowed; a missing
+        call is a lost wake-up. Returns a function that ends the watch.
+        """
+
+    @abstractmethod
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """How many items there are by queue and state; None: of all queues that hold any."""
+
+    @abstractmethod
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """The live items of each key: none, one, or the leased one and the buffered one."""
+
+    @abstractmethod
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """List items in the given states whose key starts with `prefix`, in the order of their ids.
+
+        Items that are added or change state between two calls may be missed, none is told twice.
+        """
+
+    @abstractmethod
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """The kept results of acknowledged items (state ``"done"``), and None where there is none."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of what the store holds. Leases stay, and expire in their time."""

@@ -1,0 +1,227 @@
+"""The file store: queues in one YAML or JSON document that people can read and edit."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.batching import Batcher
+from leasedkeyq.stores.contract import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Limits,
+    Page,
+    Put,
+    Release,
+    Request,
+    Store,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.file_engine import (
+    FileEngine,
+    FileStoreWarning,
+    UnstorableError,
+    Work,
+    apply_request,
+)
+from leasedkeyq.stores.file_watch import FileWatch
+from leasedkeyq.stores.fileops import FileOps
+from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.watching import Watchers
+
+__all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
+
+T = TypeVar("T")
+Call: TypeAlias = "Request | Work[Any]"
+
+
+class _Sweep:
+    """Looks at what is due. Unlike other looking it is written down, so that it is done once."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+
+    def __call__(self, machine: StoreMachine, now: float) -> float | None:
+        moment = machine.sweep(self.queue, now)
+        return None if moment is None else max(moment - now, 0.0)
+
+
+class FileStore(Store):
+    """Queues in a document, which any number of processes may use, and people may edit.
+
+    The whole document is written with each batch: good for hundreds of items, and for thousands
+    where a few milliseconds do not matter. Move on to SQLite from there.
+
+    Args:
+        path: The document: ``.yaml``, ``.yml`` or ``.json``. It is created if need be, its folder
+            is not. Beside it stand ``.bak``, a copy of the last version, and ``.lock``.
+        limits: How much the store takes.
+        clock: Unix time, for tests.
+        ops: How files are handled, for tests.
+
+    Raises:
+        ValueError: The path has another suffix.
+        StoreError: The folder is not there.
+    """
+
+    capabilities = Capabilities(durability="power", cross_process=True)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] | None = None,
+        ops: FileOps | None = None,
+    ) -> None:
+        self.engine = FileEngine(path, limits=limits, clock=clock, ops=ops)
+        self.path = self.engine.path
+        self.limits = self.engine.limits
+        self._closed = False
+        self._loads = 0
+        name = f"file store {self.path}"
+        self._batcher: Batcher[Call, Any] = Batcher(
+            self._apply, name=name, undo=_undo, at_end=self.engine.close
+        )
+        self._watchers = Watchers()
+        self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What happened to the document: damage that was mended, edits that were taken up."""
+        return list(self.engine.notices)
+
+    # The contract
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        return await self._batcher.submit_many(requests)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
+        return [_checked(answer) for answer in answers]
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        return await self._batcher.submit_many(requests)
+
+    async def sweep(self, queue: str) -> float | None:
+        seconds: float | None = _checked(await self._batcher.submit(_Sweep(queue)))
+        return seconds
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        if self._closed:
+            raise StoreClosedError(f"the file store {self.path} is closed")
+        remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
+        self._watch.start()
+        return remove
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        def work(machine: StoreMachine, now: float) -> dict[str, Counts]:
+            names = list(machine.spaces) if queues is None else queues
+            return {name: machine.count(name, now) for name in names}
+
+        counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
+        return counts
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        def work(machine: StoreMachine, now: float) -> list[tuple[StoredItem, ...]]:
+            return [machine.look(queue, key, now) for key in keys]
+
+        found: list[tuple[StoredItem, ...]] = _checked(await self._batcher.submit(work))
+        return found
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        after = int(cursor or 0)
+
+        def work(machine: StoreMachine, now: float) -> Page:
+            found = machine.browse(queue, states, prefix, now)
+            items = [item for item in found if item.id > after]
+            page = tuple(items[:limit])
+            return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+        listing: Page = _checked(await self._batcher.submit(work))
+        return listing
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
+            return [machine.result(queue, number, now) for number in ids]
+
+        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
+        return found
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._batcher.close()
+        self._watch.close()
+
+    # In the batcher's thread
+
+    def _apply(self, calls: list[Call]) -> list[Any]:
+        """One transaction for all; if one of them cannot be stored at all, one for each."""
+        try:
+            return self._transact(calls)
+        except (TypeError, ValueError, OverflowError) as error:
+            if len(calls) > 1:
+                return [self._apply([call])[0] for call in calls]
+            if isinstance(error, UnstorableError):
+                return [error]
+            refusal = StoreError(f"{self.path}: the request cannot be stored: {error}")
+            refusal.__cause__ = error
+            return [refusal]
+
+    def _transact(self, calls: list[Call]) -> list[Any]:
+        def work(machine: StoreMachine, now: float) -> list[Any]:
+            return [
+                call(machine, now) if callable(call) else apply_request(machine, call, now)
+                for call in calls
+            ]
+
+        engine = self.engine
+        # Reading does not need the exclusive lock.
+        reading = all(callable(call) and not isinstance(call, _Sweep) for call in calls)
+        answers = engine.read(work) if reading else engine.change(work)
+        if engine.loads != self._loads:
+            # Whatever others did before this transaction, somebody here may wait for it.
+            self._loads = engine.loads
+            self._watchers.wake_all()
+        touched: set[str] = set()
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(call, Claim):
+                touched.update(claimed.queue for claimed in answer)
+            elif not callable(call):
+                touched.add(call.queue)
+        self._watchers.wake(touched)
+        return answers
+
+    def _heard(self) -> None:
+        """The document was written, maybe by ourselves."""
+        if self.engine.changed_by_others():
+            self._watchers.wake_all()
+
+
+def _checked(answer: "T | StoreError") -> T:
+    """The answer of a request that is never refused."""
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
+
+
+def _undo(request: Call, answer: Any) -> Iterator[Call]:
+    """How to take back what nobody waits for: a claim whose caller has gone."""
+    if isinstance(request, Claim) and not isinstance(answer, StoreError):
+        claimed: tuple[Claimed, ...] = answer
+        for item in claimed:
+            yield Release(item.queue, item.key, item.token, undo=True)

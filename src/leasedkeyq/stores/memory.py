@@ -1,0 +1,107 @@
+"""The memory store: the pure machine with the contract around it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.stores.contract import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Limits,
+    Page,
+    Put,
+    Store,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.watching import Watchers
+
+logger = logging.getLogger("leasedkeyq")
+
+
+class MemoryStore(Store):
+    """Queues that live and die with the process. For tests, and where nothing must survive."""
+
+    capabilities = Capabilities(durability="none", cross_process=False)
+
+    def __init__(
+        self, *, limits: Limits | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.limits = limits or Limits()
+        self._machine = StoreMachine(self.limits)
+        self._clock = clock
+        self._watchers = Watchers()
+        self._closed = False
+
+    def _now(self) -> float:
+        if self._closed:
+            raise StoreClosedError("the memory store is closed")
+        return self._clock()
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        now = self._now()
+        answers = [self._machine.put(request, now) for request in requests]
+        self._watchers.wake(request.queue for request in requests)
+        return answers
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        now = self._now()
+        answers = [self._machine.claim(request, now) for request in requests]
+        self._watchers.wake(claimed.queue for answer in answers for claimed in answer)
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        now = self._now()
+        answers = [self._machine.settle(request, now) for request in requests]
+        self._watchers.wake(request.queue for request in requests)
+        for item in self._machine.dropped:
+            logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
+        self._machine.dropped.clear()
+        return answers
+
+    async def sweep(self, queue: str) -> float | None:
+        now = self._now()
+        moment = self._machine.sweep(queue, now)
+        return None if moment is None else max(moment - now, 0.0)
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._watchers.add(queue, wake, asyncio.get_running_loop())
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        now = self._now()
+        names = list(self._machine.spaces) if queues is None else queues
+        counts = {name: self._machine.count(name, now) for name in names}
+        return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        now = self._now()
+        return [self._machine.look(queue, key, now) for key in keys]
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        after = int(cursor or 0)
+        found = self._machine.browse(queue, states, prefix, self._now())
+        items = [item for item in found if item.id > after]
+        page = tuple(items[:limit])
+        return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        now = self._now()
+        return [self._machine.result(queue, number, now) for number in ids]
+
+    async def close(self) -> None:
+        self._closed = True

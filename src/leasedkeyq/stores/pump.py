@@ -1,0 +1,213 @@
+"""Waiting on a store: one task claims for everybody who waits on a queue."""
+
+import asyncio
+from asyncio import Future, Task
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from leasedkeyq.errors import QueueClosedError, describe
+from leasedkeyq.stores.contract import Claim, Claimed, Release, Store
+
+
+class Waiter:
+    """A consumer in line."""
+
+    __slots__ = ("impatient", "key", "lease_time", "many", "turn")
+
+    def __init__(
+        self, turn: "Future[Any]", key: str | None, lease_time: float | None, many: int
+    ) -> None:
+        self.turn = turn
+        self.key = key
+        self.lease_time = lease_time
+        self.many = many
+        self.impatient = False
+
+
+class ClaimPump:
+    """Claims for the consumers of one queue, first come, first served.
+
+    Calls that arrive while a claim is under way are served by the next one, so that many consumers
+    cost one round trip. While nothing is available the pump sleeps, until the store's `watch` says
+    that something changed or something comes due. What was claimed for a consumer that has gone
+    goes to the next in line, or back to where it was.
+    """
+
+    def __init__(self, store: Store, queue: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._line: dict[Waiter, None] = {}
+        self._listeners: set[Future[None]] = set()
+        self._wake = asyncio.Event()
+        self._news = False
+        self._task: Task[None] | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._undoing: set[Task[None]] = set()
+
+    async def claim(
+        self, key: str | None, timeout: float | None, lease_time: float | None, many: int = 1
+    ) -> list[Claimed]:
+        """Wait for an item, of `key` or any; with `many`, take up to so many when they are there.
+
+        If this is cancelled or times out, the store is as if it had not been called.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(loop.create_future(), key, lease_time, many)
+        waiter.impatient = timeout == 0
+        self._line[waiter] = None
+        self._start()
+        alarm = loop.call_later(timeout, self._give_up, waiter, timeout) if timeout else None
+        try:
+            claimed: list[Claimed] = await waiter.turn
+        except asyncio.CancelledError:
+            turn = waiter.turn
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                undone = self._give_back(turn.result())
+                await asyncio.shield(undone)
+            raise
+        finally:
+            self._line.pop(waiter, None)
+            if alarm is not None:
+                alarm.cancel()
+        return claimed
+
+    async def changed(self) -> None:
+        """Wait until something changes in the queue, or comes due."""
+        turn: Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners.add(turn)
+        self._start()
+        try:
+            await turn
+        finally:
+            self._listeners.discard(turn)
+
+    def close(self) -> None:
+        """Send everybody away."""
+        for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
+            if not turn.done():
+                turn.set_exception(QueueClosedError("the queue was closed while waiting"))
+        self._wake.set()
+
+    # The task
+
+    def _start(self) -> None:
+        if self._unwatch is None:
+            self._unwatch = self._store.watch(self._queue, self._hear)
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _hear(self) -> None:
+        """Something changed in the queue, or has come due."""
+        self._news = True
+        self._wake.set()
+
+    async def _run(self) -> None:
+        """Serve the line until nobody is left in it."""
+        try:
+            while self._line or self._listeners:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._news:
+                    self._news = False
+                    for turn in self._listeners:
+                        if not turn.done():
+                            turn.set_result(None)
+                if self._line and await self._serve():
+                    self._wake.set()
+                elif self._line or self._listeners:
+                    await self._set_alarm()
+        except Exception as error:
+            for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
+                if not turn.done():
+                    turn.set_exception(error)
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    async def _set_alarm(self) -> None:
+        """Wake up when the next item comes due; ask in that order, so that none slips through."""
+        seconds = await self._store.sweep(self._queue)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(seconds, self._hear)
+
+    async def _serve(self) -> bool:
+        """One claim for all who wait; returns whether it is worth asking again at once."""
+        asked: list[tuple[Claim, list[Waiter]]] = []
+        for waiter in self._line:
+            if waiter.turn.done():
+                continue
+            if asked and self._joins(waiter, *asked[-1]):
+                together = [*asked[-1][1], waiter]
+                limit = len(together)
+                asked[-1] = (self._claim_for(waiter, limit), together)
+            else:
+                asked.append((self._claim_for(waiter, waiter.many), [waiter]))
+        if not asked:
+            return False
+        # Whoever waits for one key goes before those who take any.
+        asked.sort(key=lambda pair: pair[0].key is None)
+        answers = await self._store.claim([claim for claim, _ in asked])
+        left: list[Claimed] = []
+        for (_, waiters), claimed in zip(asked, answers, strict=True):
+            left += self._hand_out(waiters, list(claimed))
+        if left:
+            await self._give_back(left)
+            return True
+        return any(answers)
+
+    def _claim_for(self, waiter: Waiter, limit: int) -> Claim:
+        return Claim(((self._queue, limit),), limit, waiter.key, waiter.lease_time)
+
+    def _joins(self, waiter: Waiter, claim: Claim, others: list[Waiter]) -> bool:
+        """Whether one claim can serve this consumer together with those before it."""
+        alike = claim.key is None is waiter.key and claim.lease_time == waiter.lease_time
+        return alike and waiter.many == 1 == others[-1].many
+
+    def _hand_out(self, waiters: list[Waiter], claimed: list[Claimed]) -> list[Claimed]:
+        """Give what was claimed to those who are still there; return what is left over."""
+        for waiter in waiters:
+            if waiter.turn.done():
+                continue
+            if claimed:
+                share, claimed = claimed[: waiter.many], claimed[waiter.many :]
+                self._line.pop(waiter, None)
+                waiter.turn.set_result(share)
+            elif waiter.impatient:
+                waiter.turn.set_exception(too_late(waiter.key, 0))
+        return claimed
+
+    def _give_back(self, claimed: list[Claimed]) -> Task[None]:
+        """Undo claims whose consumers have gone."""
+        undo = [Release(c.queue, c.key, c.token, undo=True) for c in claimed]
+        task = asyncio.get_running_loop().create_task(self._undo(undo))
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        return task
+
+    async def _undo(self, changes: list[Release]) -> None:
+        with suppress(Exception):  # the leases expire by themselves
+            await self._store.settle(changes)
+
+    def _give_up(self, waiter: Waiter, timeout: float) -> None:
+        if not waiter.turn.done():
+            waiter.turn.set_exception(too_late(waiter.key, timeout))
+
+
+def too_late(key: str | None, timeout: float) -> TimeoutError:
+    """The error for a consumer that has waited long enough."""
+    what = "no item became" if key is None else f"key {describe(key)} did not become"
+    return TimeoutError(f"{what} available within {timeout} s")

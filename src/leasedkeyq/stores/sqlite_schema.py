@@ -1,0 +1,273 @@
+"""The tables of the SQLite store, their migrations, and how a database is opened.
+
+A database of an older version is brought up to date when it is opened, in one transaction. Never
+change a migration that was released: add one.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import quote
+
+from leasedkeyq.errors import StoreError
+
+SqliteDurability = Literal["full", "normal"]
+
+APPLICATION_ID: Final = 0x6C6B7121
+"""Marks a SQLite file as one of ours: "lkq!"."""
+OLDEST_SQLITE: Final = (3, 37, 0)
+"""The first with STRICT tables."""
+SOUND_SQLITE: Final = (3, 51, 3)
+"""The first without the bug in the reset of the write-ahead log."""
+
+AVAILABLE: Final = 0
+SCHEDULED: Final = 1
+IN_FLIGHT: Final = 2
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    # Version 1
+    (
+        # One row. All numbers of the store: they only grow, but for `front`, which only falls.
+        # `commits` counts the transactions that changed something, by any process.
+        """
+        CREATE TABLE counters (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            last_id INTEGER NOT NULL DEFAULT 0,
+            last_fence INTEGER NOT NULL DEFAULT 0,
+            back INTEGER NOT NULL DEFAULT 0,
+            front INTEGER NOT NULL DEFAULT 0,
+            schedules INTEGER NOT NULL DEFAULT 0,
+            burials INTEGER NOT NULL DEFAULT 0,
+            commits INTEGER NOT NULL DEFAULT 0
+        ) STRICT
+        """,
+        "INSERT INTO counters (one) VALUES (1)",
+        # The queues that are not empty, and how many items they have in each state.
+        """
+        CREATE TABLE queues (
+            id INTEGER PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            available INTEGER NOT NULL DEFAULT 0,
+            buffered INTEGER NOT NULL DEFAULT 0,
+            scheduled INTEGER NOT NULL DEFAULT 0,
+            in_flight INTEGER NOT NULL DEFAULT 0,
+            buried INTEGER NOT NULL DEFAULT 0,
+            done INTEGER NOT NULL DEFAULT 0
+        ) STRICT
+        """,
+        # One row for each live key. `state`: 0 available, 1 scheduled, 2 in flight. `due` and
+        # `turn` order what comes due: a lease by its expiry and minus its fence, a scheduled item
+        # by its time and its number. `next_*` is the value buffered beside a leased one.
+        # The values are last, so that the rest of a row is read without them.
+        """
+        CREATE TABLE items (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            state INTEGER NOT NULL,
+            priority INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            due REAL,
+            turn INTEGER NOT NULL,
+            not_before REAL,
+            token TEXT,
+            history BLOB,
+            next_id INTEGER,
+            next_priority INTEGER,
+            next_not_before REAL,
+            next_put_at REAL,
+            value BLOB NOT NULL,
+            next_value BLOB
+        ) STRICT
+        """,
+        "CREATE UNIQUE INDEX items_by_key ON items (queue, key)",
+        "CREATE INDEX items_by_queue ON items (queue)",
+        "CREATE INDEX items_ready ON items (queue, priority DESC, place) WHERE state = 0",
+        "CREATE INDEX items_timed ON items (queue, due, turn) WHERE due IS NOT NULL",
+        "CREATE INDEX items_buffered ON items (queue, next_id) WHERE next_id IS NOT NULL",
+        """
+        CREATE TABLE buried (
+            id INTEGER PRIMARY KEY,
+            number INTEGER NOT NULL,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            buried_at REAL NOT NULL,
+            error TEXT NOT NULL,
+            history BLOB,
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX buried_by_age ON buried (queue, number)",
+        "CREATE INDEX buried_by_queue ON buried (queue)",
+        """
+        CREATE TABLE done (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            due REAL NOT NULL,
+            history BLOB,
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        "CREATE INDEX done_by_due ON done (queue, due)",
+        "CREATE INDEX done_by_queue ON done (queue)",
+    ),
+)
+
+VERSION: Final = len(MIGRATIONS)
+
+
+def open_database(
+    path: Path, *, durability: SqliteDurability, busy_timeout: float, create: bool
+) -> sqlite3.Connection:
+    """Open a connection for writing, with the tables in their latest version.
+
+    Raises:
+        StoreError: It cannot be opened, is no database of ours, or is of a newer version.
+    """
+    existed = path.exists()
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path, busy_timeout=busy_timeout, create=create)
+        _check_ours(connection, path)
+        _use_log(connection, path)
+        level = "FULL" if durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {level}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        migrate(connection, path)
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits by itself
+        if not existed:
+            _sync_folder(path.parent)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explain(error, path) from error
+        raise
+    return connection
+
+
+def connect(path: Path, *, busy_timeout: float, create: bool = False) -> sqlite3.Connection:
+    """A bare connection. It is used by one thread at a time, not always the one that made it."""
+    mode = "rwc" if create else "rw"
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        timeout=busy_timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of the tables; 0 for an empty database."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    if found == APPLICATION_ID:
+        return
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    # Between the creation of the file and of the tables, another process may just be making them.
+    if found or (tables and connection.execute("PRAGMA application_id").fetchone()[0] == found):
+        message = (
+            f"{path} is a SQLite database, but not one of leasedkeyq; give it a file of its own"
+        )
+        raise StoreError(message)
+
+
+def _use_log(connection: sqlite3.Connection, path: Path) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        message = (
+            f"SQLite cannot use a write-ahead log on {path} (it says {mode!r}); "
+            "put the file on a local disk"
+        )
+        raise StoreError(message)
+
+
+def _check_version(version: int, path: Path) -> None:
+    if version > VERSION:
+        message = (
+            f"{path} has tables of version {version}, this leasedkeyq knows versions up to "
+            f"{VERSION}: upgrade leasedkeyq"
+        )
+        raise StoreError(message)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables up to date, all steps in one transaction."""
+    if version_of(connection) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)
+        _check_version(version, path)
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the name of a new file durable, where folders can be synced."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+_ADVICE: Final = {
+    sqlite3.SQLITE_BUSY: (
+        "another process keeps the database locked; call again, keep transactions of other "
+        "programs short, or raise busy_timeout"
+    ),
+    sqlite3.SQLITE_LOCKED: "the database is locked; call again",
+    sqlite3.SQLITE_FULL: "the disk is full; make room and call again",
+    sqlite3.SQLITE_READONLY: (
+        "the file or its folder cannot be written; this user needs the right to write both"
+    ),
+    sqlite3.SQLITE_PERM: "this user needs the right to read and write the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: (
+        "the file cannot be opened or created; the folder must exist and be writable"
+    ),
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write; check it, make room and call again",
+    sqlite3.SQLITE_CORRUPT: "the database is damaged; restore a copy or run sqlite3's .recover",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
+}
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """The kind of an error of SQLite, without its details; 0 when it is not SQLite's own."""
+    code: int = getattr(error, "sqlite_errorcode", 0) or 0
+    return code & 0xFF
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """An error of SQLite as one of ours: where, what, and what to do."""
+    advice = _ADVICE.get(primary_code(error))
+    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    what = f"{path}: {advice} (SQLite: {error}, {name})" if advice else f"{path}: {error} ({name})"
+    return StoreError(what)

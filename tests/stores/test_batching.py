@@ -1,0 +1,237 @@
+"""Natural batching: who waits together is served together, and nobody harms anybody."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from leasedkeyq.errors import StoreClosedError
+from leasedkeyq.stores.batching import Batcher
+
+
+class Recorder:
+    """Applies requests by doubling them; holds every batch until it is let go, if asked to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.threads: set[int] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+
+    def __call__(self, requests: list[int]) -> list[int]:
+        self.threads.add(threading.get_ident())
+        self.batches.append(list(requests))
+        self.begun.set()
+        assert self.gate.wait(10)
+        if -1 in requests:
+            raise OSError("broken")
+        return [2 * request for request in requests]
+
+    async def has_begun(self) -> None:
+        while not self.begun.is_set():
+            await asyncio.sleep(0.001)
+
+
+def undo(request: int, answer: int) -> Iterator[int]:
+    yield 1000 + request
+
+
+async def block(batcher: Batcher[int, int], recorder: Recorder) -> "asyncio.Task[int]":
+    """A batch with request 0 that is under way until the gate opens."""
+    recorder.gate.clear()
+    first = asyncio.create_task(batcher.submit(0))
+    await recorder.has_begun()
+    return first
+
+
+async def start(batcher: Batcher[int, int], *requests: int) -> list["asyncio.Task[int]"]:
+    tasks = [asyncio.create_task(batcher.submit(request)) for request in requests]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_calls_during_a_batch_form_the_next_one() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder)
+        first = await block(batcher, recorder)
+        others = await start(batcher, 1, 2, 3)
+        recorder.gate.set()
+        assert await asyncio.gather(first, *others) == [0, 2, 4, 6]
+        assert recorder.batches == [[0], [1, 2, 3]]
+        assert await batcher.submit(7) == 14
+        assert await batcher.submit_many([8, 9]) == [16, 18]
+        await batcher.close()
+        assert len(recorder.threads) == 1
+        assert threading.get_ident() not in recorder.threads
+
+    asyncio.run(main())
+
+
+def test_a_batch_has_a_largest_size_and_a_larger_call_is_alone() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder, most=2)
+        first = await block(batcher, recorder)
+        others = await start(batcher, 1, 2, 3)
+        large = asyncio.create_task(batcher.submit_many([4, 5, 6]))
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        await asyncio.gather(first, *others)
+        assert await large == [8, 10, 12]
+        await batcher.close()
+        assert recorder.batches == [[0], [1, 2], [3], [4, 5, 6]]
+
+    asyncio.run(main())
+
+
+def test_a_failed_batch_fails_its_callers_and_no_others() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder)
+        first = await block(batcher, recorder)
+        others = await start(batcher, -1, 2)
+        recorder.gate.set()
+        assert await first == 0
+        for task in others:
+            with pytest.raises(OSError, match="broken"):
+                await task
+        assert await batcher.submit(3) == 6
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_caller_withdraws_what_still_waits() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        first = await block(batcher, recorder)
+        one, two, three = await start(batcher, 1, 2, 3)
+        two.cancel()
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        assert [await task for task in (first, one, three)] == [0, 2, 6]
+        assert two.cancelled()
+        await batcher.close()
+        assert recorder.batches == [[0], [1, 3]]
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_nobody_waits_for_is_undone() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        first = await block(batcher, recorder)
+        first.cancel()
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await batcher.close()
+        assert recorder.batches == [[0], [1000]]
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_comes_together_with_the_cancellation_is_undone() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        task = asyncio.create_task(batcher.submit(5))
+        hand_out = batcher._hand_out
+
+        def hand_out_and_cancel(outcomes: list[object]) -> None:
+            hand_out(outcomes)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            task.cancel()
+
+        batcher._hand_out = hand_out_and_cancel  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await batcher.close()
+        assert recorder.batches == [[5], [1005]]
+
+    asyncio.run(main())
+
+
+def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
+    async def main() -> None:
+        ends: list[int] = []
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(
+            recorder, name="thing", at_end=lambda: ends.append(threading.get_ident())
+        )
+        first = await block(batcher, recorder)
+        (other,) = await start(batcher, 1)
+        closing = [asyncio.create_task(batcher.close()) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(StoreClosedError, match="the thing is closed"):
+            await batcher.submit(2)
+        assert not closing[0].done()
+        recorder.gate.set()
+        await asyncio.gather(*closing)
+        assert [await first, await other] == [0, 2]
+        assert ends == list(recorder.threads)
+        await batcher.close()
+        with pytest.raises(StoreClosedError):
+            await batcher.submit(2)
+
+    asyncio.run(main())
+
+
+def test_closing_an_unused_batcher_starts_no_thread() -> None:
+    async def main() -> None:
+        ends: list[int] = []
+        batcher: Batcher[int, int] = Batcher(Recorder(), at_end=lambda: ends.append(1))
+        await batcher.close()
+        await batcher.close()
+        assert ends == [1]
+        assert batcher._thread is None
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_that_has_gone_loses_nothing_for_others() -> None:
+    recorder = Recorder()
+    batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+
+    async def leave() -> None:
+        task = await block(batcher, recorder)
+        task.cancel()
+
+    asyncio.run(leave())
+    recorder.gate.set()
+
+    async def stay() -> None:
+        assert await batcher.submit(1) == 2
+        await batcher.close()
+
+    asyncio.run(stay())
+    assert sorted(request for batch in recorder.batches for request in batch) == [0, 1, 1000]
+
+
+def test_many_event_loops_share_one_batcher() -> None:
+    recorder = Recorder()
+    batcher: Batcher[int, int] = Batcher(recorder)
+    wrong: list[int] = []
+
+    async def call(start: int) -> None:
+        numbers = range(start, start + 200)
+        answers = await asyncio.gather(*(batcher.submit(number) for number in numbers))
+        wrong.extend(n for n, a in zip(numbers, answers, strict=True) if a != 2 * n)
+
+    threads = [
+        threading.Thread(target=lambda s=start: asyncio.run(call(s)))
+        for start in range(0, 2000, 200)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(batcher.close())
+    assert not wrong
+    assert sum(map(len, recorder.batches)) == 2000
+    assert len(recorder.threads) == 1

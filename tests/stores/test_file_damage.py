@@ -1,0 +1,122 @@
+"""The document cut off and with flipped bits: detected or harmless, never a wrong item."""
+
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasedkeyq.stores.contract import Bury, Claim, Put, StoredItem
+from leasedkeyq.stores.file import FileEngine
+from leasedkeyq.stores.machine import StoreMachine
+from tests.stores.differential import EVERYTHING
+
+QUEUES = ("mail", "jobs")
+
+
+def filled(path: Path) -> FileEngine:
+    engine = FileEngine(path)
+    engine.settled = 0.0
+    for number in range(6):
+        value = b'{"to":"ann@example.org","n":%d,"text":"hello, w\xc3\xb6rld"}' % number
+        engine.apply([Put("mail", ((f"welcome-{number}", value),), priority=number % 3)])
+    engine.apply([Put("jobs", (("later", b"[1,2.5,null]"), ("x", b"0")), delay=3600.0)])
+    engine.apply([Put("jobs", (("now", b'"v"'), ("raw", b"\xff\xfe"), ("bad", b"{}")))])
+    claimed: Any = engine.apply([Claim((("jobs", 3), ("mail", 1)), 4, lease_time=3600.0)])[0]
+    engine.apply([Put("jobs", (("now", b'"newer"'),), "buffer")])
+    engine.apply([Bury("jobs", claimed[2].key, claimed[2].token, "it failed")])
+    return engine
+
+
+def seen(engine: FileEngine) -> list[StoredItem]:
+    def work(machine: StoreMachine, now: float) -> list[StoredItem]:
+        return [item for name in QUEUES for item in machine.browse(name, EVERYTHING, "", now)]
+
+    return engine.read(work)
+
+
+def leases(engine: FileEngine) -> list[tuple[str, str, int]]:
+    return engine.read(
+        lambda machine, now: sorted(
+            (item.key, item.lease.token, item.lease.fence)
+            for name in QUEUES
+            for item in machine.spaces[name].state.in_flight.values()
+        )
+    )
+
+
+def harm(text: bytes, dice: random.Random) -> bytes:
+    kind = dice.randrange(4)
+    if kind == 0:
+        return text[: dice.randrange(len(text))]
+    if kind == 1:
+        # Half written: zeros where the rest should be.
+        cut = dice.randrange(len(text))
+        return text[:cut] + bytes(len(text) - cut)
+    harmed = bytearray(text)
+    for _ in range(1 if kind == 2 else dice.randint(2, 5)):
+        harmed[dice.randrange(len(harmed))] ^= 1 << dice.randrange(8)
+    return bytes(harmed)
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_thousand_truncations_and_bit_flips(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"queue.{suffix}"
+    filled(path)
+    engine = FileEngine(path)
+    expected, held = seen(engine), leases(engine)
+    good = path.read_bytes()
+    dice = random.Random(suffix)
+    restored = 0
+    for _ in range(500):
+        bad = harm(good, dice)
+        if bad == good:
+            continue
+        path.write_bytes(bad)
+        fresh = FileEngine(path)
+        fresh.settled = 0.0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert seen(fresh) == expected, bad
+        assert leases(fresh) == held
+        assert path.read_bytes() == good
+        aside = list(tmp_path.glob("*.damaged-*"))
+        if caught:
+            restored += 1
+            assert bad in [file.read_bytes() for file in aside]
+            assert "last good version" in str(caught[0].message)
+        else:
+            assert "checksum line" in fresh.notices[-1]
+        for file in aside:
+            file.unlink()
+    assert restored > 450
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_damage_to_the_copy_does_not_matter_while_the_document_is_good(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"queue.{suffix}"
+    copy = path.with_name(f"{path.name}.bak")
+    filled(path)
+    expected = seen(FileEngine(path))
+    good = path.read_bytes()
+    dice = random.Random(1)
+    for _ in range(50):
+        copy.write_bytes(harm(good, dice))
+        fresh = FileEngine(path)
+        assert seen(fresh) == expected
+        fresh.apply([Put("other", (("new", b"1"),))])
+        assert copy.read_bytes() == path.read_bytes()
+        path.write_bytes(good)
+        copy.write_bytes(good)
+
+
+def test_a_single_bit_can_be_edited_by_deleting_the_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "queue.yaml"
+    engine = filled(path)
+    text = path.read_text().replace("priority: 2", "priority: 3")
+    path.write_text(text[: text.rindex("# sum")])
+    assert {item.priority for item in seen(engine)} == {0, 1, 3}
+    assert "changed" in engine.notices[-1]

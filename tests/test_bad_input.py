@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import (
+    BuriedItem,
     InvalidLeaseError,
     Lease,
     LeaseAlreadyAcknowledgedError,
@@ -32,7 +33,7 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     (TypeError, "key must be hashable, got list", lambda q, _: q.remove([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.peek([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.contains([])),
-    (TypeError, "items must be", lambda q, _: q.put_many(["abc"])),
+    (TypeError, "items must be", lambda q, _: q.put_many(["ab"])),
     (TypeError, "items must be", lambda q, _: q.put_many([("a", 1), 2])),
     (TypeError, "items must be", lambda q, _: q.put_many(7)),
     # policies and priorities
@@ -73,6 +74,10 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     # leases
     (TypeError, "lease must be the Lease", lambda q, lease: q.ack(lease.token)),
     (TypeError, "lease must be the Lease", lambda q, _: q.release(None)),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.ack(Lease("x", []))),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.extend(Lease("x", []), 1)),
+    (TypeError, "buried must be a BuriedItem", lambda q, _: q.requeue("a")),
+    (KeyError, "no buried item 1", lambda q, _: q.requeue(BuriedItem(1, "a", 1, 0, 1, "", 0.0))),
     (TypeError, "lease must be the Lease", lambda q, _: q.extend("leased", 1)),
     (TypeError, "lease must be the Lease", lambda q, lease: q.bury(("leased", 1, lease))),
 ]
@@ -103,6 +108,7 @@ async def test_wrong_arguments(error: type[Exception], text: str, call: Call, ma
     [
         ({"maxsize": -1}, ValueError, "maxsize must be at least 0, got -1"),
         ({"maxsize": 1.0}, TypeError, "maxsize must be an int"),
+        ({"observer": 3}, TypeError, "observer must have the methods of QueueObserver; on_put"),
         ({"max_buried": -1}, ValueError, "max_buried must be at least 0"),
         ({"default_lease_timeout": 0}, ValueError, "default_lease_timeout must be greater than 0"),
         ({"default_lease_timeout": -3}, ValueError, "default_lease_timeout must not be negative"),

@@ -255,6 +255,25 @@ class TestSettling:
             await queue.requeue(buried)
         assert (await queue.get())[2].attempt == 1
 
+    async def test_a_buried_item_of_another_queue_is_not_requeued(self) -> None:
+        queue, other = await filled("a"), await filled("b")
+        buried = await queue.bury((await queue.get())[2])
+        foreign = await other.bury((await other.get())[2])
+        with pytest.raises(KeyError):
+            await queue.requeue(foreign)
+        assert await queue.buried() == [buried]
+        assert await queue.snapshot() == []
+
+    async def test_of_two_requeues_that_wait_for_room_one_succeeds(self) -> None:
+        queue = await filled("a", maxsize=1)
+        buried = await queue.bury((await queue.get())[2])
+        await queue.put("full", 1)
+        both = [await started(queue.requeue(buried)) for _ in range(2)]
+        await queue.remove("full")
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), KeyError]
+        assert await keys(queue) == ["a"]
+
     async def test_requeue_follows_the_rules_of_put(self) -> None:
         queue = await filled("a")
         buried = await queue.bury((await queue.get())[2], "broken")

@@ -6,10 +6,11 @@ from math import inf, isnan
 from typing import TypeVar, cast
 
 from leasedkeyq.lease import Lease
-from leasedkeyq.types import Duration
+from leasedkeyq.types import BuriedItem, Duration, QueueObserver
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+Observer = TypeVar("Observer")
 
 POLICIES = frozenset(("update", "reject", "buffer"))
 
@@ -95,7 +96,7 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
     values: dict[K, V] = {}
     for pair in pairs:
         try:
-            key, value = pair
+            key, value = cast("tuple[K, V]", () if isinstance(pair, str | bytes) else pair)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
@@ -110,3 +111,24 @@ def is_lease(value: object) -> None:
     if not isinstance(value, Lease):
         kind = type(value).__name__
         raise TypeError(f"lease must be the Lease that get or take returned, got {kind}")
+    hashable(cast("Lease[Hashable]", value).key)
+
+
+def is_buried(value: object) -> None:
+    """A buried item, as `bury` and `buried` return it."""
+    if not isinstance(value, BuriedItem):
+        kind = type(value).__name__
+        raise TypeError(f"buried must be a BuriedItem, as bury returns it, got {kind}")
+
+
+def is_observer(value: Observer) -> Observer:
+    """None, or an object with all the methods of an observer."""
+    if value is not None:
+        names = [name for name in vars(QueueObserver) if name.startswith("on_")]
+        missing = [name for name in names if not callable(getattr(value, name, None))]
+        if missing:
+            raise TypeError(
+                f"observer must have the methods of QueueObserver; {', '.join(missing)} missing "
+                f"in {type(value).__name__}. Subclass QueueObserver to have them all"
+            )
+    return value

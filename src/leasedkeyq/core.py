@@ -65,13 +65,17 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             checks.lease_time("default_lease_timeout", default_lease_timeout),
             checks.whole("maxsize", maxsize, 0),
             checks.whole("max_buried", max_buried, 0),
-            observer,
+            checks.is_observer(observer),
         )
 
     # Life
 
     async def start(self) -> None:
-        """Bind the queue to the running event loop. The first use does so as well."""
+        """Bind the queue to the running event loop. The first use does so as well.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
         if here() != self._home._thread_id:
             self._enter("start")
 
@@ -142,7 +146,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             key: Anything hashable.
             value: Anything.
             if_in_flight: ``"update"`` replaces the value of the leased item, ``"reject"`` raises,
-                ``"buffer"`` keeps the value beside the leased one until its lease has ended.
+                ``"buffer"`` keeps the value beside the leased one until its lease has ended. Where
+                a value is buffered already, both replace that one: the newest is kept.
             priority: Higher goes first. None: 0 for a new key, no change for others.
             delay: Not available before this time has passed; 0 means now. None: now for a new
                 key, no change for others, so that a retry that waits is not cut short.
@@ -404,6 +409,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         Raises:
             TimeoutError: Nothing became available in time.
             LeaseExpiredError: The lease expired inside the block, which otherwise went well.
+            InvalidLeaseError: The key was removed inside the block, which otherwise went well.
             QueueClosedError: The queue is closed, or was closed while waiting or inside the block.
         """
         delay = checks.release_options(requeue_front, delay)
@@ -441,12 +447,13 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         if heap and heap[0][0] <= self._time():
             self._advance()
         try:
-            if self._observer is not None:
-                self._tell_moved(self._observer.on_ack, self._state.held(lease), lease.attempt)
+            held = None if self._observer is None else self._state.held(lease)
             item = self._state.ack(lease)
-        except AttributeError:
+        except (AttributeError, TypeError):
             checks.is_lease(lease)
             raise
+        if self._observer is not None and held is not None:
+            self._tell_moved(self._observer.on_ack, held, lease.attempt)
         if item is not None:
             self._came_back(item)
         elif self._joiners:
@@ -532,19 +539,23 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
     ) -> None:
         """Put a buried item back with its priority, by the rules of `put`; it starts anew.
 
+        Waits for room as `put` does; a cancelled `requeue` leaves the item buried.
+
         Raises:
-            KeyError: It is not among the buried items (any more).
+            KeyError: It is not among the buried items of this queue (any more).
             KeyAlreadyInFlightError: Its key is leased and `if_in_flight` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("requeue")
-        if buried.id not in self._state.buried:
+        checks.is_buried(buried)
+        checks.put_options(if_in_flight, None, None)
+        if self._maxsize and self._state.buried.get(buried.id) is buried:
+            await self._wait_for_room((buried.key,), if_in_flight, False)
+        if self._state.buried.get(buried.id) is not buried:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
-        await self.put(
-            buried.key, buried.value, if_in_flight=if_in_flight, priority=buried.priority
-        )
-        self._state.buried.pop(buried.id, None)
+        self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
+        del self._state.buried[buried.id]
 
     async def remove(self, key: K) -> bool:
         """Make `key` absent: drop its item, revoke a lease on it, drop a buffered value.
@@ -568,7 +579,11 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         return True
 
     async def purge_buried(self) -> int:
-        """Forget all buried items; return how many there were."""
+        """Forget all buried items; return how many there were.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
         if here() != self._home._thread_id:
             self._enter("purge_buried")
         count = len(self._state.buried)
@@ -632,7 +647,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         return set(self._state.in_flight)
 
     async def qsize(self) -> int:
-        """How many values wait to be handed out, buffered ones included."""
+        """How many values wait to be handed out; buffered ones count, scheduled ones do not."""
         self._look()
         return self._state.available
 

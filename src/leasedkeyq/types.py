@@ -15,6 +15,7 @@ InFlightPolicy: TypeAlias = Literal["update", "reject", "buffer"]
   one is seen if the item comes back (release, expiry) and is gone with an acknowledgement.
 - ``"reject"``: raise `KeyAlreadyInFlightError`.
 - ``"buffer"``: keep the value beside the leased one, to be handed out when the lease has ended.
+  Once a value is buffered, ``"update"`` replaces that one.
 """
 
 Duration: TypeAlias = float | timedelta

@@ -96,7 +96,7 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
     values: dict[K, V] = {}
     for pair in pairs:
         try:
-            key, value = cast("tuple[K, V]", () if isinstance(pair, str | bytes) else pair)
+            key, value = _two(pair)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
@@ -104,6 +104,14 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
         hashable(key)
         values[key] = value
     return values
+
+
+def _two(pair: tuple[K, V]) -> tuple[K, V]:
+    """A pair; a string of two letters is none."""
+    if isinstance(pair, str | bytes):
+        raise TypeError
+    key, value = pair
+    return key, value
 
 
 def is_lease(value: object) -> None:

@@ -164,8 +164,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
                 await self._wait_for_room((key,), if_in_flight, bool(delay))
             self._put(key, value, if_in_flight, priority, delay)
             return
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
             item = self._state.put(key, value)
@@ -264,14 +263,13 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         lease_time = self._lease_time
         if lease_timeout is not None:
             lease_time = checks.lease_time("lease_timeout", lease_timeout)
-        heap = self._timers.heap
         if lease_time is None:
             expires_at = None
-            if heap and heap[0][0] <= self._time():
+            if self._alarm is not None and self._alarm_at <= self._time():
                 self._advance()
         else:
             now = self._time()
-            if heap and heap[0][0] <= now:
+            if self._alarm_at <= now:
                 self._advance()
             expires_at = now + lease_time
         item = self._state.claim(expires_at)
@@ -443,8 +441,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """
         if here() != self._home._thread_id:
             self._enter("ack")
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
             held = None if self._observer is None else self._state.held(lease)
@@ -621,20 +618,20 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             return None
         if item.buffered is not None:
             return item.buffered.value
-        return item.value if item.next is not None else None
+        return item.value if item.available else None
 
     async def contains(self, key: K) -> bool:
         """Whether a value waits under `key`, be it available or buffered."""
         checks.hashable(key)
         self._look()
         item = self._state.items.get(key)
-        return item is not None and (item.next is not None or item.buffered is not None)
+        return item is not None and (item.available or item.buffered is not None)
 
     async def available_keys(self) -> set[K]:
         """The keys with a value that waits, be it available or buffered."""
         self._look()
         items = self._state.items.values()
-        return {i.key for i in items if i.next is not None or i.buffered is not None}
+        return {i.key for i in items if i.available or i.buffered is not None}
 
     async def scheduled_keys(self) -> set[K]:
         """The keys whose items wait for their time."""

@@ -88,7 +88,6 @@ class QueueMechanics(Generic[K, V]):
         self._observer = observer
         self._special = bool(maxsize) or observer is not None
         self._state: QueueState[K, V] = QueueState(max_buried=max_buried)
-        self._timers = self._state.timers
         self._consumers: Consumers[K] = Consumers()
         self._any_line = self._consumers.for_any
         self._key_lines = self._consumers.for_key
@@ -130,13 +129,12 @@ class QueueMechanics(Generic[K, V]):
         if not self._closed:
             if here() != self._home._thread_id:
                 self._enter("looking into the queue")
-            if self._timers.heap:
-                self._advance()
+            self._advance()
 
     def _advance(self) -> None:
         """Deal with what has come due: expired leases, scheduled items."""
-        heap = self._timers.heap
-        if heap and heap[0][0] <= (now := self._time()):
+        # The alarm is set for the earliest moment at the latest.
+        if self._alarm is not None and self._alarm_at <= (now := self._time()):
             self._advance_to(now)
 
     def _advance_to(self, now: float) -> None:
@@ -156,11 +154,15 @@ class QueueMechanics(Generic[K, V]):
         if self._producer_line:
             for item, _ in moved:
                 self._wake_producers(item.key)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._alarm_at = inf
         self._set_alarm()
 
     def _set_alarm(self) -> None:
         """Have the event loop call at the earliest moment that something comes due."""
-        when = self._timers.earliest()
+        when = self._state.earliest()
         if when is not None and when < self._alarm_at:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -169,10 +171,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _ring(self) -> None:
         # An event loop may call a little early. The moment has come, whatever its clock says.
-        now = max(self._time(), self._alarm_at)
-        self._alarm = None
-        self._alarm_at = inf
-        self._advance_to(now)
+        self._advance_to(max(self._time(), self._alarm_at))
 
     def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
         """Call the observer; what it raises is the event loop's business, not the caller's."""
@@ -192,8 +191,7 @@ class QueueMechanics(Generic[K, V]):
         priority: int | None,
         delay: float | None,
     ) -> None:
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         # What lies in the past is now, and needs no clock.
         due = None if delay is None else self._time() + delay if delay else -inf
@@ -242,31 +240,33 @@ class QueueMechanics(Generic[K, V]):
                     self._wake_producers(key)
 
     def _has_room(self, producer: Producer[K]) -> bool:
-        """Whether it is this producer's turn, be it in line or new, and its items fit."""
+        """Whether it is this producer's turn, be it in line or new, and its items fit.
+
+        Nobody overtakes a producer of the same key. What adds nothing, or is awaited by somebody
+        who takes that very key, waits for nobody else. What a consumer of any key takes at once
+        needs no room.
+        """
         producers = self._producers
         for key in producer.keys:
             if producers.first_for(key) not in (None, producer):
                 return False
-        need = self._room_needed(producer)
-        if not need:
-            return True
-        if producers.first() not in (None, producer):
-            return False
-        state = self._state
-        return need <= self._maxsize - state.available - state.scheduled
-
-    def _room_needed(self, producer: Producer[K]) -> int:
-        """How many of the items would stay in the queue: neither updates nor handed over."""
-        need = 0
+        offered = staying = 0
         for key in producer.keys:
             item = self._state.items.get(key)
             if item is None:
-                need += producer.scheduled or not self._consumers.awaits(key)
-            elif item.lease is not None:
-                need += producer.policy == "buffer" and item.buffered is None
-        if need and self._any_line and not producer.scheduled:
-            need -= self._consumers.count_for_any(need)
-        return need
+                if producer.scheduled:
+                    staying += 1
+                elif not self._consumers.awaits(key):
+                    offered += 1
+            elif item.lease is not None and item.buffered is None:
+                staying += producer.policy == "buffer"
+        if not offered + staying:
+            return True
+        if producers.first() not in (None, producer):
+            return False
+        need = staying + offered - self._consumers.count_for_any(offered)
+        state = self._state
+        return not need or need <= self._maxsize - state.available - state.scheduled
 
     def _wake_producers(self, key: K) -> None:
         """Something happened, with `key` or with the room: wake whoever can put now."""
@@ -295,7 +295,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _give_to_taker(self, item: Item[K, V]) -> bool:
         line = self._key_lines.get(item.key)
-        while line and item.next is not None:
+        while line and item.available:
             turn, lease_time = line.popitem(last=False)
             if not turn.done():
                 self._state.claim_key(item.key, self._expiry(lease_time))
@@ -367,7 +367,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _came_back(self, item: Item[K, V]) -> None:
         """What follows when the lease on `item` has ended, or `item` was removed."""
-        if item.next is not None:
+        if item.available:
             if self._any_line or self._key_lines:
                 self._offer(item)
         elif item.timer is not None:

@@ -469,6 +469,14 @@ class TestClose:
             with pytest.raises(QueueClosedError):
                 await queue.ack(lease)
 
+    async def test_what_is_due_at_the_moment_of_closing_is_available(self) -> None:
+        queue = await filled("a")
+        await queue.get()
+        await queue.put("a", 2, delay=5)
+        await asyncio.sleep(5)
+        await queue.close()
+        assert await keys(queue) == ["a"]
+
     async def test_everything_that_changes_is_refused(self) -> None:
         queue = await filled("a", "b")
         _, _, lease = await queue.get()

@@ -327,6 +327,23 @@ class TestAPutOnALeasedKey:
         state.release(lease, due=5)
         assert [(i.value, i.state, i.due) for i in state.snapshot()] == [(9, "scheduled", 5)]
 
+    def test_a_buffered_value_keeps_the_schedule_that_the_item_was_given(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        state.put("a", 8, due=5)
+        state.put("a", 9, "buffer")
+        state.ack(lease)
+        assert [(i.value, i.state, i.due) for i in state.snapshot()] == [(9, "scheduled", 5)]
+        state.advance(5)
+        assert order(state) == "a"
+
+    def test_a_buffered_value_shows_no_time_that_has_passed(self) -> None:
+        state = make("a")
+        state.advance(10)
+        claim(state)
+        state.put("a", 9, "buffer", due=float("-inf"))
+        assert [i.due for i in state.snapshot()] == [None, None]
+
     @pytest.mark.parametrize("policy", ["update", "buffer"])
     def test_the_newest_value_is_the_one_that_stays(self, policy: Any) -> None:
         state = make("a")

@@ -90,7 +90,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             return
         if here() != self._home._thread_id:
             self._enter("close")
-        self._advance()
+        self._advance_to(self._time())
         self._closed = True
         self._home = NOWHERE
         if self._alarm is not None:
@@ -453,8 +453,11 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             self._tell_moved(self._observer.on_ack, held, lease.attempt)
         if item is not None:
             self._came_back(item)
-        elif self._joiners:
+            return
+        if self._joiners:
             self._finish_join()
+        if self._producer_line:
+            self._wake_producers(lease.key)
 
     async def release(
         self, lease: Lease[K], *, requeue_front: bool = False, delay: Duration | None = None

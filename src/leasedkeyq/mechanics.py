@@ -231,11 +231,13 @@ class QueueMechanics(Generic[K, V]):
                 turn: Turn = self._loop.create_future()
                 producer.turn = turn
                 await turn
+                if self._closed:
+                    raise QueueClosedError("the queue was closed while waiting")
                 if self._has_room(producer):
                     return
         finally:
             self._producers.leave(producer)
-            if not self._closed:
+            if not self._closed and not self._loop.is_closed():
                 for key in keys:
                     self._wake_producers(key)
 
@@ -347,7 +349,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _give_back(self, lease: Lease[K]) -> None:
         """The consumer that was handed `lease` is gone: all is as if it had never come."""
-        if self._closed:
+        if self._closed or self._loop.is_closed():
             return
         self._advance()
         item = self._state.unclaim(lease)

@@ -46,6 +46,10 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     # times
     (ValueError, "delay must not be negative", lambda q, _: q.put("new", 1, delay=-1)),
     (ValueError, "delay must not be negative or NaN", lambda q, _: q.put("new", 1, delay=nan)),
+    (ValueError, "delay is too large", lambda q, _: q.put("new", 1, delay=10**400)),
+    (ValueError, "timeout is too large", lambda q, _: q.get(timeout=10**400)),
+    (TypeError, "error must be a str", lambda q, lease: q.bury(lease, ValueError("x"))),
+    (TypeError, "requeue_front must be", lambda q, lease: q.release(lease, requeue_front="no")),
     (ValueError, "delay must be finite", lambda q, _: q.put("new", 1, delay=inf)),
     (TypeError, "delay must be seconds", lambda q, _: q.put("new", 1, delay="5")),
     (ValueError, "delay must not be negative", lambda q, _: q.put("a", 1, delay=timedelta(-1))),
@@ -197,3 +201,50 @@ async def test_a_key_whose_comparison_fails_keeps_its_own_error() -> None:
     with pytest.raises(TypeError, match="incomparable"):
         await queue.put(Odd(), 2)
     assert await queue.qsize() == 1
+
+
+class Unfriendly:
+    """A key that cannot be shown, and cannot be compared once `sulking` is set."""
+
+    sulking = False
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        if Unfriendly.sulking:
+            raise OSError("not now")
+        return self is other
+
+    def __repr__(self) -> str:
+        raise OSError("no name")
+
+
+async def test_a_key_that_cannot_be_shown() -> None:
+    queue = Queue()
+    key = Unfriendly()
+    with pytest.raises(TimeoutError, match="<Unfriendly that cannot be shown>"):
+        await queue.take(key, timeout=1)
+    await queue.put(key, 1)
+    _, _, lease = await queue.get()
+    await queue.ack(lease)
+    with pytest.raises(LeaseAlreadyAcknowledgedError):
+        await queue.ack(lease)
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+async def test_a_comparison_that_fails_in_the_middle_changes_nothing(
+    priority: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue()
+    await queue.put(Unfriendly(), 1)
+    await queue.get()
+    await queue.put(Unfriendly(), 2, priority=priority)
+    before = await picture(queue)
+    monkeypatch.setattr(Unfriendly, "sulking", True)
+    with pytest.raises(OSError, match="not now"):
+        await queue.get()
+    monkeypatch.setattr(Unfriendly, "sulking", False)
+    assert await picture(queue) == before
+    check_invariants(queue)
+    assert (await queue.get())[1] == 2

@@ -224,6 +224,14 @@ class TestSettling:
         await asyncio.sleep(1)
         assert await keys(queue) == ["b", "d", "a", "c"]
 
+    async def test_a_delay_that_is_over_does_not_change_where_a_released_item_goes(self) -> None:
+        queue = await filled("a", "b")
+        _, _, lease = await queue.get()
+        await queue.put("a", 2, delay=1)
+        await asyncio.sleep(2)
+        await queue.release(lease, requeue_front=True)
+        assert await keys(queue) == ["a", "b"]
+
     async def test_release_with_delay_0_is_a_plain_release(self) -> None:
         queue = await filled("a", "b")
         await queue.release((await queue.get())[2], requeue_front=True, delay=0)
@@ -585,3 +593,12 @@ async def test_a_dropped_queue_is_freed() -> None:
     del queue
     gc.collect()
     assert ghost() is None
+
+
+async def test_a_subclass_stays_itself_in_async_with() -> None:
+    class Special(LeasedKeyQueue[str, int]):
+        def extra(self) -> str:
+            return "extra"
+
+    async with Special() as queue:
+        assert queue.extra() == "extra"

@@ -22,6 +22,10 @@ def seconds(name: str, value: Duration) -> float:
     elif isinstance(value, bool) or not isinstance(value, int | float):
         kind = type(value).__name__
         raise TypeError(f"{name} must be seconds (int or float) or a timedelta, got {kind}")
+    try:
+        value = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large to be a number of seconds") from None
     if isnan(value) or value < 0:
         raise ValueError(f"{name} must not be negative or NaN, got {value!r}")
     return value
@@ -79,6 +83,8 @@ def put_options(policy: str, priority: int | None, delay: Duration | None) -> fl
 
 def release_options(requeue_front: bool, delay: Duration | None) -> float | None:
     """The options of a release; returns the delay in seconds, or None for at once."""
+    if requeue_front not in (True, False):
+        raise TypeError(f"requeue_front must be True or False, got {requeue_front!r}")
     seconds = None if delay is None else delay_time("delay", delay)
     if seconds and requeue_front:
         raise ValueError(
@@ -120,6 +126,12 @@ def is_lease(value: object) -> None:
         kind = type(value).__name__
         raise TypeError(f"lease must be the Lease that get or take returned, got {kind}")
     hashable(cast("Lease[Hashable]", value).key)
+
+
+def error_text(value: str) -> None:
+    """The reason for a burial is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"error must be a str, got {type(value).__name__}; str() makes one")
 
 
 def is_buried(value: object) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from leasedkeyq import checks
 from leasedkeyq.errors import (
@@ -35,8 +35,9 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
     else gets that key. Items are handed out by priority, then first in, first out.
 
     The queue belongs to the event loop of its first use and needs no lock there. Calls from
-    elsewhere raise `WrongEventLoopError`. All operations are O(1), or O(log n) in the number of
-    running timers where a lease time or a delay is involved.
+    elsewhere raise `WrongEventLoopError`. Putting, getting and settling cost the same however many
+    items, keys and waiters there are; delays, mixed lease times and priorities add the logarithm
+    of their number.
 
     Waiting is safe under cancellation: a `get`, `take` or `put` that is cancelled or times out
     has changed nothing. Those who wait are served first come, first served; a waiting `take`
@@ -90,7 +91,10 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             return
         if here() != self._home._thread_id:
             self._enter("close")
-        self._advance_to(self._time())
+        self._catch_up()
+        if self._observer is not None:
+            for item in self._state.in_flight.values():
+                self._tell_moved(self._observer.on_release, item, item.lease.attempt)
         self._closed = True
         self._home = NOWHERE
         if self._alarm is not None:
@@ -111,7 +115,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """How many items may wait; 0 for no limit."""
         return self._maxsize
 
-    async def __aenter__(self) -> "LeasedKeyQueue[K, V]":
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -163,6 +167,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             if self._maxsize:
                 await self._wait_for_room((key,), if_in_flight, bool(delay))
             self._put(key, value, if_in_flight, priority, delay)
+            if self._producer_line:
+                self._wake_producers(key)
             return
         if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
@@ -200,6 +206,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
                 message = f"the queue is full: maxsize is {self._maxsize}"
                 raise QueueFullError(message, maxsize=self._maxsize)
         self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(key)
 
     async def put_many(
         self,
@@ -216,7 +224,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         Raises:
             KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are leased; they
                 are in the ``keys`` of the error.
-            QueueFullError: The queue could never hold that many.
+            QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
@@ -235,6 +243,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
                 raise KeyAlreadyInFlightError(message, keys=leased)
         for key, value in values.items():
             self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(*values)
 
     # Getting
 
@@ -481,7 +491,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             self._enter("release")
         checks.is_lease(lease)
         delay = checks.release_options(requeue_front, delay)
-        self._advance()
+        self._catch_up()
         item = self._state.release(lease, front=requeue_front, due=self._expiry(delay))
         if self._observer is not None:
             self._tell_moved(self._observer.on_release, item, lease.attempt)
@@ -524,7 +534,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         if here() != self._home._thread_id:
             self._enter("bury")
         checks.is_lease(lease)
-        self._advance_to(self._time())
+        checks.error_text(error)
+        self._catch_up()
         item, buried, dropped = self._state.bury(lease, error)
         if dropped is not None:
             text = "max_buried is %d: dropped the oldest buried item, key %s"
@@ -556,6 +567,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
         self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
         del self._state.buried[buried.id]
+        if self._producer_line:
+            self._wake_producers(buried.key)
 
     async def remove(self, key: K) -> bool:
         """Make `key` absent: drop its item, revoke a lease on it, drop a buffered value.

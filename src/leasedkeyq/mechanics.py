@@ -137,28 +137,45 @@ class QueueMechanics(Generic[K, V]):
         if self._alarm is not None and self._alarm_at <= (now := self._time()):
             self._advance_to(now)
 
+    def _catch_up(self) -> None:
+        """The same, and tell the state what time it is, which it asks when an item comes back."""
+        now = self._time()
+        if self._alarm_at <= now:
+            self._advance_to(now)
+        elif now > self._state.now:
+            self._state.now = now
+
     def _advance_to(self, now: float) -> None:
-        moved = self._state.advance(now)
-        observer = self._observer
-        if observer is not None:
-            for item, lease in moved:
-                if lease is not None:
-                    held = now - item.since
-                    self._tell(observer.on_expire, item.key, lease.attempt, held)
-                item.since = now
-        if self._key_lines:
-            for item, _ in moved:
-                self._give_to_taker(item)
-        if self._any_line:
-            self._give_to_getters()
-        if self._producer_line:
-            for item, _ in moved:
-                self._wake_producers(item.key)
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-            self._alarm_at = inf
-        self._set_alarm()
+        try:
+            moved = self._state.advance(now)
+            if self._observer is not None:
+                self._tell_of_expiries(self._observer, moved, now)
+            if self._key_lines:
+                for item, _ in moved:
+                    self._give_to_taker(item)
+            if self._any_line:
+                self._give_to_getters()
+            if self._producer_line:
+                self._wake_producers(*(item.key for item, _ in moved))
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+                self._alarm_at = inf
+            self._set_alarm()
+
+    def _tell_of_expiries(
+        self,
+        observer: QueueObserver[K],
+        moved: list[tuple[Item[K, V], Lease[K] | None]],
+        now: float,
+    ) -> None:
+        held = [now - item.since if lease is not None else 0.0 for item, lease in moved]
+        for item, _ in moved:
+            item.since = now
+        for (item, lease), seconds in zip(moved, held, strict=True):
+            if lease is not None:
+                self._tell(observer.on_expire, item.key, lease.attempt, seconds)
 
     def _set_alarm(self) -> None:
         """Have the event loop call at the earliest moment that something comes due."""
@@ -209,8 +226,6 @@ class QueueMechanics(Generic[K, V]):
                 self._offer(item)
         elif delay:
             self._set_alarm()
-        if self._producer_line:
-            self._wake_producers(key)
 
     async def _wait_for_room(
         self, keys: Sequence[K], policy: InFlightPolicy, scheduled: bool
@@ -238,8 +253,7 @@ class QueueMechanics(Generic[K, V]):
         finally:
             self._producers.leave(producer)
             if not self._closed and not self._loop.is_closed():
-                for key in keys:
-                    self._wake_producers(key)
+                self._wake_producers(*keys)
 
     def _has_room(self, producer: Producer[K]) -> bool:
         """Whether it is this producer's turn, be it in line or new, and its items fit.
@@ -262,7 +276,8 @@ class QueueMechanics(Generic[K, V]):
                     offered += 1
             elif item.lease is not None and item.buffered is None:
                 staying += producer.policy == "buffer"
-        if not offered + staying:
+        producer.need = offered + staying
+        if not producer.need:
             return True
         if producers.first() not in (None, producer):
             return False
@@ -270,10 +285,18 @@ class QueueMechanics(Generic[K, V]):
         state = self._state
         return not need or need <= self._maxsize - state.available - state.scheduled
 
-    def _wake_producers(self, key: K) -> None:
-        """Something happened, with `key` or with the room: wake whoever can put now."""
+    def _wake_producers(self, *keys: K) -> None:
+        """Something happened, with these keys or with the room: wake whoever can put now."""
         producers = self._producers
-        for producer in {producers.first(), producers.first_for(key)}:
+        candidates = {producers.first_for(key) for key in keys}
+        first = producers.first()
+        if first is not None:
+            # What it needs changes only with its keys: do not count again while it cannot fit.
+            state = self._state
+            room = self._maxsize - state.available - state.scheduled
+            if first.need - len(self._any_line) <= max(room, 0):
+                candidates.add(first)
+        for producer in candidates:
             if producer is not None and self._has_room(producer):
                 producer.wake()
 
@@ -301,7 +324,8 @@ class QueueMechanics(Generic[K, V]):
             turn, lease_time = line.popitem(last=False)
             if not turn.done():
                 self._state.claim_key(item.key, self._expiry(lease_time))
-                turn.set_result(self._claimed(item))
+                turn.set_result((item.key, item.value, item.lease))
+                self._claimed(item)
                 return True
         return False
 
@@ -310,7 +334,8 @@ class QueueMechanics(Generic[K, V]):
         while line and self._state.ready:
             turn, lease_time = line.popitem(last=False)
             if not turn.done() and (item := self._state.claim(self._expiry(lease_time))):
-                turn.set_result(self._claimed(item))
+                turn.set_result((item.key, item.value, item.lease))
+                self._claimed(item)
 
     def _lease_time_or_default(
         self, value: Duration | None, name: str = "lease_timeout"
@@ -351,7 +376,7 @@ class QueueMechanics(Generic[K, V]):
         """The consumer that was handed `lease` is gone: all is as if it had never come."""
         if self._closed or self._loop.is_closed():
             return
-        self._advance()
+        self._catch_up()
         item = self._state.unclaim(lease)
         if item is not None:
             if self._observer is not None:
@@ -389,7 +414,7 @@ class QueueMechanics(Generic[K, V]):
 
 def _too_late(key: object, timeout: float) -> TimeoutError:
     what = "no item became" if key is ANY else f"key {describe(key)} did not become"
-    return TimeoutError(f"{what} available within {timeout} s")
+    return TimeoutError(f"{what} available within {timeout:g} s")
 
 
 def _give_up(turn: Turn, key: object, timeout: float) -> None:

@@ -15,7 +15,7 @@ nothing.
 from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from leasedkeyq.errors import (
     InvalidLeaseError,
@@ -169,8 +169,11 @@ class QueueState(Generic[K, V]):
             self.buffered += 1
         else:
             item.value = value
-        if priority is not None:
+        if priority is not None and priority != target.priority:
             target.priority = priority
+            if target is item:
+                # Should the claim be undone, it goes to the back, where a put would move it.
+                self.ready.back = item.position = self.ready.back + 1
         if due is not None:
             target.not_before = due if due > self.now else None
 
@@ -203,50 +206,46 @@ class QueueState(Generic[K, V]):
         """Lease the item that is next, or return None when none is available."""
         ready = self.ready
         line = ready.normal
-        item: Item[K, V] | None
+        item: Any
         if ready.others:
-            item = ready.popleft()
+            item = ready.first()
         elif line.size:
-            # ReadyItems.popleft for priority 0, spelled out.
-            line.size -= 1
-            head = line.head
-            first: Any = head.next
-            second = first.next
-            head.next = second
-            second.prev = head
-            first.prev = first.next = None
-            item = first
+            item = line.head.next
         else:
-            item = None
-        if item is None:
             return None
-        # _lease, spelled out: this is the busiest way to a lease.
+        # Here the key's own comparison may run and fail; nothing has changed by then.
+        key = item.key
+        self.in_flight[key] = item
+        if item.priority:
+            ready.remove(item)
+        else:
+            # ReadyItems.remove for priority 0, spelled out.
+            line.size -= 1
+            before = item.prev
+            after = item.next
+            before.next = after
+            after.prev = before
+            item.prev = item.next = None
         self._fence = fence = self._fence + 1
         item.attempt = attempt = item.attempt + 1
-        key = item.key
         item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
-        self.in_flight[key] = item
         if expires_at is not None:
             self._expire_at(item, expires_at)
-        return item
+        return cast("Item[K, V]", item)
 
     def claim_key(self, key: K, expires_at: float | None = None) -> Item[K, V] | None:
         """Lease the item of `key`, or return None when it is not available."""
         item = self.items.get(key)
         if item is None or not item.available:
             return None
+        self.in_flight[item.key] = item
         self.ready.remove(item)
-        self._lease(item, expires_at)
-        return item
-
-    def _lease(self, item: Item[K, V], expires_at: float | None) -> None:
         self._fence = fence = self._fence + 1
         item.attempt = attempt = item.attempt + 1
-        key = item.key
-        item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
-        self.in_flight[key] = item
+        item.lease = Lease("", item.key, fence, attempt, expires_at, self._issuer)
         if expires_at is not None:
             self._expire_at(item, expires_at)
+        return item
 
     def _expire_at(self, item: Item[K, V], expires_at: float) -> None:
         line = self.expiring

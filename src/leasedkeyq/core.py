@@ -16,9 +16,11 @@ from leasedkeyq.errors import (
     QueueFullError,
     describe,
 )
+from leasedkeyq.home import NOWHERE, here
 from leasedkeyq.lease import Lease, LeasedItem
-from leasedkeyq.mechanics import ANY, NOWHERE, QueueMechanics, here
-from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, ItemSnapshot, QueueObserver
+from leasedkeyq.looking import QueueLooking
+from leasedkeyq.mechanics import ANY
+from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, QueueObserver
 from leasedkeyq.waiting import Producer, Turn
 
 K = TypeVar("K")
@@ -27,7 +29,7 @@ V = TypeVar("V")
 logger = logging.getLogger("leasedkeyq")
 
 
-class LeasedKeyQueue(QueueMechanics[K, V]):
+class LeasedKeyQueue(QueueLooking[K, V]):
     """A queue of keyed items, each worked on by one consumer at a time.
 
     A key has at most one live item. Consumers get items in order (`get`) or by key (`take`), and
@@ -622,67 +624,6 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             await turn
         finally:
             self._joiners.discard(turn)
-
-    # Looking
-
-    async def peek(self, key: K) -> V | None:
-        """The value that waits under `key`, be it available or buffered; None otherwise."""
-        checks.hashable(key)
-        self._look()
-        item = self._state.items.get(key)
-        if item is None:
-            return None
-        if item.buffered is not None:
-            return item.buffered.value
-        return item.value if item.available else None
-
-    async def contains(self, key: K) -> bool:
-        """Whether a value waits under `key`, be it available or buffered."""
-        checks.hashable(key)
-        self._look()
-        item = self._state.items.get(key)
-        return item is not None and (item.available or item.buffered is not None)
-
-    async def available_keys(self) -> set[K]:
-        """The keys with a value that waits, be it available or buffered."""
-        self._look()
-        items = self._state.items.values()
-        return {i.key for i in items if i.available or i.buffered is not None}
-
-    async def scheduled_keys(self) -> set[K]:
-        """The keys whose items wait for their time."""
-        self._look()
-        return {i.key for i in self._state.items.values() if i.next is None and i.lease is None}
-
-    async def inflight_keys(self) -> set[K]:
-        """The keys that are leased."""
-        self._look()
-        return set(self._state.in_flight)
-
-    async def qsize(self) -> int:
-        """How many values wait to be handed out; buffered ones count, scheduled ones do not."""
-        self._look()
-        return self._state.available
-
-    async def scheduled_size(self) -> int:
-        """How many items wait for their time."""
-        self._look()
-        return self._state.scheduled
-
-    async def inflight_size(self) -> int:
-        """How many items are leased."""
-        self._look()
-        return len(self._state.in_flight)
-
-    async def buried(self) -> list[BuriedItem[K, V]]:
-        """The items that were given up, oldest first."""
-        self._look()
-        return list(self._state.buried.values())
-
-    async def snapshot(self) -> list[ItemSnapshot[K, V]]:
-        """All live items: the available in order, the scheduled by time, the leased by age."""
-        self._look()
-        return list(self._state.snapshot())
 
 
 _SETTLED = ("acknowledged", "released", "buried")

@@ -1,10 +1,8 @@
 """What moves inside a `LeasedKeyQueue`: the state machine, the event loop, and those who wait."""
 
-import sys
-from asyncio import AbstractEventLoop, BaseEventLoop, TimerHandle, _get_running_loop
+from asyncio import BaseEventLoop, TimerHandle, _get_running_loop
 from collections.abc import Callable, Sequence
 from math import inf
-from threading import get_ident
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +13,7 @@ from leasedkeyq.errors import (
     WrongEventLoopError,
     describe,
 )
+from leasedkeyq.home import NOWHERE, here, home_of
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
@@ -26,47 +25,6 @@ V = TypeVar("V")
 
 ANY: Any = object()
 """Stands for the key where a consumer takes any."""
-
-
-class _Home:
-    """Where a queue may be used. The name of the attribute is that of asyncio's own loops."""
-
-    __slots__ = ("_thread_id",)
-
-    def __init__(self, place: object) -> None:
-        self._thread_id = place
-
-
-class _LoopOfOtherMake:
-    """The thread that an event loop runs in, for loops that do not show it."""
-
-    __slots__ = ("_loop", "_thread")
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread = get_ident()
-
-    @property
-    def _thread_id(self) -> int | None:
-        return self._thread if self._loop.is_running() else None
-
-
-NOWHERE: Any = _Home(object())
-"""The home of a queue that has none: not used yet, or closed."""
-
-# Every call of a queue begins with ``if here() != self._home._thread_id``, so that must be cheap.
-# Python 3.11 makes a system call to find the running event loop, which costs as much as a put.
-# There, we compare threads: a loop knows the thread that it runs in while it runs.
-if sys.version_info >= (3, 12):
-    here: Callable[[], object] = _get_running_loop
-
-    def _home_of(loop: AbstractEventLoop) -> Any:
-        return _Home(loop)
-else:
-    here = get_ident
-
-    def _home_of(loop: AbstractEventLoop) -> Any:
-        return loop if isinstance(loop, BaseEventLoop) else _LoopOfOtherMake(loop)
 
 
 class QueueMechanics(Generic[K, V]):
@@ -118,7 +76,7 @@ class QueueMechanics(Generic[K, V]):
                 f"{method} was called in another event loop than the one of the queue's first "
                 "use; make one queue per event loop, or use asyncio.run_coroutine_threadsafe"
             )
-        self._home = _home_of(loop)
+        self._home = home_of(loop)
         self._loop = loop
         # asyncio's own loops wrap this clock; without the wrapping it takes half the time.
         plain = isinstance(loop, BaseEventLoop) and type(loop).time is BaseEventLoop.time

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Coroutine
-from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from leasedkeyq import LeasedKeyQueue
-from leasedkeyq.items import Item
 from leasedkeyq.testing import VirtualTimeLoop
+from tests import queue_invariants
 
 T = TypeVar("T")
 
@@ -43,44 +42,11 @@ def waiters(queue: LeasedKeyQueue[Any, Any]) -> int:
 
 
 def check_invariants(queue: LeasedKeyQueue[Any, Any]) -> None:
-    """The promises that hold between any two steps."""
-    state = queue._state
-    available = list(state.ready)
-    assert len({item.key for item in available}) == len(available) == len(state.ready)
-    for item in available:
-        assert state.items[item.key] is item
-        assert item.lease is None
-        assert item.timer is None
-    for line in [state.ready.normal, *state.ready.others.values()]:
-        nodes = list(line)
-        assert len(nodes) == len(line)
-        positions = [cast("Item[Any, Any]", node).position for node in nodes]
-        assert positions == sorted(positions)
-        chain = [line.head, *nodes, line.tail]
-        for left, right in pairwise(chain):
-            assert left.next is right
-            assert right.prev is left
-    assert all(state.ready.others.values())
-    fences = set[int]()
-    for key, item in state.in_flight.items():
-        assert state.items[key] is item
-        assert item.next is None
-        assert item.lease.key == key
-        assert item.lease._ended is None
-        fences.add(item.lease.fence)
-    assert len(fences) == len(state.in_flight)
-    scheduled = [i for i in state.items.values() if i.lease is None and i.next is None]
-    assert len(scheduled) == state.scheduled
-    timed = [item for item in state.items.values() if item.timer is not None]
-    assert all(item in timed for item in scheduled)
-    live = [entry for entry in state.timers.heap if entry[2].timer is entry]
-    assert len(live) == state.timers.live == len(timed)
-    assert len(state.timers.heap) <= 2 * state.timers.live + 64 + 1
-    assert sum(item.buffered is not None for item in state.items.values()) == state.buffered
-    assert len(state.items) == len(available) + len(state.in_flight) + len(scheduled)
-    if not queue.closed and any(not turn.done() for turn in queue._consumers.for_any):
-        assert not available, "somebody waits for any item while one is available"
-    for key in queue._consumers.for_key:
-        if not queue.closed and queue._consumers.awaits(key):
-            wanted = state.items.get(key)
-            assert wanted is None or wanted.next is None, f"somebody waits for {key}, it is there"
+    """The promises that hold between any two steps of the event loop."""
+    queue_invariants.check_invariants(queue, most_timers=1000)
+    if not queue.closed:
+        consumers, state = queue._consumers, queue._state
+        assert not (state.ready and consumers.count_for_any(1)), "an item is there, one waits"
+        for key in filter(consumers.awaits, consumers.for_key):
+            item = state.items.get(key)
+            assert item is None or not item.available, f"somebody waits for {key}, it is there"

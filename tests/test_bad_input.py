@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import (
+    BuriedItem,
     InvalidLeaseError,
     Lease,
     LeaseAlreadyAcknowledgedError,
@@ -32,7 +33,7 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     (TypeError, "key must be hashable, got list", lambda q, _: q.remove([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.peek([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.contains([])),
-    (TypeError, "items must be", lambda q, _: q.put_many(["abc"])),
+    (TypeError, "items must be", lambda q, _: q.put_many(["ab"])),
     (TypeError, "items must be", lambda q, _: q.put_many([("a", 1), 2])),
     (TypeError, "items must be", lambda q, _: q.put_many(7)),
     # policies and priorities
@@ -45,6 +46,10 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     # times
     (ValueError, "delay must not be negative", lambda q, _: q.put("new", 1, delay=-1)),
     (ValueError, "delay must not be negative or NaN", lambda q, _: q.put("new", 1, delay=nan)),
+    (ValueError, "delay is too large", lambda q, _: q.put("new", 1, delay=10**400)),
+    (ValueError, "timeout is too large", lambda q, _: q.get(timeout=10**400)),
+    (TypeError, "error must be a str", lambda q, lease: q.bury(lease, ValueError("x"))),
+    (TypeError, "requeue_front must be", lambda q, lease: q.release(lease, requeue_front="no")),
     (ValueError, "delay must be finite", lambda q, _: q.put("new", 1, delay=inf)),
     (TypeError, "delay must be seconds", lambda q, _: q.put("new", 1, delay="5")),
     (ValueError, "delay must not be negative", lambda q, _: q.put("a", 1, delay=timedelta(-1))),
@@ -73,13 +78,17 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     # leases
     (TypeError, "lease must be the Lease", lambda q, lease: q.ack(lease.token)),
     (TypeError, "lease must be the Lease", lambda q, _: q.release(None)),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.ack(Lease("x", []))),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.extend(Lease("x", []), 1)),
+    (TypeError, "buried must be a BuriedItem", lambda q, _: q.requeue("a")),
+    (KeyError, "no buried item 1", lambda q, _: q.requeue(BuriedItem(1, "a", 1, 0, 1, "", 0.0))),
     (TypeError, "lease must be the Lease", lambda q, _: q.extend("leased", 1)),
     (TypeError, "lease must be the Lease", lambda q, lease: q.bury(("leased", 1, lease))),
 ]
 
 
 async def picture(queue: Queue) -> tuple[Any, ...]:
-    return await queue.snapshot(), await queue.buried(), queue._state._fence
+    return await queue.snapshot(), await queue.buried(), queue._state.fence
 
 
 @pytest.mark.parametrize("maxsize", [0, 3])
@@ -103,6 +112,7 @@ async def test_wrong_arguments(error: type[Exception], text: str, call: Call, ma
     [
         ({"maxsize": -1}, ValueError, "maxsize must be at least 0, got -1"),
         ({"maxsize": 1.0}, TypeError, "maxsize must be an int"),
+        ({"observer": 3}, TypeError, "observer must have the methods of QueueObserver; on_put"),
         ({"max_buried": -1}, ValueError, "max_buried must be at least 0"),
         ({"default_lease_timeout": 0}, ValueError, "default_lease_timeout must be greater than 0"),
         ({"default_lease_timeout": -3}, ValueError, "default_lease_timeout must not be negative"),
@@ -191,3 +201,50 @@ async def test_a_key_whose_comparison_fails_keeps_its_own_error() -> None:
     with pytest.raises(TypeError, match="incomparable"):
         await queue.put(Odd(), 2)
     assert await queue.qsize() == 1
+
+
+class Unfriendly:
+    """A key that cannot be shown, and cannot be compared once `sulking` is set."""
+
+    sulking = False
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        if Unfriendly.sulking:
+            raise OSError("not now")
+        return self is other
+
+    def __repr__(self) -> str:
+        raise OSError("no name")
+
+
+async def test_a_key_that_cannot_be_shown() -> None:
+    queue = Queue()
+    key = Unfriendly()
+    with pytest.raises(TimeoutError, match="<Unfriendly that cannot be shown>"):
+        await queue.take(key, timeout=1)
+    await queue.put(key, 1)
+    _, _, lease = await queue.get()
+    await queue.ack(lease)
+    with pytest.raises(LeaseAlreadyAcknowledgedError):
+        await queue.ack(lease)
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+async def test_a_comparison_that_fails_in_the_middle_changes_nothing(
+    priority: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue()
+    await queue.put(Unfriendly(), 1)
+    await queue.get()
+    await queue.put(Unfriendly(), 2, priority=priority)
+    before = await picture(queue)
+    monkeypatch.setattr(Unfriendly, "sulking", True)
+    with pytest.raises(OSError, match="not now"):
+        await queue.get()
+    monkeypatch.setattr(Unfriendly, "sulking", False)
+    assert await picture(queue) == before
+    check_invariants(queue)
+    assert (await queue.get())[1] == 2

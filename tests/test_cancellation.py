@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import LeasedKeyQueue, QueueClosedError
+from leasedkeyq import LeasedKeyQueue, QueueClosedError, QueueObserver
 from leasedkeyq.testing import VirtualTimeLoop
 from tests.support import check_invariants, keys, started, steps, virtual_loop, waiters
 
@@ -199,6 +199,42 @@ class TestHandedOverThenCancelled:
         await asyncio.gather(*getters, return_exceptions=True)
         assert [item.key for item in await queue.snapshot()] == list(range(100))
         check_invariants(queue)
+
+    async def test_neighbours_that_are_leased_do_not_mislead(self) -> None:
+        queue = Queue(default_lease_timeout=60)
+        first = await started(queue.get())
+        await queue.put("a", 1)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await queue.get()
+        both = [await started(queue.get()) for _ in range(2)]
+        for name in "bcdef":
+            await queue.put(name, 1)
+        both[0].cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        assert await keys(queue) == ["b", "d", "e", "f"]
+        check_invariants(queue)
+
+    async def test_a_priority_given_meanwhile_counts(self) -> None:
+        queue = Queue()
+        getter = await started(queue.get())
+        await queue.put("a", 1)
+        await queue.put("b", 1, priority=5)
+        await queue.put("a", 1, priority=5)
+        getter.cancel()
+        await asyncio.gather(getter, return_exceptions=True)
+        assert await keys(queue) == ["b", "a"]
+
+    async def test_an_observer_that_cancels_the_consumer_does_no_harm(self) -> None:
+        class Cancels(QueueObserver[str]):
+            def on_claim(self, key: str, attempt: int, waited: float) -> None:
+                getter.cancel()
+
+        queue = Queue(observer=Cancels())
+        getter = await started(queue.get())
+        await queue.put("a", 1)
+        await asyncio.gather(getter, return_exceptions=True)
+        assert await keys(queue) == ["a"]
 
     async def test_the_lease_expired_meanwhile(self) -> None:
         queue = Queue()

@@ -78,3 +78,9 @@ def test_lease_records_can_still_be_made() -> None:
     assert not record.is_expired(record.created_at + 4.9)
     assert record.is_expired(record.created_at + 5.0)
     assert not LeaseRecord(lease, "key", 1).is_expired(1e12)
+
+
+def test_leases_can_be_matched() -> None:
+    match Lease("t", "k"):
+        case Lease(token, key):
+            assert (token, key) == ("t", "k")

@@ -130,6 +130,17 @@ async def test_a_hand_over_that_is_undone_is_told_as_a_release() -> None:
     assert seen.take() == [("put", "a"), ("claim", "a", 1, 0), ("release", "a", 1, 0)]
 
 
+async def test_leases_that_close_ends_are_told_as_released() -> None:
+    seen = Recorder()
+    queue = Queue(observer=seen)
+    await queue.put("a", 1)
+    await queue.get()
+    await asyncio.sleep(2)
+    seen.take()
+    await queue.close()
+    assert seen.take() == [("release", "a", 1, 2)]
+
+
 async def test_refused_calls_are_not_told() -> None:
     seen = Recorder()
     queue = Queue(observer=seen)

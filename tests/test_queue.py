@@ -224,6 +224,14 @@ class TestSettling:
         await asyncio.sleep(1)
         assert await keys(queue) == ["b", "d", "a", "c"]
 
+    async def test_a_delay_that_is_over_does_not_change_where_a_released_item_goes(self) -> None:
+        queue = await filled("a", "b")
+        _, _, lease = await queue.get()
+        await queue.put("a", 2, delay=1)
+        await asyncio.sleep(2)
+        await queue.release(lease, requeue_front=True)
+        assert await keys(queue) == ["a", "b"]
+
     async def test_release_with_delay_0_is_a_plain_release(self) -> None:
         queue = await filled("a", "b")
         await queue.release((await queue.get())[2], requeue_front=True, delay=0)
@@ -254,6 +262,25 @@ class TestSettling:
         with pytest.raises(KeyError, match="no buried item 1"):
             await queue.requeue(buried)
         assert (await queue.get())[2].attempt == 1
+
+    async def test_a_buried_item_of_another_queue_is_not_requeued(self) -> None:
+        queue, other = await filled("a"), await filled("b")
+        buried = await queue.bury((await queue.get())[2])
+        foreign = await other.bury((await other.get())[2])
+        with pytest.raises(KeyError):
+            await queue.requeue(foreign)
+        assert await queue.buried() == [buried]
+        assert await queue.snapshot() == []
+
+    async def test_of_two_requeues_that_wait_for_room_one_succeeds(self) -> None:
+        queue = await filled("a", maxsize=1)
+        buried = await queue.bury((await queue.get())[2])
+        await queue.put("full", 1)
+        both = [await started(queue.requeue(buried)) for _ in range(2)]
+        await queue.remove("full")
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), KeyError]
+        assert await keys(queue) == ["a"]
 
     async def test_requeue_follows_the_rules_of_put(self) -> None:
         queue = await filled("a")
@@ -450,6 +477,14 @@ class TestClose:
             with pytest.raises(QueueClosedError):
                 await queue.ack(lease)
 
+    async def test_what_is_due_at_the_moment_of_closing_is_available(self) -> None:
+        queue = await filled("a")
+        await queue.get()
+        await queue.put("a", 2, delay=5)
+        await asyncio.sleep(5)
+        await queue.close()
+        assert await keys(queue) == ["a"]
+
     async def test_everything_that_changes_is_refused(self) -> None:
         queue = await filled("a", "b")
         _, _, lease = await queue.get()
@@ -558,3 +593,12 @@ async def test_a_dropped_queue_is_freed() -> None:
     del queue
     gc.collect()
     assert ghost() is None
+
+
+async def test_a_subclass_stays_itself_in_async_with() -> None:
+    class Special(LeasedKeyQueue[str, int]):
+        def extra(self) -> str:
+            return "extra"
+
+    async with Special() as queue:
+        assert queue.extra() == "extra"

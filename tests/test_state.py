@@ -191,7 +191,7 @@ def test_remove_from_every_state() -> None:
         assert removed.key == key
     assert state.remove("available") is None
     assert not state.items
-    assert (state.available, state.scheduled, state.timers.live) == (0, 0, 0)
+    assert (state.available, state.scheduled, state.earliest()) == (0, 0, None)
     with pytest.raises(InvalidLeaseError) as caught:
         state.ack(lease)
     assert caught.value.reason == "removed"
@@ -203,7 +203,7 @@ def test_recall_ends_all_leases_in_the_order_of_leasing() -> None:
     state.recall()
     assert order(state) == "bacd"
     assert [lease._ended for lease in leases] == ["closed"] * 3
-    assert state.timers.live == 0
+    assert state.earliest() is None
 
 
 class TestAPutOnALiveKey:
@@ -327,6 +327,23 @@ class TestAPutOnALeasedKey:
         state.release(lease, due=5)
         assert [(i.value, i.state, i.due) for i in state.snapshot()] == [(9, "scheduled", 5)]
 
+    def test_a_buffered_value_keeps_the_schedule_that_the_item_was_given(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        state.put("a", 8, due=5)
+        state.put("a", 9, "buffer")
+        state.ack(lease)
+        assert [(i.value, i.state, i.due) for i in state.snapshot()] == [(9, "scheduled", 5)]
+        state.advance(5)
+        assert order(state) == "a"
+
+    def test_a_buffered_value_shows_no_time_that_has_passed(self) -> None:
+        state = make("a")
+        state.advance(10)
+        claim(state)
+        state.put("a", 9, "buffer", due=float("-inf"))
+        assert [i.due for i in state.snapshot()] == [None, None]
+
     @pytest.mark.parametrize("policy", ["update", "buffer"])
     def test_the_newest_value_is_the_one_that_stays(self, policy: Any) -> None:
         state = make("a")
@@ -380,7 +397,7 @@ class TestSettling:
         with pytest.raises(LeaseExpiredError):
             state.bury(stale, "")
         assert state.held(fresh).attempt == 2
-        assert state.timers.earliest() == 15
+        assert state.earliest() == 15
 
     def test_a_forged_lease(self) -> None:
         state = make("a")
@@ -501,6 +518,6 @@ def test_cleared_timers_do_not_pile_up() -> None:
     assert len(state.timers.heap) <= 67
     state.put("b", 1)
     for number in range(5000):
-        state.release(claim(state, "b", 2000.0 + number))
+        state.release(claim(state, "b", 9000.0 - number))
     assert len(state.timers.heap) <= 67
     assert state.timers.live == 1

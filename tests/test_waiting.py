@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import LeasedKeyQueue, QueueFullError
+from leasedkeyq import LeasedKeyQueue, QueueClosedError, QueueFullError
 from tests.support import check_invariants, keys, started, steps, virtual_loop, waiters
 
 Queue = LeasedKeyQueue[str, int]
@@ -316,3 +316,36 @@ class TestMaxsize:
         producer = await started(queue.put("b", 1))
         await queue.remove("a")
         await producer
+
+    async def test_an_acknowledged_key_frees_the_producer_that_waits_for_it(self) -> None:
+        queue = Queue(maxsize=1)
+        await queue.put("a", 1)
+        _, _, lease = await queue.get()
+        await queue.put("later", 1, delay=1000)
+        producer = await started(queue.put("a", 2, if_in_flight="buffer"))
+        getter = await started(queue.get())
+        assert not producer.done()
+        await queue.ack(lease)
+        assert (await getter)[:2] == ("a", 2)
+        await producer
+
+    async def test_producers_behind_one_that_needs_room_wait_for_it(self) -> None:
+        queue = Queue(maxsize=1)
+        await queue.put("later", 1, delay=50)
+        delayed = await started(queue.put("delayed", 1, delay=5))
+        behind = await started(queue.put("a", 1))
+        getter = await started(queue.get())
+        await steps()
+        assert not behind.done()
+        assert (await getter)[0] == "later"
+        await asyncio.gather(delayed, behind, queue.get(), queue.get())
+
+    async def test_a_producer_whose_turn_it_was_when_the_queue_closed_has_put_nothing(self) -> None:
+        queue = Queue(maxsize=1)
+        await queue.put("a", 1)
+        producer = await started(queue.put("b", 1))
+        await queue.remove("a")
+        await queue.close()
+        with pytest.raises(QueueClosedError):
+            await producer
+        assert await queue.snapshot() == []

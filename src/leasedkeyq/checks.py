@@ -6,10 +6,11 @@ from math import inf, isnan
 from typing import TypeVar, cast
 
 from leasedkeyq.lease import Lease
-from leasedkeyq.types import Duration
+from leasedkeyq.types import BuriedItem, Duration, QueueObserver
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+Observer = TypeVar("Observer")
 
 POLICIES = frozenset(("update", "reject", "buffer"))
 
@@ -21,6 +22,10 @@ def seconds(name: str, value: Duration) -> float:
     elif isinstance(value, bool) or not isinstance(value, int | float):
         kind = type(value).__name__
         raise TypeError(f"{name} must be seconds (int or float) or a timedelta, got {kind}")
+    try:
+        value = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large to be a number of seconds") from None
     if isnan(value) or value < 0:
         raise ValueError(f"{name} must not be negative or NaN, got {value!r}")
     return value
@@ -78,6 +83,8 @@ def put_options(policy: str, priority: int | None, delay: Duration | None) -> fl
 
 def release_options(requeue_front: bool, delay: Duration | None) -> float | None:
     """The options of a release; returns the delay in seconds, or None for at once."""
+    if requeue_front not in (True, False):
+        raise TypeError(f"requeue_front must be True or False, got {requeue_front!r}")
     seconds = None if delay is None else delay_time("delay", delay)
     if seconds and requeue_front:
         raise ValueError(
@@ -95,7 +102,7 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
     values: dict[K, V] = {}
     for pair in pairs:
         try:
-            key, value = pair
+            key, value = _two(pair)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
@@ -105,8 +112,43 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
     return values
 
 
+def _two(pair: tuple[K, V]) -> tuple[K, V]:
+    """A pair; a string of two letters is none."""
+    if isinstance(pair, str | bytes):
+        raise TypeError
+    key, value = pair
+    return key, value
+
+
 def is_lease(value: object) -> None:
     """A lease, and not its token, its key or the triple that it came in."""
     if not isinstance(value, Lease):
         kind = type(value).__name__
         raise TypeError(f"lease must be the Lease that get or take returned, got {kind}")
+    hashable(cast("Lease[Hashable]", value).key)
+
+
+def error_text(value: str) -> None:
+    """The reason for a burial is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"error must be a str, got {type(value).__name__}; str() makes one")
+
+
+def is_buried(value: object) -> None:
+    """A buried item, as `bury` and `buried` return it."""
+    if not isinstance(value, BuriedItem):
+        kind = type(value).__name__
+        raise TypeError(f"buried must be a BuriedItem, as bury returns it, got {kind}")
+
+
+def is_observer(value: Observer) -> Observer:
+    """None, or an object with all the methods of an observer."""
+    if value is not None:
+        names = [name for name in vars(QueueObserver) if name.startswith("on_")]
+        missing = [name for name in names if not callable(getattr(value, name, None))]
+        if missing:
+            raise TypeError(
+                f"observer must have the methods of QueueObserver; {', '.join(missing)} missing "
+                f"in {type(value).__name__}. Subclass QueueObserver to have them all"
+            )
+    return value

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from leasedkeyq import checks
 from leasedkeyq.errors import (
@@ -16,9 +16,11 @@ from leasedkeyq.errors import (
     QueueFullError,
     describe,
 )
+from leasedkeyq.home import NOWHERE, here
 from leasedkeyq.lease import Lease, LeasedItem
-from leasedkeyq.mechanics import ANY, NOWHERE, QueueMechanics, here
-from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, ItemSnapshot, QueueObserver
+from leasedkeyq.looking import QueueLooking
+from leasedkeyq.mechanics import ANY
+from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, QueueObserver
 from leasedkeyq.waiting import Producer, Turn
 
 K = TypeVar("K")
@@ -27,7 +29,7 @@ V = TypeVar("V")
 logger = logging.getLogger("leasedkeyq")
 
 
-class LeasedKeyQueue(QueueMechanics[K, V]):
+class LeasedKeyQueue(QueueLooking[K, V]):
     """A queue of keyed items, each worked on by one consumer at a time.
 
     A key has at most one live item. Consumers get items in order (`get`) or by key (`take`), and
@@ -35,8 +37,9 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
     else gets that key. Items are handed out by priority, then first in, first out.
 
     The queue belongs to the event loop of its first use and needs no lock there. Calls from
-    elsewhere raise `WrongEventLoopError`. All operations are O(1), or O(log n) in the number of
-    running timers where a lease time or a delay is involved.
+    elsewhere raise `WrongEventLoopError`. Putting, getting and settling cost the same however many
+    items, keys and waiters there are; delays, mixed lease times and priorities add the logarithm
+    of their number.
 
     Waiting is safe under cancellation: a `get`, `take` or `put` that is cancelled or times out
     has changed nothing. Those who wait are served first come, first served; a waiting `take`
@@ -65,13 +68,17 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             checks.lease_time("default_lease_timeout", default_lease_timeout),
             checks.whole("maxsize", maxsize, 0),
             checks.whole("max_buried", max_buried, 0),
-            observer,
+            checks.is_observer(observer),
         )
 
     # Life
 
     async def start(self) -> None:
-        """Bind the queue to the running event loop. The first use does so as well."""
+        """Bind the queue to the running event loop. The first use does so as well.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
         if here() != self._home._thread_id:
             self._enter("start")
 
@@ -86,7 +93,10 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             return
         if here() != self._home._thread_id:
             self._enter("close")
-        self._advance()
+        self._catch_up()
+        if self._observer is not None:
+            for item in self._state.in_flight.values():
+                self._tell_moved(self._observer.on_release, item, item.lease.attempt)
         self._closed = True
         self._home = NOWHERE
         if self._alarm is not None:
@@ -107,7 +117,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """How many items may wait; 0 for no limit."""
         return self._maxsize
 
-    async def __aenter__(self) -> "LeasedKeyQueue[K, V]":
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -142,7 +152,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             key: Anything hashable.
             value: Anything.
             if_in_flight: ``"update"`` replaces the value of the leased item, ``"reject"`` raises,
-                ``"buffer"`` keeps the value beside the leased one until its lease has ended.
+                ``"buffer"`` keeps the value beside the leased one until its lease has ended. Where
+                a value is buffered already, both replace that one: the newest is kept.
             priority: Higher goes first. None: 0 for a new key, no change for others.
             delay: Not available before this time has passed; 0 means now. None: now for a new
                 key, no change for others, so that a retry that waits is not cut short.
@@ -158,9 +169,10 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             if self._maxsize:
                 await self._wait_for_room((key,), if_in_flight, bool(delay))
             self._put(key, value, if_in_flight, priority, delay)
+            if self._producer_line:
+                self._wake_producers(key)
             return
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
             item = self._state.put(key, value)
@@ -196,6 +208,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
                 message = f"the queue is full: maxsize is {self._maxsize}"
                 raise QueueFullError(message, maxsize=self._maxsize)
         self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(key)
 
     async def put_many(
         self,
@@ -212,7 +226,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         Raises:
             KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are leased; they
                 are in the ``keys`` of the error.
-            QueueFullError: The queue could never hold that many.
+            QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
@@ -231,6 +245,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
                 raise KeyAlreadyInFlightError(message, keys=leased)
         for key, value in values.items():
             self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(*values)
 
     # Getting
 
@@ -259,14 +275,13 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         lease_time = self._lease_time
         if lease_timeout is not None:
             lease_time = checks.lease_time("lease_timeout", lease_timeout)
-        heap = self._timers.heap
         if lease_time is None:
             expires_at = None
-            if heap and heap[0][0] <= self._time():
+            if self._alarm is not None and self._alarm_at <= self._time():
                 self._advance()
         else:
             now = self._time()
-            if heap and heap[0][0] <= now:
+            if self._alarm_at <= now:
                 self._advance()
             expires_at = now + lease_time
         item = self._state.claim(expires_at)
@@ -404,6 +419,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         Raises:
             TimeoutError: Nothing became available in time.
             LeaseExpiredError: The lease expired inside the block, which otherwise went well.
+            InvalidLeaseError: The key was removed inside the block, which otherwise went well.
             QueueClosedError: The queue is closed, or was closed while waiting or inside the block.
         """
         delay = checks.release_options(requeue_front, delay)
@@ -437,20 +453,23 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         """
         if here() != self._home._thread_id:
             self._enter("ack")
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
-            if self._observer is not None:
-                self._tell_moved(self._observer.on_ack, self._state.held(lease), lease.attempt)
+            held = None if self._observer is None else self._state.held(lease)
             item = self._state.ack(lease)
-        except AttributeError:
+        except (AttributeError, TypeError):
             checks.is_lease(lease)
             raise
+        if self._observer is not None and held is not None:
+            self._tell_moved(self._observer.on_ack, held, lease.attempt)
         if item is not None:
             self._came_back(item)
-        elif self._joiners:
+            return
+        if self._joiners:
             self._finish_join()
+        if self._producer_line:
+            self._wake_producers(lease.key)
 
     async def release(
         self, lease: Lease[K], *, requeue_front: bool = False, delay: Duration | None = None
@@ -474,7 +493,7 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             self._enter("release")
         checks.is_lease(lease)
         delay = checks.release_options(requeue_front, delay)
-        self._advance()
+        self._catch_up()
         item = self._state.release(lease, front=requeue_front, due=self._expiry(delay))
         if self._observer is not None:
             self._tell_moved(self._observer.on_release, item, lease.attempt)
@@ -517,7 +536,8 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         if here() != self._home._thread_id:
             self._enter("bury")
         checks.is_lease(lease)
-        self._advance_to(self._time())
+        checks.error_text(error)
+        self._catch_up()
         item, buried, dropped = self._state.bury(lease, error)
         if dropped is not None:
             text = "max_buried is %d: dropped the oldest buried item, key %s"
@@ -532,19 +552,25 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
     ) -> None:
         """Put a buried item back with its priority, by the rules of `put`; it starts anew.
 
+        Waits for room as `put` does; a cancelled `requeue` leaves the item buried.
+
         Raises:
-            KeyError: It is not among the buried items (any more).
+            KeyError: It is not among the buried items of this queue (any more).
             KeyAlreadyInFlightError: Its key is leased and `if_in_flight` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("requeue")
-        if buried.id not in self._state.buried:
+        checks.is_buried(buried)
+        checks.put_options(if_in_flight, None, None)
+        if self._maxsize and self._state.buried.get(buried.id) is buried:
+            await self._wait_for_room((buried.key,), if_in_flight, False)
+        if self._state.buried.get(buried.id) is not buried:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
-        await self.put(
-            buried.key, buried.value, if_in_flight=if_in_flight, priority=buried.priority
-        )
-        self._state.buried.pop(buried.id, None)
+        self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
+        del self._state.buried[buried.id]
+        if self._producer_line:
+            self._wake_producers(buried.key)
 
     async def remove(self, key: K) -> bool:
         """Make `key` absent: drop its item, revoke a lease on it, drop a buffered value.
@@ -568,7 +594,11 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
         return True
 
     async def purge_buried(self) -> int:
-        """Forget all buried items; return how many there were."""
+        """Forget all buried items; return how many there were.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
         if here() != self._home._thread_id:
             self._enter("purge_buried")
         count = len(self._state.buried)
@@ -594,67 +624,6 @@ class LeasedKeyQueue(QueueMechanics[K, V]):
             await turn
         finally:
             self._joiners.discard(turn)
-
-    # Looking
-
-    async def peek(self, key: K) -> V | None:
-        """The value that waits under `key`, be it available or buffered; None otherwise."""
-        checks.hashable(key)
-        self._look()
-        item = self._state.items.get(key)
-        if item is None:
-            return None
-        if item.buffered is not None:
-            return item.buffered.value
-        return item.value if item.next is not None else None
-
-    async def contains(self, key: K) -> bool:
-        """Whether a value waits under `key`, be it available or buffered."""
-        checks.hashable(key)
-        self._look()
-        item = self._state.items.get(key)
-        return item is not None and (item.next is not None or item.buffered is not None)
-
-    async def available_keys(self) -> set[K]:
-        """The keys with a value that waits, be it available or buffered."""
-        self._look()
-        items = self._state.items.values()
-        return {i.key for i in items if i.next is not None or i.buffered is not None}
-
-    async def scheduled_keys(self) -> set[K]:
-        """The keys whose items wait for their time."""
-        self._look()
-        return {i.key for i in self._state.items.values() if i.next is None and i.lease is None}
-
-    async def inflight_keys(self) -> set[K]:
-        """The keys that are leased."""
-        self._look()
-        return set(self._state.in_flight)
-
-    async def qsize(self) -> int:
-        """How many values wait to be handed out, buffered ones included."""
-        self._look()
-        return self._state.available
-
-    async def scheduled_size(self) -> int:
-        """How many items wait for their time."""
-        self._look()
-        return self._state.scheduled
-
-    async def inflight_size(self) -> int:
-        """How many items are leased."""
-        self._look()
-        return len(self._state.in_flight)
-
-    async def buried(self) -> list[BuriedItem[K, V]]:
-        """The items that were given up, oldest first."""
-        self._look()
-        return list(self._state.buried.values())
-
-    async def snapshot(self) -> list[ItemSnapshot[K, V]]:
-        """All live items: the available in order, the scheduled by time, the leased by age."""
-        self._look()
-        return list(self._state.snapshot())
 
 
 _SETTLED = ("acknowledged", "released", "buried")

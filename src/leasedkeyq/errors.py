@@ -166,5 +166,8 @@ class UndecodableValueError(LeasedKeyQError, ValueError):
 
 def describe(key: Hashable) -> str:
     """A key for an error message: its repr, cut where it would drown the message."""
-    text = repr(key)
+    try:
+        text = repr(key)
+    except Exception:
+        return f"<{type(key).__name__} that cannot be shown>"
     return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"

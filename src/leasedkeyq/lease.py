@@ -19,6 +19,7 @@ class Lease(Generic[K]):
     ``ack``, ``release``, ``extend`` or ``bury``.
     """
 
+    __match_args__ = ("token", "key")
     __slots__ = ("_attempt", "_ended", "_expires_at", "_fence", "_issuer", "_key", "_token")
 
     def __init__(

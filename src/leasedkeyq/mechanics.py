@@ -1,10 +1,8 @@
 """What moves inside a `LeasedKeyQueue`: the state machine, the event loop, and those who wait."""
 
-import sys
-from asyncio import AbstractEventLoop, BaseEventLoop, TimerHandle, _get_running_loop
+from asyncio import BaseEventLoop, TimerHandle, _get_running_loop
 from collections.abc import Callable, Sequence
 from math import inf
-from threading import get_ident
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +13,7 @@ from leasedkeyq.errors import (
     WrongEventLoopError,
     describe,
 )
+from leasedkeyq.home import NOWHERE, here, home_of
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
@@ -26,47 +25,6 @@ V = TypeVar("V")
 
 ANY: Any = object()
 """Stands for the key where a consumer takes any."""
-
-
-class _Home:
-    """Where a queue may be used. The name of the attribute is that of asyncio's own loops."""
-
-    __slots__ = ("_thread_id",)
-
-    def __init__(self, place: object) -> None:
-        self._thread_id = place
-
-
-class _LoopOfOtherMake:
-    """The thread that an event loop runs in, for loops that do not show it."""
-
-    __slots__ = ("_loop", "_thread")
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread = get_ident()
-
-    @property
-    def _thread_id(self) -> int | None:
-        return self._thread if self._loop.is_running() else None
-
-
-NOWHERE: Any = _Home(object())
-"""The home of a queue that has none: not used yet, or closed."""
-
-# Every call of a queue begins with ``if here() != self._home._thread_id``, so that must be cheap.
-# Python 3.11 makes a system call to find the running event loop, which costs as much as a put.
-# There, we compare threads: a loop knows the thread that it runs in while it runs.
-if sys.version_info >= (3, 12):
-    here: Callable[[], object] = _get_running_loop
-
-    def _home_of(loop: AbstractEventLoop) -> Any:
-        return _Home(loop)
-else:
-    here = get_ident
-
-    def _home_of(loop: AbstractEventLoop) -> Any:
-        return loop if isinstance(loop, BaseEventLoop) else _LoopOfOtherMake(loop)
 
 
 class QueueMechanics(Generic[K, V]):
@@ -88,7 +46,6 @@ class QueueMechanics(Generic[K, V]):
         self._observer = observer
         self._special = bool(maxsize) or observer is not None
         self._state: QueueState[K, V] = QueueState(max_buried=max_buried)
-        self._timers = self._state.timers
         self._consumers: Consumers[K] = Consumers()
         self._any_line = self._consumers.for_any
         self._key_lines = self._consumers.for_key
@@ -119,7 +76,7 @@ class QueueMechanics(Generic[K, V]):
                 f"{method} was called in another event loop than the one of the queue's first "
                 "use; make one queue per event loop, or use asyncio.run_coroutine_threadsafe"
             )
-        self._home = _home_of(loop)
+        self._home = home_of(loop)
         self._loop = loop
         # asyncio's own loops wrap this clock; without the wrapping it takes half the time.
         plain = isinstance(loop, BaseEventLoop) and type(loop).time is BaseEventLoop.time
@@ -130,37 +87,57 @@ class QueueMechanics(Generic[K, V]):
         if not self._closed:
             if here() != self._home._thread_id:
                 self._enter("looking into the queue")
-            if self._timers.heap:
-                self._advance()
+            self._advance()
 
     def _advance(self) -> None:
         """Deal with what has come due: expired leases, scheduled items."""
-        heap = self._timers.heap
-        if heap and heap[0][0] <= (now := self._time()):
+        # The alarm is set for the earliest moment at the latest.
+        if self._alarm is not None and self._alarm_at <= (now := self._time()):
             self._advance_to(now)
 
+    def _catch_up(self) -> None:
+        """The same, and tell the state what time it is, which it asks when an item comes back."""
+        now = self._time()
+        if self._alarm_at <= now:
+            self._advance_to(now)
+        elif now > self._state.now:
+            self._state.now = now
+
     def _advance_to(self, now: float) -> None:
-        moved = self._state.advance(now)
-        observer = self._observer
-        if observer is not None:
-            for item, lease in moved:
-                if lease is not None:
-                    held = now - item.since
-                    self._tell(observer.on_expire, item.key, lease.attempt, held)
-                item.since = now
-        if self._key_lines:
-            for item, _ in moved:
-                self._give_to_taker(item)
-        if self._any_line:
-            self._give_to_getters()
-        if self._producer_line:
-            for item, _ in moved:
-                self._wake_producers(item.key)
-        self._set_alarm()
+        try:
+            moved = self._state.advance(now)
+            if self._observer is not None:
+                self._tell_of_expiries(self._observer, moved, now)
+            if self._key_lines:
+                for item, _ in moved:
+                    self._give_to_taker(item)
+            if self._any_line:
+                self._give_to_getters()
+            if self._producer_line:
+                self._wake_producers(*(item.key for item, _ in moved))
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+                self._alarm_at = inf
+            self._set_alarm()
+
+    def _tell_of_expiries(
+        self,
+        observer: QueueObserver[K],
+        moved: list[tuple[Item[K, V], Lease[K] | None]],
+        now: float,
+    ) -> None:
+        held = [now - item.since if lease is not None else 0.0 for item, lease in moved]
+        for item, _ in moved:
+            item.since = now
+        for (item, lease), seconds in zip(moved, held, strict=True):
+            if lease is not None:
+                self._tell(observer.on_expire, item.key, lease.attempt, seconds)
 
     def _set_alarm(self) -> None:
         """Have the event loop call at the earliest moment that something comes due."""
-        when = self._timers.earliest()
+        when = self._state.earliest()
         if when is not None and when < self._alarm_at:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -169,10 +146,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _ring(self) -> None:
         # An event loop may call a little early. The moment has come, whatever its clock says.
-        now = max(self._time(), self._alarm_at)
-        self._alarm = None
-        self._alarm_at = inf
-        self._advance_to(now)
+        self._advance_to(max(self._time(), self._alarm_at))
 
     def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
         """Call the observer; what it raises is the event loop's business, not the caller's."""
@@ -192,8 +166,7 @@ class QueueMechanics(Generic[K, V]):
         priority: int | None,
         delay: float | None,
     ) -> None:
-        heap = self._timers.heap
-        if heap and heap[0][0] <= self._time():
+        if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         # What lies in the past is now, and needs no clock.
         due = None if delay is None else self._time() + delay if delay else -inf
@@ -211,8 +184,6 @@ class QueueMechanics(Generic[K, V]):
                 self._offer(item)
         elif delay:
             self._set_alarm()
-        if self._producer_line:
-            self._wake_producers(key)
 
     async def _wait_for_room(
         self, keys: Sequence[K], policy: InFlightPolicy, scheduled: bool
@@ -233,45 +204,57 @@ class QueueMechanics(Generic[K, V]):
                 turn: Turn = self._loop.create_future()
                 producer.turn = turn
                 await turn
+                if self._closed:
+                    raise QueueClosedError("the queue was closed while waiting")
                 if self._has_room(producer):
                     return
         finally:
             self._producers.leave(producer)
-            if not self._closed:
-                for key in keys:
-                    self._wake_producers(key)
+            if not self._closed and not self._loop.is_closed():
+                self._wake_producers(*keys)
 
     def _has_room(self, producer: Producer[K]) -> bool:
-        """Whether it is this producer's turn, be it in line or new, and its items fit."""
+        """Whether it is this producer's turn, be it in line or new, and its items fit.
+
+        Nobody overtakes a producer of the same key. What adds nothing, or is awaited by somebody
+        who takes that very key, waits for nobody else. What a consumer of any key takes at once
+        needs no room.
+        """
         producers = self._producers
         for key in producer.keys:
             if producers.first_for(key) not in (None, producer):
                 return False
-        need = self._room_needed(producer)
-        if not need:
-            return True
-        if producers.first() not in (None, producer):
-            return False
-        state = self._state
-        return need <= self._maxsize - state.available - state.scheduled
-
-    def _room_needed(self, producer: Producer[K]) -> int:
-        """How many of the items would stay in the queue: neither updates nor handed over."""
-        need = 0
+        offered = staying = 0
         for key in producer.keys:
             item = self._state.items.get(key)
             if item is None:
-                need += producer.scheduled or not self._consumers.awaits(key)
-            elif item.lease is not None:
-                need += producer.policy == "buffer" and item.buffered is None
-        if need and self._any_line and not producer.scheduled:
-            need -= self._consumers.count_for_any(need)
-        return need
+                if producer.scheduled:
+                    staying += 1
+                elif not self._consumers.awaits(key):
+                    offered += 1
+            elif item.lease is not None and item.buffered is None:
+                staying += producer.policy == "buffer"
+        producer.need = offered + staying
+        if not producer.need:
+            return True
+        if producers.first() not in (None, producer):
+            return False
+        need = staying + offered - self._consumers.count_for_any(offered)
+        state = self._state
+        return not need or need <= self._maxsize - state.available - state.scheduled
 
-    def _wake_producers(self, key: K) -> None:
-        """Something happened, with `key` or with the room: wake whoever can put now."""
+    def _wake_producers(self, *keys: K) -> None:
+        """Something happened, with these keys or with the room: wake whoever can put now."""
         producers = self._producers
-        for producer in {producers.first(), producers.first_for(key)}:
+        candidates = {producers.first_for(key) for key in keys}
+        first = producers.first()
+        if first is not None:
+            # What it needs changes only with its keys: do not count again while it cannot fit.
+            state = self._state
+            room = self._maxsize - state.available - state.scheduled
+            if first.need - len(self._any_line) <= max(room, 0):
+                candidates.add(first)
+        for producer in candidates:
             if producer is not None and self._has_room(producer):
                 producer.wake()
 
@@ -295,11 +278,12 @@ class QueueMechanics(Generic[K, V]):
 
     def _give_to_taker(self, item: Item[K, V]) -> bool:
         line = self._key_lines.get(item.key)
-        while line and item.next is not None:
+        while line and item.available:
             turn, lease_time = line.popitem(last=False)
             if not turn.done():
                 self._state.claim_key(item.key, self._expiry(lease_time))
-                turn.set_result(self._claimed(item))
+                turn.set_result((item.key, item.value, item.lease))
+                self._claimed(item)
                 return True
         return False
 
@@ -308,7 +292,8 @@ class QueueMechanics(Generic[K, V]):
         while line and self._state.ready:
             turn, lease_time = line.popitem(last=False)
             if not turn.done() and (item := self._state.claim(self._expiry(lease_time))):
-                turn.set_result(self._claimed(item))
+                turn.set_result((item.key, item.value, item.lease))
+                self._claimed(item)
 
     def _lease_time_or_default(
         self, value: Duration | None, name: str = "lease_timeout"
@@ -347,9 +332,9 @@ class QueueMechanics(Generic[K, V]):
 
     def _give_back(self, lease: Lease[K]) -> None:
         """The consumer that was handed `lease` is gone: all is as if it had never come."""
-        if self._closed:
+        if self._closed or self._loop.is_closed():
             return
-        self._advance()
+        self._catch_up()
         item = self._state.unclaim(lease)
         if item is not None:
             if self._observer is not None:
@@ -367,7 +352,7 @@ class QueueMechanics(Generic[K, V]):
 
     def _came_back(self, item: Item[K, V]) -> None:
         """What follows when the lease on `item` has ended, or `item` was removed."""
-        if item.next is not None:
+        if item.available:
             if self._any_line or self._key_lines:
                 self._offer(item)
         elif item.timer is not None:
@@ -387,7 +372,7 @@ class QueueMechanics(Generic[K, V]):
 
 def _too_late(key: object, timeout: float) -> TimeoutError:
     what = "no item became" if key is ANY else f"key {describe(key)} did not become"
-    return TimeoutError(f"{what} available within {timeout} s")
+    return TimeoutError(f"{what} available within {timeout:g} s")
 
 
 def _give_up(turn: Turn, key: object, timeout: float) -> None:

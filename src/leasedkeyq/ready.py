@@ -62,7 +62,7 @@ class ReadyItems(Generic[K, V]):
         if line:
             starts: list[Any] = [line.head.next, line.tail.prev]
             hint = self._restored
-            if hint is not None and hint.next is not None and hint.priority == item.priority:
+            if hint is not None and hint.available and hint.priority == item.priority:
                 starts.append(hint)
             successor = min(starts, key=lambda start: abs(start.position - item.position))
             while successor is not line.tail and successor.position < item.position:
@@ -86,8 +86,8 @@ class ReadyItems(Generic[K, V]):
                 self._heap = [-priority for priority in self.others]
                 heapq.heapify(self._heap)
 
-    def popleft(self) -> Item[K, V] | None:
-        """Take out and return the item that is next, or None."""
+    def first(self) -> Item[K, V] | None:
+        """The item that is next, or None."""
         line = self.normal
         if self.others:
             heap = self._heap
@@ -97,9 +97,7 @@ class ReadyItems(Generic[K, V]):
                 line = self.others[-heap[0]]
         if not line:
             return None
-        item = cast("Item[K, V]", line.head.next)
-        self.remove(item)
-        return item
+        return cast("Item[K, V]", line.head.next)
 
     def _join(self, priority: int) -> DoublyLinkedList[K, V]:
         """The list that an item of `priority` is about to enter."""

@@ -14,8 +14,8 @@ nothing.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from heapq import heappush
-from typing import Any, Generic, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar, cast
 
 from leasedkeyq.errors import (
     InvalidLeaseError,
@@ -27,6 +27,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.items import Buffered, Item
 from leasedkeyq.lease import Lease
+from leasedkeyq.linkedlist import DoublyLinkedList
 from leasedkeyq.ready import ReadyItems
 from leasedkeyq.timers import Timers
 from leasedkeyq.types import BuriedItem, InFlightPolicy, ItemSnapshot, ItemState
@@ -50,6 +51,8 @@ class QueueState(Generic[K, V]):
         in_flight: Those of them that are leased.
         ready: Those of them that are available, in order.
         timers: When scheduled items come due and leases expire.
+        expiring: The leased items whose leases expire in the order of their leasing, as those do
+            that have one lease time: they need no timer each.
         buffered: How many leased items have a newer value beside them.
         buried: The buried items, oldest first, by their number.
         now: The latest time that `advance` was told.
@@ -57,11 +60,12 @@ class QueueState(Generic[K, V]):
 
     __slots__ = (
         "_burials",
-        "fence",
         "_issuer",
         "_schedules",
         "buffered",
         "buried",
+        "expiring",
+        "fence",
         "in_flight",
         "items",
         "max_buried",
@@ -75,6 +79,7 @@ class QueueState(Generic[K, V]):
         self.in_flight: dict[K, Item[K, V]] = {}
         self.ready: ReadyItems[K, V] = ReadyItems()
         self.timers = Timers()
+        self.expiring: DoublyLinkedList[K, V] = DoublyLinkedList()
         self.buffered = 0
         self.buried: OrderedDict[int, BuriedItem[K, V]] = OrderedDict()
         self.max_buried = max_buried
@@ -160,14 +165,17 @@ class QueueState(Generic[K, V]):
             target = item.buffered
             target.value = value
         elif policy == "buffer":
-            target = item.buffered = Buffered(value, item.priority)
+            target = item.buffered = Buffered(value, item.priority, item.not_before)
             self.buffered += 1
         else:
             item.value = value
-        if priority is not None:
+        if priority is not None and priority != target.priority:
             target.priority = priority
+            if target is item:
+                # Should the claim be undone, it goes to the back, where a put would move it.
+                self.ready.back = item.position = self.ready.back + 1
         if due is not None:
-            target.not_before = due
+            target.not_before = due if due > self.now else None
 
     def _reschedule(self, item: Item[K, V], due: float) -> Item[K, V] | None:
         if item.next is None:
@@ -198,54 +206,59 @@ class QueueState(Generic[K, V]):
         """Lease the item that is next, or return None when none is available."""
         ready = self.ready
         line = ready.normal
-        item: Item[K, V] | None
+        item: Any
         if ready.others:
-            item = ready.popleft()
+            item = ready.first()
         elif line.size:
-            # ReadyItems.popleft for priority 0, spelled out.
-            line.size -= 1
-            head = line.head
-            first: Any = head.next
-            second = first.next
-            head.next = second
-            second.prev = head
-            first.prev = first.next = None
-            item = first
+            item = line.head.next
         else:
-            item = None
-        if item is None:
             return None
-        # _lease, spelled out: this is the busiest way to a lease.
+        # Here the key's own comparison may run and fail; nothing has changed by then.
+        key = item.key
+        self.in_flight[key] = item
+        if item.priority:
+            ready.remove(item)
+        else:
+            # ReadyItems.remove for priority 0, spelled out.
+            line.size -= 1
+            before = item.prev
+            after = item.next
+            before.next = after
+            after.prev = before
+            item.prev = item.next = None
         self.fence = fence = self.fence + 1
         item.attempt = attempt = item.attempt + 1
-        key = item.key
         item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
-        self.in_flight[key] = item
         if expires_at is not None:
-            # Timers.set, spelled out like the above.
-            timers = self.timers
-            timers.live += 1
-            item.timer = entry = (expires_at, -fence, item)
-            heappush(timers.heap, entry)
-        return item
+            self._expire_at(item, expires_at)
+        return cast("Item[K, V]", item)
 
     def claim_key(self, key: K, expires_at: float | None = None) -> Item[K, V] | None:
         """Lease the item of `key`, or return None when it is not available."""
         item = self.items.get(key)
-        if item is None or item.next is None:
+        if item is None or not item.available:
             return None
+        self.in_flight[item.key] = item
         self.ready.remove(item)
-        self._lease(item, expires_at)
-        return item
-
-    def _lease(self, item: Item[K, V], expires_at: float | None) -> None:
         self.fence = fence = self.fence + 1
         item.attempt = attempt = item.attempt + 1
-        key = item.key
-        item.lease = Lease("", key, fence, attempt, expires_at, self._issuer)
-        self.in_flight[key] = item
+        item.lease = Lease("", item.key, fence, attempt, expires_at, self._issuer)
         if expires_at is not None:
-            self.timers.set(item, expires_at, -fence)
+            self._expire_at(item, expires_at)
+        return item
+
+    def _expire_at(self, item: Item[K, V], expires_at: float) -> None:
+        line = self.expiring
+        tail = line.tail
+        last: Any = tail.prev
+        if line.size and last.lease._expires_at > expires_at:
+            self.timers.set(item, expires_at, -item.lease._fence)
+            return
+        # DoublyLinkedList.append, spelled out.
+        line.size += 1
+        item.prev = last
+        item.next = tail
+        last.next = tail.prev = item
 
     def unclaim(self, lease: Lease[K]) -> Item[K, V] | None:
         """Undo a claim that never reached its consumer; return its item, or None if too late.
@@ -316,7 +329,15 @@ class QueueState(Generic[K, V]):
         item.lease._ended = "acknowledged"
         item.lease = None
         del self.in_flight[key]
-        if item.timer is not None:
+        after: Any = item.next
+        if after is not None:
+            # DoublyLinkedList.remove, spelled out.
+            before: Any = item.prev
+            before.next = after
+            after.prev = before
+            item.prev = item.next = None
+            self.expiring.size -= 1
+        elif item.timer is not None:
             self.timers.clear(item)
         if item.buffered is None:
             del self.items[key]
@@ -363,12 +384,10 @@ class QueueState(Generic[K, V]):
     def extend(self, lease: Lease[K], expires_at: float | None) -> Item[K, V]:
         """Let the lease expire at another time, or never."""
         item = self.held(lease)
-        if item.timer is not None:
-            self.timers.clear(item)
-        current = item.lease
-        current._expires_at = lease._expires_at = expires_at
+        self._forget_expiry(item)
+        item.lease._expires_at = lease._expires_at = expires_at
         if expires_at is not None:
-            self.timers.set(item, expires_at, -current.fence)
+            self._expire_at(item, expires_at)
         return item
 
     def _end(self, item: Item[K, V], how: LeaseEnd) -> None:
@@ -376,7 +395,12 @@ class QueueState(Generic[K, V]):
         item.lease._ended = how
         item.lease = None
         del self.in_flight[item.key]
-        if item.timer is not None:
+        self._forget_expiry(item)
+
+    def _forget_expiry(self, item: Item[K, V]) -> None:
+        if item.next is not None:
+            self.expiring.remove(item)
+        elif item.timer is not None:
             self.timers.clear(item)
 
     def _return(self, item: Item[K, V], due: float | None = None, front: bool = False) -> None:
@@ -407,21 +431,50 @@ class QueueState(Generic[K, V]):
         the lease that expired or None.
         """
         moved: list[tuple[Item[K, V], Lease[K] | None]] = []
-        timers = self.timers
-        while (when := timers.earliest()) is not None and when <= now:
+        due = self._take_due(now)
+        while due:
+            when, _, item = heappop(due)
             if when > self.now:
                 self.now = when
-            item: Item[K, V] = timers.pop()
             lease: Lease[K] | None = item.lease
             if lease is None:
                 self._place(item)
             else:
                 self._end(item, "expired")
                 self._return(item, front=True)
+                if item.timer is not None and item.timer[0] <= now:
+                    heappush(due, item.timer)
+                    self.timers.clear(item)
             moved.append((item, lease))
         if now > self.now:
             self.now = now
         return moved
+
+    def _take_due(self, now: float) -> list[tuple[float, int, Item[K, V]]]:
+        """Take out all whose moment has come, as a heap."""
+        due: list[tuple[float, int, Item[K, V]]] = []
+        timers = self.timers
+        while (when := timers.earliest()) is not None and when <= now:
+            due.append(timers.pop())
+        line = self.expiring
+        while line.size:
+            first: Any = line.head.next
+            lease = first.lease
+            if lease._expires_at > now:
+                break
+            line.remove(first)
+            due.append((lease._expires_at, -lease._fence, first))
+        heapify(due)
+        return due
+
+    def earliest(self) -> float | None:
+        """The moment at which something comes due next, or None."""
+        when = self.timers.earliest()
+        if self.expiring.size:
+            first: Any = self.expiring.head.next
+            if when is None or first.lease._expires_at < when:
+                when = first.lease._expires_at
+        return when
 
     def remove(self, key: K) -> Item[K, V] | None:
         """Make `key` absent, whatever its state, and return its item; a lease on it is revoked."""
@@ -453,7 +506,8 @@ class QueueState(Generic[K, V]):
         """
         for item in self.ready:
             yield _snapshot(item, "available", None)
-        scheduled = [i for i in self.items.values() if i.lease is None and i.next is None]
+        waiting = [item for item in self.items.values() if item.lease is None]
+        scheduled = [item for item in waiting if item.next is None]
         for item in sorted(scheduled, key=_moment_of):
             yield _snapshot(item, "scheduled", item.timer[0])
         for item in sorted(self.in_flight.values(), key=_fence_of):

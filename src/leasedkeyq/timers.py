@@ -3,7 +3,7 @@
 import heapq
 from typing import Any, Protocol
 
-Entry = tuple[float, int, "Timed"]
+Entry = tuple[float, int, Any]
 SMALL = 64
 
 
@@ -50,9 +50,9 @@ class Timers:
             heapq.heappop(heap)
         return None
 
-    def pop(self) -> Any:
-        """Take out the one whose moment `earliest` has just told."""
-        timed = heapq.heappop(self.heap)[2]
-        timed.timer = None
+    def pop(self) -> Entry:
+        """Take out the entry whose moment `earliest` has just told."""
+        entry = heapq.heappop(self.heap)
+        entry[2].timer = None
         self.live -= 1
-        return timed
+        return entry

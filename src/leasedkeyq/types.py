@@ -15,6 +15,7 @@ InFlightPolicy: TypeAlias = Literal["update", "reject", "buffer"]
   one is seen if the item comes back (release, expiry) and is gone with an acknowledgement.
 - ``"reject"``: raise `KeyAlreadyInFlightError`.
 - ``"buffer"``: keep the value beside the leased one, to be handed out when the lease has ended.
+  Once a value is buffered, ``"update"`` replaces that one.
 """
 
 Duration: TypeAlias = float | timedelta
@@ -35,7 +36,7 @@ class ItemSnapshot(Generic[K, V]):
     attempt: int
     """How often the item has been handed out so far."""
     due: float | None
-    """When a scheduled item becomes available, or when a lease expires; otherwise None."""
+    """When a scheduled or a delayed buffered value becomes available, or a lease expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,9 @@ class QueueObserver(Protocol[K_contra]):
     """Told of what happens in a queue, for metrics and logs.
 
     Subclass it and override what you need; the other methods do nothing. The calls are made
-    right after the change, in the event loop, and must return quickly. An exception from an
-    observer goes to the event loop's exception handler and never to the caller of the queue.
+    right after the change, in the event loop, and must return quickly and not call the queue. An
+    exception from an observer goes to the event loop's exception handler and never to the caller
+    of the queue. Leases that `close` ends are told as released.
     """
 
     def on_put(self, key: K_contra) -> None:

@@ -33,9 +33,6 @@ class Consumers(Generic[K]):
         self.for_any: Line = OrderedDict()
         self.for_key: dict[K, Line] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.for_any or self.for_key)
-
     def line_for(self, key: K) -> Line:
         """The line for `key`, made when it is missing."""
         line = self.for_key.get(key)
@@ -47,15 +44,6 @@ class Consumers(Generic[K]):
         """Forget the line for `key` if nobody is left in it."""
         if not self.for_key.get(key, True):
             del self.for_key[key]
-
-    def next_for(self, key: K) -> tuple[Turn, float | None] | None:
-        """Take out of its line the consumer that is to get the item of `key`, if there is one."""
-        for line in (self.for_key.get(key), self.for_any):
-            while line:
-                turn, lease_time = line.popitem(last=False)
-                if not turn.done():
-                    return turn, lease_time
-        return None
 
     def awaits(self, key: K) -> bool:
         """Whether somebody waits for this very key."""
@@ -78,14 +66,18 @@ class Consumers(Generic[K]):
 
 
 class Producer(Generic[K]):
-    """A put that waits for room."""
+    """A put that waits for room.
 
-    __slots__ = ("keys", "policy", "scheduled", "turn")
+    `need` is how many places it needed when that was last counted.
+    """
+
+    __slots__ = ("keys", "need", "policy", "scheduled", "turn")
 
     def __init__(self, keys: Sequence[K], policy: InFlightPolicy, scheduled: bool) -> None:
         self.keys = keys
         self.policy = policy
         self.scheduled = scheduled
+        self.need = 0
         self.turn: Turn | None = None
 
     def wake(self) -> None:

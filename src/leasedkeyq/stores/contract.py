@@ -280,8 +280,7 @@ class Store(ABC):
         """Expire leases, free scheduled items and forget old results of `queue`, as of now.
 
         Other verbs see due changes without it. Returns the seconds until something comes due
-        next in `queue`, or None; 0 when this very call has freed something that nobody was
-        woken for.
+        next in `queue`, or None. Whoever watches is woken if something has come due.
         """
 
     @abstractmethod
@@ -289,7 +288,8 @@ class Store(ABC):
         """Call `wake` in the event loop whenever asking `queue` again may be worth it.
 
         That is after every change by anybody, in any process, that makes an item of the queue
-        available, makes room in it or adds a result. Calls without need are allowed; a missing
+        available, makes room in it or ends an item. A change that only time makes counts from the
+        verb that first deals with it. Calls without need are allowed; a missing
         call is a lost wake-up. Returns a function that ends the watch.
         """
 

@@ -527,11 +527,11 @@ class _Loader:
         state.ready.back = item.position = state.ready.back + 1
         state.in_flight[item.key] = item
         if expires_at is not None:
-            state.timers.set(item, expires_at, -fence)
+            state._expire_at(item, expires_at)
         if "next" in fields:
             parts = _parts(fields, "next", where)
             priority = _whole(parts, "priority", where, least=-LARGEST)
-            item.buffered = Buffered(self._payload(parts, where), priority)
+            item.buffered = Buffered(self._payload(parts, where), priority, None)
             if "due" in parts:
                 item.buffered.not_before = decode_time(parts["due"], where)
             state.buffered += 1

@@ -76,6 +76,8 @@ class StoreMachine:
         self.spaces: dict[str, Space] = {}
         self.last_id = 0
         self.last_fence = 0
+        self.moved: set[str] = set()
+        """Queues in which something has come due, for the driver to wake those who wait."""
         self.dropped: list[StoredItem] = []
         """Buried items that had to make room, for the driver to report."""
 
@@ -255,18 +257,12 @@ class StoreMachine:
     # Time
 
     def sweep(self, queue: str, now: float) -> float | None:
-        """Deal with what is due in `queue`; return the moment of what comes next.
-
-        That is `now` if something has just come due: it is worth asking at once.
-        """
+        """Deal with what is due in `queue`; return the moment of what comes next."""
         if queue not in self.spaces:
             return None
-        was_due = self.spaces[queue].state.timers.earliest()
         space = self._at(queue, now)
-        if was_due is not None and was_due <= now:
-            return now
         moments = [item.due for item in space.done.values() if item.due is not None]
-        earliest = space.state.timers.earliest()
+        earliest = space.state.earliest()
         if earliest is not None:
             moments.append(earliest)
         self._tidy(queue)
@@ -279,6 +275,7 @@ class StoreMachine:
             space = self.spaces[queue] = Space(self.limits.buried)
         state = space.state
         for item, lease in state.advance(now):
+            self.moved.add(queue)
             if lease is not None and item.attempt == lease.attempt and lease.expires_at is not None:
                 self._remember(item, "expired", "", lease.expires_at)
         if space.done:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
 from leasedkeyq.stores.contract import (
@@ -40,6 +40,12 @@ class MemoryStore(Store):
         self._watchers = Watchers()
         self._closed = False
 
+    def _wake(self, queues: Iterable[str] = ()) -> None:
+        """Wake who watches these queues, or those in which something has come due."""
+        machine = self._machine
+        self._watchers.wake({*queues, *machine.moved})
+        machine.moved.clear()
+
     def _now(self) -> float:
         if self._closed:
             raise StoreClosedError("the memory store is closed")
@@ -48,19 +54,19 @@ class MemoryStore(Store):
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         now = self._now()
         answers = [self._machine.put(request, now) for request in requests]
-        self._watchers.wake(request.queue for request in requests)
+        self._wake(request.queue for request in requests)
         return answers
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         now = self._now()
         answers = [self._machine.claim(request, now) for request in requests]
-        self._watchers.wake(claimed.queue for answer in answers for claimed in answer)
+        self._wake(claimed.queue for answer in answers for claimed in answer)
         return answers
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         now = self._now()
         answers = [self._machine.settle(request, now) for request in requests]
-        self._watchers.wake(request.queue for request in requests)
+        self._wake(request.queue for request in requests)
         for item in self._machine.dropped:
             logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
         self._machine.dropped.clear()
@@ -69,6 +75,7 @@ class MemoryStore(Store):
     async def sweep(self, queue: str) -> float | None:
         now = self._now()
         moment = self._machine.sweep(queue, now)
+        self._wake()
         return None if moment is None else max(moment - now, 0.0)
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
@@ -78,11 +85,14 @@ class MemoryStore(Store):
         now = self._now()
         names = list(self._machine.spaces) if queues is None else queues
         counts = {name: self._machine.count(name, now) for name in names}
+        self._wake()
         return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
 
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         now = self._now()
-        return [self._machine.look(queue, key, now) for key in keys]
+        found = [self._machine.look(queue, key, now) for key in keys]
+        self._wake()
+        return found
 
     async def browse(
         self,
@@ -95,13 +105,16 @@ class MemoryStore(Store):
     ) -> Page:
         after = int(cursor or 0)
         found = self._machine.browse(queue, states, prefix, self._now())
+        self._wake()
         items = [item for item in found if item.id > after]
         page = tuple(items[:limit])
         return Page(page, str(page[-1].id) if len(items) > limit else None)
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         now = self._now()
-        return [self._machine.result(queue, number, now) for number in ids]
+        found = [self._machine.result(queue, number, now) for number in ids]
+        self._wake()
+        return found
 
     async def close(self) -> None:
         self._closed = True

@@ -204,22 +204,27 @@ class Transaction(Reads):
     ) -> int:
         """Put on an item that is in flight."""
         priority = request.priority
+        until = due if due is not None and due > self._now else None
         if live.next_id is None and request.policy != "buffer":
-            live.priority = live.priority if priority is None else priority
-            live.not_before = live.not_before if due is None else due
-            sql = "UPDATE items SET value = ?, priority = ?, not_before = ? WHERE id = ?"
-            self._execute(sql, (value, live.priority, live.not_before, live.id))
+            if priority is not None and priority != live.priority:
+                live.priority = priority
+                self.back += 1
+                live.place = self.back
+            live.not_before = live.not_before if due is None else until
+            sql = "UPDATE items SET value = ?, priority = ?, place = ?, not_before = ? WHERE id = ?"
+            self._execute(sql, (value, live.priority, live.place, live.not_before, live.id))
             return live.id
         if live.next_id is None:
             self.last_id += 1
             live.next_id = self.last_id
             live.next_put_at = self._now
             live.next_priority = live.priority
+            live.next_not_before = live.not_before
             space.buffered += 1
         if priority is not None:
             live.next_priority = priority
         if due is not None:
-            live.next_not_before = due
+            live.next_not_before = until
         self._execute(
             BUFFER,
             (

@@ -17,10 +17,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     happen: the loop raises `DeadlockError`, which finds lost wake-ups. Tests that use it are
     fast and always run in the same order.
 
-    Meant for programs without threads and sockets::
-
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(main())
+    Meant for programs without threads and sockets, as the ``loop_factory`` of `asyncio.Runner`.
     """
 
     def __init__(self) -> None:

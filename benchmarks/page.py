@@ -1,0 +1,92 @@
+"""The results in Markdown: docs/benchmarks.md, and the short table of the README."""
+
+from benchmarks.peers import PUBLISHED_VERSION
+from benchmarks.report import HEAD, Results, case_rows, machine, markdown_table
+
+START, END = "<!-- benchmark:start -->", "<!-- benchmark:end -->"
+
+PAGE = """\
+# Benchmarks
+
+<!-- Written by `make bench`. Edit benchmarks/page.py and not this page. -->
+
+leasedkeyq {version} beside its predecessor on PyPI, leasedkeyq {published}, and beside
+`asyncio.Queue`: {machine}. A row with a target is a promise, and `make bench` fails when it is
+not kept. A row without one is there for information.
+
+{claims}
+
+*Speed* is a ratio of times per operation: 2x means half the time. *Cost* is the ratio the other
+way round. *Single rounds* are the lowest and the highest of the {rounds} rounds of this run.
+
+## What to make of it
+
+- `asyncio.Queue` has no keys and no leases: what it hands out is gone. It is here as a measure of
+  what a queue for one event loop costs at the very least.
+- {published} wakes everybody who waits at every put. How it fares with waiting tasks depends on
+  how many there are; this package wakes one task per item.
+- One task that never has to wait shows the cost of the queue alone. In a real program the event
+  loop, the tasks and the work itself come on top, and all ratios move towards 1.
+- Another machine or another version of Python gives other times, and somewhat other ratios.
+
+## How it is measured
+
+Every case runs in a process of its own: this package from its built wheel, {published} in a
+virtual environment of its own, both with the same interpreter. In a round these processes take
+turns in short slices. A ratio is made from neighbouring slices; its median is taken over the
+slices of a round, and then over the rounds. (Where a rare clean-up is part of the cost, averages
+of a round take the place of medians.) Every round starts new processes, and every other round
+goes backwards through the cases.
+
+The clock is the CPU time of the process. Before each slice garbage is collected and what is alive
+is frozen (`gc.freeze`); the collector stays on. Keys are strings, and exist before the clock
+starts.
+
+To repeat it, which takes a few minutes and writes this page and the table in the README:
+
+```sh
+make bench
+make bench PYTHON=python3.13 BENCH_ARGS="--rounds 9"
+make bench BENCH_ARGS=--flat  # ten million cycles, and the memory after each million
+```
+
+## The times behind the ratios
+
+CPU time per operation, or bytes per item: the median of the rounds, the lowest and the highest.
+The ratios above are not made from these medians but from slices that ran side by side, because
+the speed of a machine changes from one moment to the next.
+
+{cases}
+"""
+
+
+def page(results: Results) -> str:
+    """The page of the docs."""
+    cases = [
+        f"### {scenario.title}\n\n{scenario.about}\n\n"
+        + markdown_table(("", "median", "lowest", "highest"), case_rows(scenario, rounds))
+        for scenario, rounds in zip(results.scenarios, results.rounds, strict=True)
+    ]
+    return PAGE.format(
+        version=results.version,
+        published=PUBLISHED_VERSION,
+        machine=machine(),
+        claims=markdown_table(HEAD, results.rows()),
+        rounds=len(results.rounds[0]),
+        cases="\n\n".join(cases),
+    )
+
+
+def readme_table(results: Results) -> str:
+    """The short table, with a line that says where it comes from."""
+    rows = [row[:3] for row in results.rows(headlines_only=True)]
+    return f"{markdown_table(HEAD[:3], rows)}\n\nWritten by `make bench`: {machine()}.\n"
+
+
+def replace_between_markers(text: str, new: str) -> str | None:
+    """`text` with `new` between the markers, or None if it does not have both in order."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        return None
+    return f"{before}{START}\n\n{new}\n{END}{after}"

@@ -1,0 +1,95 @@
+"""Who is measured, and where each of them lives."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".bench"
+PUBLISHED_VERSION = "0.0.7"
+
+OURS = "leasedkeyq"
+PUBLISHED = f"leasedkeyq {PUBLISHED_VERSION}"
+STDLIB = "asyncio.Queue"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A queue, the interpreter that has it installed, and the workloads that know how to use it."""
+
+    name: str
+    python: Path
+    workloads: str
+
+
+class SetUpError(Exception):
+    """A peer could not be set up."""
+
+
+def find_peers(*, set_up: bool) -> tuple[dict[str, Peer], dict[str, str]]:
+    """The peers by name, and those that are left out with the reason.
+
+    Args:
+        set_up: Make the environment of the published package if it is missing.
+    """
+    here = Path(sys.executable)
+    peers = {
+        OURS: Peer(OURS, here, "benchmarks.leased_workloads"),
+        STDLIB: Peer(STDLIB, here, "benchmarks.asyncio_workloads"),
+    }
+    left_out: dict[str, str] = {}
+    try:
+        python = _published_python(set_up=set_up)
+    except SetUpError as error:
+        left_out[PUBLISHED] = str(error)
+    else:
+        peers[PUBLISHED] = Peer(PUBLISHED, python, "benchmarks.leased_workloads")
+    return peers, left_out
+
+
+def our_version() -> str:
+    """The version of the installed package, which must not be the one that we compare with."""
+    version = _version_in(Path(sys.executable))
+    if version is None:
+        raise SetUpError("leasedkeyq is not installed for this interpreter; use `make bench`")
+    if version == PUBLISHED_VERSION:
+        raise SetUpError(f"this interpreter has leasedkeyq {version}, the one to compare with")
+    return version
+
+
+def _version_in(python: Path) -> str | None:
+    # -I: what lies in the current directory does not count, only what is installed.
+    code = "import leasedkeyq, importlib.metadata as m; print(m.version('leasedkeyq'))"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _published_python(*, set_up: bool) -> Path:
+    name = f"leasedkeyq-{PUBLISHED_VERSION}-python-{platform.python_version()}"
+    folder = ENVIRONMENTS / name
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    if python.exists() and _version_in(python) == PUBLISHED_VERSION:
+        return python
+    if not set_up:
+        raise SetUpError("not set up; a run without --quick does that")
+    print(f"setting up {PUBLISHED} in {folder.relative_to(ROOT)}", flush=True)
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="ascii")
+    _run(sys.executable, "-m", "venv", "--clear", str(folder))
+    requirement = f"leasedkeyq=={PUBLISHED_VERSION}"
+    try:
+        _run(str(python), "-m", "pip", "install", "-qq", "--no-deps", requirement)
+    except SetUpError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return python
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise SetUpError(f"{' '.join(command[1:4])} failed: {lines[-1]}")

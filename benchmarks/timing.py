@@ -1,0 +1,39 @@
+"""How a worker measures: what one turn is, and the clock and the collector that all turns share."""
+
+import gc
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import process_time as clock
+from typing import TypeAlias
+
+__all__ = ["Turn", "Workload", "clock", "names", "quiet", "resident_bytes"]
+
+Turn: TypeAlias = Callable[[], Awaitable[float]]
+"""Measures once: seconds per operation, or bytes per item. May be called again and again."""
+
+Workload: TypeAlias = Callable[..., Awaitable[Turn]]
+"""Prepares what a turn needs. Its parameters are the options of a case."""
+
+
+def quiet() -> None:
+    """Right before the timed part: no garbage is left, and what lives now is not looked at again.
+
+    The collector stays on, so that whoever makes garbage in the timed part pays for it.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def names(count: int) -> list[str]:
+    """Keys, made before the clock starts."""
+    return [f"key-{number}" for number in range(count)]
+
+
+def resident_bytes() -> int | None:
+    """The memory of this process that is in use, where the system tells it in Linux' way."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,115 @@
+"""What the naive model of a queue is made of."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from leasedkeyq import InFlightPolicy
+
+Shown = tuple[str, int, str, int, int, float | None]
+"""One line of a snapshot: key, value, state, priority, attempt, due."""
+
+End = Literal["acknowledged", "released", "expired", "removed", "buried", "closed"]
+
+
+@dataclass(eq=False)
+class NaiveLease:
+    """One handing out of an item."""
+
+    number: int
+    key: str
+    attempt: int
+    expires_at: float | None
+    ended: End | None = None
+
+
+class Claim(NamedTuple):
+    """What a consumer gets."""
+
+    key: str
+    value: int
+    lease: NaiveLease
+
+
+@dataclass(eq=False)
+class Beside:
+    """The buffered value of a leased key."""
+
+    value: int
+    priority: int
+    not_before: float | None
+
+
+@dataclass(eq=False)
+class NaiveItem:
+    """The live item of a key: leased, scheduled (it has a time), or else available."""
+
+    key: str
+    value: int
+    priority: int
+    attempt: int = 0
+    lease: NaiveLease | None = None
+    due: float | None = None
+    scheduling: int = 0
+    beside: Beside | None = None
+    not_before: float | None = None
+    since: float = 0.0
+
+    @property
+    def available(self) -> bool:
+        return self.lease is None and self.due is None
+
+    @property
+    def scheduled(self) -> bool:
+        return self.due is not None
+
+
+@dataclass(eq=False)
+class NaiveBuried:
+    """An item that was given up."""
+
+    key: str
+    value: int
+    priority: int
+    attempt: int
+    error: str
+    buried_at: float
+
+
+@dataclass(eq=False)
+class Consumer:
+    """A get (any key) or a take (one key) that waits."""
+
+    key: str | None
+    lease_time: float | None
+    deadline: float | None
+    state: Literal["waiting", "handed", "timed out", "closed"] = "waiting"
+    claim: Claim | None = None
+    cancelled: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return self.state == "waiting" and not self.cancelled
+
+
+@dataclass(eq=False)
+class Producer:
+    """A put, put_many or requeue, waiting or not."""
+
+    values: dict[str, int]
+    policy: InFlightPolicy = "update"
+    priority: int | None = None
+    delay: float | None = None
+    buried: NaiveBuried | None = None
+    cancelled: bool = False
+
+
+@dataclass(eq=False)
+class Joiner:
+    """A join that waits."""
+
+    state: Literal["waiting", "done", "closed"] = "waiting"
+    cancelled: bool = False
+
+
+Event = tuple[str, str, int, float]
+"""What an observer is told: what, key, attempt, duration."""

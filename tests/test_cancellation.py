@@ -225,6 +225,16 @@ class TestHandedOverThenCancelled:
         await asyncio.gather(getter, return_exceptions=True)
         assert await keys(queue) == ["b", "a"]
 
+    async def test_a_buffered_priority_given_meanwhile_counts_from_then(self) -> None:
+        queue = Queue()
+        getter = await started(queue.get())
+        await queue.put("a", 1)
+        await queue.put("a", 2, if_in_flight="buffer", priority=1)
+        await queue.put("b", 1, priority=1)
+        getter.cancel()
+        await asyncio.gather(getter, return_exceptions=True)
+        assert await keys(queue) == ["a", "b"]
+
     async def test_an_observer_that_cancels_the_consumer_does_no_harm(self) -> None:
         class Cancels(QueueObserver[str]):
             def on_claim(self, key: str, attempt: int, waited: float) -> None:

@@ -349,3 +349,21 @@ class TestMaxsize:
         with pytest.raises(QueueClosedError):
             await producer
         assert await queue.snapshot() == []
+
+
+async def test_time_stands_still_inside_put_many() -> None:
+    """A key of the batch that comes due in the middle of it would be refused, half-way."""
+    queue = Queue()
+    await queue.put("z", 0, delay=1)
+    taker = await started(queue.take("z"))
+    loop = virtual_loop()
+    now = loop.time()
+
+    def ticking() -> float:
+        loop.jump(0.2)
+        return now + loop._now
+
+    queue._time = ticking
+    await queue.put_many(dict.fromkeys("abcdefghz", 1), if_in_flight="reject")
+    assert await keys(queue) == list("abcdefgh")
+    assert (await taker)[:2] == ("z", 1)

@@ -168,6 +168,7 @@ class LeasedKeyQueue(QueueLooking[K, V]):
             delay = checks.put_options(if_in_flight, priority, delay)
             if self._maxsize:
                 await self._wait_for_room((key,), if_in_flight, bool(delay))
+            self._advance()
             self._put(key, value, if_in_flight, priority, delay)
             if self._producer_line:
                 self._wake_producers(key)
@@ -201,9 +202,9 @@ class LeasedKeyQueue(QueueLooking[K, V]):
         if here() != self._home._thread_id:
             self._enter("put_nowait")
         delay = checks.put_options(if_in_flight, priority, delay)
+        self._advance()
         if self._maxsize:
             checks.hashable(key)
-            self._advance()
             if not self._has_room(Producer((key,), if_in_flight, bool(delay))):
                 message = f"the queue is full: maxsize is {self._maxsize}"
                 raise QueueFullError(message, maxsize=self._maxsize)
@@ -235,14 +236,15 @@ class LeasedKeyQueue(QueueLooking[K, V]):
         values = checks.key_values("items", items)
         if self._maxsize:
             await self._wait_for_room(tuple(values), if_in_flight, bool(delay))
-        if if_in_flight == "reject":
-            self._advance()
-            if leased := tuple(key for key in values if key in self._state.in_flight):
-                message = (
-                    f"{len(leased)} of {len(values)} keys are in flight, the first is "
-                    f"{describe(leased[0])}; nothing was put"
-                )
-                raise KeyAlreadyInFlightError(message, keys=leased)
+        # Time stands still from here on: no key of the batch may come due in the middle of it.
+        self._advance()
+        in_flight = self._state.in_flight if if_in_flight == "reject" else {}
+        if leased := tuple(key for key in values if key in in_flight):
+            message = (
+                f"{len(leased)} of {len(values)} keys are in flight, the first is "
+                f"{describe(leased[0])}; nothing was put"
+            )
+            raise KeyAlreadyInFlightError(message, keys=leased)
         for key, value in values.items():
             self._put(key, value, if_in_flight, priority, delay)
         if self._producer_line:
@@ -567,6 +569,7 @@ class LeasedKeyQueue(QueueLooking[K, V]):
             await self._wait_for_room((buried.key,), if_in_flight, False)
         if self._state.buried.get(buried.id) is not buried:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+        self._advance()
         self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
         del self._state.buried[buried.id]
         if self._producer_line:

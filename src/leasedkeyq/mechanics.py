@@ -166,8 +166,7 @@ class QueueMechanics(Generic[K, V]):
         priority: int | None,
         delay: float | None,
     ) -> None:
-        if self._alarm is not None and self._alarm_at <= self._time():
-            self._advance()
+        """Put, as of the time that the queue has been advanced to."""
         # What lies in the past is now, and needs no clock.
         due = None if delay is None else self._time() + delay if delay else -inf
         try:

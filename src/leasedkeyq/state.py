@@ -171,9 +171,8 @@ class QueueState(Generic[K, V]):
             item.value = value
         if priority is not None and priority != target.priority:
             target.priority = priority
-            if target is item:
-                # Should the claim be undone, it goes to the back, where a put would move it.
-                self.ready.back = item.position = self.ready.back + 1
+            # Should the claim be undone, it goes to the back, where a put would move it.
+            self.ready.back = item.position = self.ready.back + 1
         if due is not None:
             target.not_before = due if due > self.now else None
 
@@ -270,15 +269,18 @@ class QueueState(Generic[K, V]):
             return None
         item.attempt -= 1
         self._end(item, "released")
-        self.ready.restore(item)
+        not_before = item.not_before
+        item.not_before = None
         beside = item.buffered
         if beside is not None:
+            item.value = beside.value
+            item.priority = beside.priority
             item.buffered = None
             self.buffered -= 1
-            self.put(item.key, beside.value, priority=beside.priority, due=beside.not_before)
-        elif item.not_before is not None:
-            self._reschedule(item, item.not_before)
-        item.not_before = None
+            not_before = beside.not_before
+        self.ready.restore(item)
+        if not_before is not None:
+            self._reschedule(item, not_before)
         return item
 
     # Settling

@@ -26,11 +26,11 @@ from leasedkeyq.stores.contract import (
     Refusal,
     Release,
     Requeue,
-    Store,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.store import Store
 
 LIMITS = Limits(buried=3, history=3)
 QUEUES = ("mail", "mäil", "other")

@@ -18,11 +18,12 @@ from leasedkeyq.stores.contract import (
     Refusal,
     Release,
     Requeue,
-    Store,
+    StoreContract,
     StoredItem,
 )
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.store import Store
 
 __all__ = [
     # Opening a store
@@ -32,6 +33,7 @@ __all__ = [
     "Capabilities",
     "Limits",
     "MemoryStore",
+    "Store",
     "StoreQueue",
     # The contract
     "Ack",
@@ -48,6 +50,6 @@ __all__ = [
     "Refusal",
     "Release",
     "Requeue",
-    "Store",
+    "StoreContract",
     "StoredItem",
 ]

@@ -54,7 +54,7 @@ def check_name(name: str, value: str, limits: Limits) -> str:
     if len(value) > limits.key_length:
         message = f"{name} has {len(value)} characters; the limit key_length is {limits.key_length}"
         raise LimitExceededError(message, limit="key_length", most=limits.key_length)
-    if "\x00" in value or not value.isprintable() and not value.isascii() and _broken(value):
+    if "\x00" in value or _broken(value):
         raise ValueError(f"{name} must be text without NUL characters and lone surrogates")
     return value
 

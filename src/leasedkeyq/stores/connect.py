@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from leasedkeyq.stores.contract import Store
 from leasedkeyq.stores.memory import MemoryStore
+from leasedkeyq.stores.store import Store
 
 Opener = Callable[..., Store]
 
@@ -23,9 +23,9 @@ def connect(url: str, **options: Any) -> Store:
     - ``file:///path/queue.yaml`` or ``.json``: one document that people can read and edit.
     - ``sqlite:///path/jobs.db``: a database file, shared by processes.
 
-    Paths are absolute after three slashes and relative after ``sqlite:``, ``file:`` alone. Other packages
-    add schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the scheme and
-    whose object is called with the URL and the options.
+    Paths are absolute after three slashes and relative right after the colon. Other packages add
+    schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the scheme and whose
+    object is called with the URL and the options.
 
     Args:
         url: What to open.

@@ -3,12 +3,12 @@
 A store holds any number of queues, each with the meaning of `leasedkeyq.state`. Its verbs take
 batches and answer request by request, in order:
 
-- `Store.put` adds and updates items,
-- `Store.claim` leases them,
-- `Store.settle` ends leases and edits what is stored,
-- `Store.sweep` deals with what has come due,
-- `Store.watch` tells when it is worth asking again,
-- `Store.count`, `Store.look`, `Store.browse` and `Store.results` show what is there.
+- `StoreContract.put` adds and updates items,
+- `StoreContract.claim` leases them,
+- `StoreContract.settle` ends leases and edits what is stored,
+- `StoreContract.sweep` deals with what has come due,
+- `StoreContract.watch` tells when it is worth asking again,
+- `StoreContract.count`, `look`, `browse` and `results` show what is there.
 
 **Atomic** is a request: all of it happens or none, also across a crash. A batch is not atomic; its
 requests are applied one after the other, and a request that is refused does nothing to the
@@ -16,8 +16,8 @@ others. A refusal is an answer (an exception object in its place), not a raise. 
 concerns the whole batch: the store is closed, broken or out of reach.
 
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
-as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same value
-is put again). A claim whose answer was lost leaves items leased until their leases expire.
+as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same
+value is put again). A claim whose answer was lost leaves items leased until their leases expire.
 
 **Time** is the store's. Requests carry durations, answers carry moments as Unix time.
 """
@@ -167,7 +167,7 @@ Request: TypeAlias = Put | Claim | Change
 # Answers
 
 
-class Refusal(LeasedKeyQError):
+class Refusal(LeasedKeyQError):  # noqa: N818  # an answer, not something to raise
     """The lease in a request does not hold its key. `reason` says how it ended, where known."""
 
     def __init__(self, key: str, reason: LeaseEnd | Literal["unknown"] = "unknown") -> None:
@@ -244,10 +244,12 @@ class Page(msgspec.Struct, frozen=True):
     """Pass it to the next call; None at the end."""
 
 
-Answer: TypeAlias = "tuple[int, ...] | tuple[Claimed, ...] | float | int | bool | None | LeasedKeyQError"
+Answer: TypeAlias = (
+    "tuple[int, ...] | tuple[Claimed, ...] | float | int | bool | LeasedKeyQError | None"
+)
 
 
-class Store(ABC):
+class StoreContract(ABC):
     """Queues on some engine. Made by `leasedkeyq.connect`, or directly."""
 
     capabilities: Capabilities
@@ -318,7 +320,7 @@ class Store(ABC):
 
     @abstractmethod
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """The kept results of acknowledged items (state ``"done"``), and None where there is none."""
+        """The kept results of acknowledged items (state ``"done"``); None where there is none."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -19,7 +19,6 @@ from leasedkeyq.stores.contract import (
     Put,
     Release,
     Request,
-    Store,
     StoredItem,
     StoredState,
 )
@@ -33,6 +32,7 @@ from leasedkeyq.stores.file_engine import (
 from leasedkeyq.stores.file_watch import FileWatch
 from leasedkeyq.stores.fileops import FileOps
 from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
@@ -183,11 +183,16 @@ class FileStore(Store):
             return [refusal]
 
     def _transact(self, calls: list[Call]) -> list[Any]:
+        moved: set[str] = set()
+
         def work(machine: StoreMachine, now: float) -> list[Any]:
-            return [
+            answers = [
                 call(machine, now) if callable(call) else apply_request(machine, call, now)
                 for call in calls
             ]
+            moved.update(machine.moved)
+            machine.moved.clear()
+            return answers
 
         engine = self.engine
         # Reading does not need the exclusive lock.
@@ -203,7 +208,7 @@ class FileStore(Store):
                 touched.update(claimed.queue for claimed in answer)
             elif not callable(call):
                 touched.add(call.queue)
-        self._watchers.wake(touched)
+        self._watchers.wake(touched | moved)
         return answers
 
     def _heard(self) -> None:

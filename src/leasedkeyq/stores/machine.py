@@ -5,7 +5,6 @@ the conformance kit compares every other engine with it. It is told the time and
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -387,36 +386,31 @@ def _live(queue: str, item: Item[str, Payload]) -> Iterator[StoredItem]:
         state, due = "in_flight", item.lease.expires_at
     elif item.next is None:
         state, due = "scheduled", item.timer[0]
-    yield _stored(queue, item.key, item.value, state, item.priority, item.attempt, item, due)
-    if item.buffered is not None:
-        beside = item.buffered
-        due = beside.not_before
-        yield _stored(queue, item.key, beside.value, "buffered", beside.priority, 0, None, due)
-
-
-def _stored(
-    queue: str,
-    key: str,
-    payload: Payload,
-    state: StoredState,
-    priority: int,
-    attempt: int,
-    item: Any,
-    due: float | None,
-) -> StoredItem:
-    return StoredItem(
+    payload = item.value
+    yield StoredItem(
         id=payload.id,
         queue=queue,
-        key=key,
+        key=item.key,
         state=state,
         value=payload.value,
-        priority=priority,
-        attempt=attempt,
+        priority=item.priority,
+        attempt=item.attempt,
         put_at=payload.put_at,
         place=item.position if state == "available" else 0,
         due=due,
         history=payload.history,
     )
+    if (beside := item.buffered) is not None:
+        yield StoredItem(
+            id=beside.value.id,
+            queue=queue,
+            key=item.key,
+            state="buffered",
+            value=beside.value.value,
+            priority=beside.priority,
+            put_at=beside.value.put_at,
+            due=beside.not_before,
+        )
 
 
 def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:

@@ -16,11 +16,11 @@ from leasedkeyq.stores.contract import (
     Limits,
     Page,
     Put,
-    Store,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 
 logger = logging.getLogger("leasedkeyq")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from leasedkeyq.errors import QueueClosedError, describe
-from leasedkeyq.stores.contract import Claim, Claimed, Release, Store
+from leasedkeyq.stores.contract import Claim, Claimed, Release, StoreContract
 
 
 class Waiter:
@@ -34,7 +34,7 @@ class ClaimPump:
     goes to the next in line, or back to where it was.
     """
 
-    def __init__(self, store: Store, queue: str) -> None:
+    def __init__(self, store: StoreContract, queue: str) -> None:
         self._store = store
         self._queue = queue
         self._line: dict[Waiter, None] = {}

@@ -37,7 +37,7 @@ from leasedkeyq.stores.contract import (
     Refusal,
     Release,
     Requeue,
-    Store,
+    StoreContract,
     StoredItem,
     StoredState,
 )
@@ -62,7 +62,7 @@ class StoreQueue(Generic[V]):
 
     def __init__(
         self,
-        store: Store,
+        store: StoreContract,
         name: str,
         *,
         value_type: Any = Any,
@@ -142,7 +142,7 @@ class StoreQueue(Generic[V]):
         priority: int | None = None,
         delay: Duration | None = None,
     ) -> None:
-        """As `LeasedKeyQueue.put`. On return the item is stored, as durably as the store promises."""
+        """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it."""
         self._check_open("put")
         seconds = checks.put_options(if_in_flight, priority, delay)
         check_name("key", key, self._store.limits)
@@ -398,7 +398,7 @@ class StoreQueue(Generic[V]):
     # Looking
 
     async def peek(self, key: str) -> V | None:
-        """As `LeasedKeyQueue.peek`; raises `UndecodableValueError` where the value is unreadable."""
+        """As `LeasedKeyQueue.peek`; an unreadable value raises `UndecodableValueError`."""
         item = await self._waiting_value(key)
         return None if item is None else self._codec.decode(key, item.value)
 

@@ -24,7 +24,6 @@ from leasedkeyq.stores.contract import (
     Page,
     Put,
     Release,
-    Store,
     StoredItem,
     StoredState,
 )
@@ -40,6 +39,7 @@ from leasedkeyq.stores.sqlite_schema import (
     primary_code,
 )
 from leasedkeyq.stores.sqlite_watch import CommitWatch, identity
+from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 
 logger = logging.getLogger("leasedkeyq")

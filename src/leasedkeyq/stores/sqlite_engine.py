@@ -221,8 +221,11 @@ class Transaction(Reads):
             live.next_priority = live.priority
             live.next_not_before = live.not_before
             space.buffered += 1
-        if priority is not None:
+        if priority is not None and priority != live.next_priority:
             live.next_priority = priority
+            self.back += 1
+            live.place = self.back
+            self._execute("UPDATE items SET place = ? WHERE id = ?", (live.place, live.id))
         if due is not None:
             live.next_not_before = until
         self._execute(
@@ -360,10 +363,7 @@ class Transaction(Reads):
         if live.next_id is not None:
             self._replace(space, live)
             not_before = live.next_not_before
-            if live.next_priority != live.priority:
-                live.priority = live.next_priority
-                self.back += 1
-                live.place = self.back
+            live.priority = live.next_priority
         if not_before is not None and not_before > self._now:
             self._leave(space, live)
             self._place(space, live, not_before, self._now)

@@ -100,20 +100,25 @@ class FileStore(Store):
     # The contract
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
         return await self._batcher.submit_many(requests)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
         answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
         return [_checked(answer) for answer in answers]
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
         return await self._batcher.submit_many(requests)
 
     async def sweep(self, queue: str) -> float | None:
+        """As `StoreContract.sweep`."""
         seconds: float | None = _checked(await self._batcher.submit(_Sweep(queue)))
         return seconds
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
         if self._closed:
             raise StoreClosedError(f"the file store {self.path} is closed")
         remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
@@ -121,6 +126,8 @@ class FileStore(Store):
         return remove
 
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+
         def work(machine: StoreMachine, now: float) -> dict[str, Counts]:
             names = list(machine.spaces) if queues is None else queues
             return {name: machine.count(name, now) for name in names}
@@ -129,6 +136,8 @@ class FileStore(Store):
         return counts
 
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+
         def work(machine: StoreMachine, now: float) -> list[tuple[StoredItem, ...]]:
             return [machine.look(queue, key, now) for key in keys]
 
@@ -144,6 +153,7 @@ class FileStore(Store):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
+        """As `StoreContract.browse`."""
         after = int(cursor or 0)
 
         def work(machine: StoreMachine, now: float) -> Page:
@@ -156,6 +166,8 @@ class FileStore(Store):
         return listing
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+
         def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
             return [machine.result(queue, number, now) for number in ids]
 
@@ -163,6 +175,7 @@ class FileStore(Store):
         return found
 
     async def close(self) -> None:
+        """As `StoreContract.close`."""
         self._closed = True
         await self._batcher.close()
         self._watch.close()

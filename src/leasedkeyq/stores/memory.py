@@ -52,18 +52,21 @@ class MemoryStore(Store):
         return self._clock()
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
         now = self._now()
         answers = [self._machine.put(request, now) for request in requests]
         self._wake(request.queue for request in requests)
         return answers
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
         now = self._now()
         answers = [self._machine.claim(request, now) for request in requests]
         self._wake(claimed.queue for answer in answers for claimed in answer)
         return answers
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
         now = self._now()
         answers = [self._machine.settle(request, now) for request in requests]
         self._wake(request.queue for request in requests)
@@ -73,15 +76,18 @@ class MemoryStore(Store):
         return answers
 
     async def sweep(self, queue: str) -> float | None:
+        """As `StoreContract.sweep`."""
         now = self._now()
         moment = self._machine.sweep(queue, now)
         self._wake()
         return None if moment is None else max(moment - now, 0.0)
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
         return self._watchers.add(queue, wake, asyncio.get_running_loop())
 
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
         now = self._now()
         names = list(self._machine.spaces) if queues is None else queues
         counts = {name: self._machine.count(name, now) for name in names}
@@ -89,6 +95,7 @@ class MemoryStore(Store):
         return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
 
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
         now = self._now()
         found = [self._machine.look(queue, key, now) for key in keys]
         self._wake()
@@ -103,6 +110,7 @@ class MemoryStore(Store):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
+        """As `StoreContract.browse`."""
         after = int(cursor or 0)
         found = self._machine.browse(queue, states, prefix, self._now())
         self._wake()
@@ -111,10 +119,12 @@ class MemoryStore(Store):
         return Page(page, str(page[-1].id) if len(items) > limit else None)
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
         now = self._now()
         found = [self._machine.result(queue, number, now) for number in ids]
         self._wake()
         return found
 
     async def close(self) -> None:
+        """As `StoreContract.close`."""
         self._closed = True

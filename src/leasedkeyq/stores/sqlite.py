@@ -121,11 +121,11 @@ class SqliteStore(Store):
     # The contract
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `Store.put`."""
+        """As `StoreContract.put`."""
         return await self._batcher.submit_many(requests)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `Store.claim`."""
+        """As `StoreContract.claim`."""
         answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
         claimed: list[tuple[Claimed, ...]] = []
         for answer in answers:
@@ -135,16 +135,16 @@ class SqliteStore(Store):
         return claimed
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `Store.settle`."""
+        """As `StoreContract.settle`."""
         return await self._batcher.submit_many(requests)
 
     async def sweep(self, queue: str) -> float | None:
-        """As `Store.sweep`."""
+        """As `StoreContract.sweep`."""
         seconds: float | None = await self._read(Sweep(queue))
         return seconds
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `Store.watch`."""
+        """As `StoreContract.watch`."""
         if self._closed:
             raise StoreClosedError(f"the SQLite store {self.path} is closed")
         remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
@@ -152,14 +152,14 @@ class SqliteStore(Store):
         return remove
 
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `Store.count`."""
+        """As `StoreContract.count`."""
         counts: dict[str, Counts] = await self._read(
             Count(None if queues is None else tuple(queues))
         )
         return counts
 
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `Store.look`."""
+        """As `StoreContract.look`."""
         found: list[tuple[StoredItem, ...]] = await self._read(Look(queue, tuple(keys)))
         return found
 
@@ -172,18 +172,18 @@ class SqliteStore(Store):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """As `Store.browse`."""
+        """As `StoreContract.browse`."""
         after = int(cursor or 0)
         page: Page = await self._read(Browse(queue, tuple(states), prefix, after, limit))
         return page
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `Store.results`."""
+        """As `StoreContract.results`."""
         found: list[StoredItem | None] = await self._read(Results(queue, tuple(ids)))
         return found
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """As `StoreContract.close`."""
         self._closed = True
         self._watch.close()
         await self._batcher.close()

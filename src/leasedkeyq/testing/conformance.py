@@ -43,7 +43,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.store import Store
 
-SHORT = 0.15
+SHORT = 0.5
 """A lease time or a delay that passes soon, in seconds."""
 LONG = 60.0
 
@@ -487,6 +487,8 @@ class StoreConformance(ABC):
         """And go on, in order, when there is some."""
         queue: StoreQueue[int] = StoreQueue(store, "q", maxsize=2)
         producers = [asyncio.create_task(queue.put(f"k{n}", n)) for n in range(6)]
+        while await queue.qsize() < 2:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         assert await queue.qsize() == 2
         got: list[str] = []

@@ -135,7 +135,7 @@ clean: ## Remove what was built, and the caches
 
 .PHONY: distclean
 distclean: clean ## The same, and the virtual environments
-	@rm -rf $(VENV) $(VENV)-*
+	@rm -rf $(VENV) $(VENV)-* .bench
 
 # -- the environment ------------------------------------------------------------------------------
 

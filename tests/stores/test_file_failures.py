@@ -136,7 +136,7 @@ def test_a_failing_repair_is_repeated(tmp_path: Path) -> None:
 
 @SUFFIXES
 def test_an_unwritable_folder(suffix: str) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)
         # Root may write everywhere, so somebody else tries.

@@ -171,3 +171,28 @@ def describe(key: Hashable) -> str:
     except Exception:
         return f"<{type(key).__name__} that cannot be shown>"
     return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"
+
+
+_HOW_IT_ENDED: dict[LeaseEnd, str] = {
+    "released": "it was released before",
+    "removed": "its key was removed while it was held",
+    "buried": "its item was buried",
+    "closed": "the queue was closed while it was held",
+}
+
+
+def lease_refusal(key: Hashable, ended: LeaseEnd | None) -> LeasedKeyQError:
+    """The error for a lease that does not hold `key`; `ended` is None where it is not known."""
+    if ended == "acknowledged":
+        message = f"the lease on key {describe(key)} was acknowledged before"
+        return LeaseAlreadyAcknowledgedError(message, key=key)
+    if ended == "expired":
+        message = (
+            f"the lease on key {describe(key)} has expired and its item went back to the "
+            "queue; ask for a longer lease_timeout or extend the lease while working"
+        )
+        return LeaseExpiredError(message, key=key, reason="expired")
+    if ended is not None:
+        message = f"the lease does not hold key {describe(key)} any more: {_HOW_IT_ENDED[ended]}"
+        return InvalidLeaseError(message, key=key, reason=ended)
+    return InvalidLeaseError(f"there is no such lease on key {describe(key)} here", key=key)

@@ -18,12 +18,10 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from leasedkeyq.errors import (
-    InvalidLeaseError,
     KeyAlreadyInFlightError,
-    LeaseAlreadyAcknowledgedError,
     LeaseEnd,
-    LeaseExpiredError,
     describe,
+    lease_refusal,
 )
 from leasedkeyq.items import Buffered, Item
 from leasedkeyq.lease import Lease
@@ -37,13 +35,6 @@ V = TypeVar("V")
 
 _new: Any = object.__new__
 """Makes an instance without the call of `__init__`, which takes a tenth of put, get and ack."""
-
-_ADVICE: dict[LeaseEnd, str] = {
-    "released": "it was released before",
-    "removed": "its key was removed while it was held",
-    "buried": "its item was buried",
-    "closed": "the queue was closed while it was held",
-}
 
 
 class QueueState(Generic[K, V]):
@@ -317,25 +308,7 @@ class QueueState(Generic[K, V]):
             current = item.lease
             if current is lease or current == lease:
                 return item
-        raise self._refusal(lease)
-
-    def _refusal(self, lease: Lease[K]) -> Exception:
-        key = lease._key
-        ended = lease._ended if lease._issuer is self._issuer else None
-        if ended == "acknowledged":
-            message = f"the lease on key {describe(key)} was acknowledged before"
-            return LeaseAlreadyAcknowledgedError(message, key=key)
-        if ended == "expired":
-            message = (
-                f"the lease on key {describe(key)} has expired and its item went back to the "
-                "queue; ask for a longer lease_timeout or extend the lease while working"
-            )
-            return LeaseExpiredError(message, key=key, reason="expired")
-        if ended is not None:
-            message = f"the lease does not hold key {describe(key)} any more: {_ADVICE[ended]}"
-            return InvalidLeaseError(message, key=key, reason=ended)
-        message = f"this queue has no such lease on key {describe(key)}"
-        return InvalidLeaseError(message, key=key)
+        raise lease_refusal(lease._key, lease._ended if lease._issuer is self._issuer else None)
 
     def ack(self, lease: Lease[K]) -> Item[K, V] | None:
         """The work is done: the item goes, or a buffered value takes its place, at the back.

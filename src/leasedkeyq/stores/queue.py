@@ -9,17 +9,15 @@ from typing import Any, Generic, TypeVar, cast
 
 from leasedkeyq import checks
 from leasedkeyq.errors import (
-    InvalidLeaseError,
-    LeaseAlreadyAcknowledgedError,
     LeasedKeyQError,
     LeaseEnd,
-    LeaseExpiredError,
     LimitExceededError,
     QueueClosedError,
     QueueFullError,
     StoreError,
     UndecodableValueError,
     describe,
+    lease_refusal,
 )
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.stores.codec import Codec, check_name
@@ -373,7 +371,7 @@ class StoreQueue(Generic[V]):
             self._held.pop(lease.token, None)
             if mine:
                 lease._ended = self._ending(lease, answer)
-        raise refused(lease, mine)
+        raise lease_refusal(lease.key, lease._ended if mine else None)
 
     def _ending(self, lease: Lease[str], refusal: Refusal) -> LeaseEnd:
         """How a lease of ours ended that the store does not know any more."""
@@ -509,21 +507,3 @@ def raise_refusal(answer: object) -> None:
     """Raise what a store answered if it is an error."""
     if isinstance(answer, LeasedKeyQError):
         raise answer
-
-
-def refused(lease: Lease[str], mine: bool) -> LeasedKeyQError:
-    """The error for a lease that does not hold its key (any more)."""
-    key, ended = lease.key, lease._ended if mine else None
-    if ended == "acknowledged":
-        message = f"the lease on key {describe(key)} was acknowledged before"
-        return LeaseAlreadyAcknowledgedError(message, key=key)
-    if ended == "expired":
-        message = (
-            f"the lease on key {describe(key)} has expired and its item went back to the "
-            "queue; ask for a longer lease_timeout or extend the lease while working"
-        )
-        return LeaseExpiredError(message, key=key, reason="expired")
-    if ended is not None:
-        message = f"the lease does not hold key {describe(key)} any more: it was {ended}"
-        return InvalidLeaseError(message, key=key, reason=ended)
-    return InvalidLeaseError(f"the store has no such lease on key {describe(key)}", key=key)

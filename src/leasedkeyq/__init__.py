@@ -1,4 +1,4 @@
-"""leasedkeyq: a keyed, leased queue for asyncio.
+"""leasedkeyq: a keyed, leased queue for asyncio, in memory or kept by a store.
 
 One item per key, one consumer per key at a time, in order, safely retried.
 """
@@ -13,12 +13,17 @@ from leasedkeyq.errors import (
     LeaseAlreadyAcknowledgedError,
     LeasedKeyQError,
     LeaseExpiredError,
+    LimitExceededError,
     QueueClosedError,
     QueueEmptyError,
     QueueFullError,
+    StoreClosedError,
+    StoreError,
+    UndecodableValueError,
     WrongEventLoopError,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseRecord
+from leasedkeyq.stores.connect import connect
 from leasedkeyq.types import (
     BuriedItem,
     Duration,
@@ -33,13 +38,15 @@ __version__ = version("leasedkeyq")
 __all__ = [
     # The queue
     "LeasedKeyQueue",
-    # What it hands out and shows
+    # A store of queues
+    "connect",
+    # What queues hand out and show
     "BuriedItem",
     "ItemSnapshot",
     "Lease",
     "LeaseRecord",
     "LeasedItem",
-    # What it is told
+    # What they are told
     "Duration",
     "InFlightPolicy",
     "ItemState",
@@ -55,4 +62,9 @@ __all__ = [
     "QueueEmptyError",
     "QueueFullError",
     "WrongEventLoopError",
+    # Errors of stores
+    "LimitExceededError",
+    "StoreClosedError",
+    "StoreError",
+    "UndecodableValueError",
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import timedelta
-from math import inf, isnan
+from math import inf, isfinite, isnan
 from typing import TypeVar, cast
 
 from leasedkeyq.lease import Lease
@@ -62,6 +62,33 @@ def whole(name: str, value: int, least: int) -> int:
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     return value
+
+
+def number(
+    name: str,
+    value: float,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> float:
+    """A finite number, above `above`, not below `least` and not above `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    try:
+        checked = float(value)
+    except OverflowError:
+        checked = inf
+    if (
+        not isfinite(checked)
+        or (above is not None and checked <= above)
+        or (least is not None and checked < least)
+        or (most is not None and checked > most)
+    ):
+        limits = {"above": above, "at least": least, "at most": most}
+        said = [f"{words} {limit:g}" for words, limit in limits.items() if limit is not None]
+        raise ValueError(f"{name} must be {' and '.join([*said, 'finite'])}, got {value!r}")
+    return checked
 
 
 def hashable(key: Hashable) -> None:
@@ -132,6 +159,22 @@ def error_text(value: str) -> None:
     """The reason for a burial is text."""
     if not isinstance(value, str):
         raise TypeError(f"error must be a str, got {type(value).__name__}; str() makes one")
+
+
+def is_text(value: object) -> bool:
+    """Whether this is a string that can be written down: one without lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def storable(text: str) -> str:
+    """A text as every store can keep it: what cannot be written down is replaced."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 def is_buried(value: object) -> None:

@@ -269,10 +269,11 @@ class QueueState(Generic[K, V]):
         item.next = tail
         last.next = tail.prev = item
 
-    def unclaim(self, lease: Lease[K]) -> Item[K, V] | None:
+    def unclaim(self, lease: Lease[K], due: float | None = None) -> Item[K, V] | None:
         """Undo a claim that never reached its consumer; return its item, or None if too late.
 
-        The item is where it was and was not attempted. A lease that has ended stays ended.
+        The item is where it was, or scheduled for `due`, and was not attempted. A lease that has
+        ended stays ended.
         """
         item = self.in_flight.get(lease._key)
         if item is None or item.lease is not lease:
@@ -288,6 +289,8 @@ class QueueState(Generic[K, V]):
             item.buffered = None
             self.buffered -= 1
             not_before = beside.not_before
+        if due is not None and (not_before is None or due > not_before):
+            not_before = due
         self.ready.restore(item)
         if not_before is not None:
             self._reschedule(item, not_before)
@@ -484,6 +487,16 @@ class QueueState(Generic[K, V]):
         else:
             self.timers.clear(item)
         return item
+
+    def unbuffer(self, key: K) -> V:
+        """Drop the value that is buffered beside the leased item of `key`, and return it."""
+        item = self.items[key]
+        buffered = item.buffered
+        assert buffered is not None
+        item.buffered = None
+        self.buffered -= 1
+        value: V = buffered.value
+        return value
 
     def recall(self) -> None:
         """End all leases and bring their items back to the front, the first leased foremost."""

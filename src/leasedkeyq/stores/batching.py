@@ -8,10 +8,12 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.stores.contract import Claim, Claimed, Release
+from leasedkeyq.stores.editing import Edit, EditStoppedError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -23,17 +25,19 @@ PATIENCE = 1.0
 class Call(Generic[Request, Answer]):
     """What one caller asks for, and where the answers go."""
 
-    __slots__ = ("loop", "requests", "taken", "turn")
+    __slots__ = ("alone", "loop", "requests", "taken", "turn")
 
     def __init__(
         self,
         requests: Sequence[Request],
         loop: asyncio.AbstractEventLoop | None,
         turn: "asyncio.Future[list[Answer]] | None",
+        alone: bool = False,
     ) -> None:
         self.requests = requests
         self.loop = loop
         self.turn = turn
+        self.alone = alone
         self.taken = False
 
 
@@ -88,9 +92,12 @@ class Batcher(Generic[Request, Answer]):
         """Have one request applied and return its answer, as `submit_many` does."""
         return (await self.submit_many((request,)))[0]
 
-    async def submit_many(self, requests: Sequence[Request]) -> list[Answer]:
+    async def submit_many(
+        self, requests: Sequence[Request], *, alone: bool = False
+    ) -> list[Answer]:
         """Have requests applied in one batch, in order, and return their answers.
 
+        With `alone`, nobody else's requests are in that batch; it waits for its turn as any other.
         Exceptions among the answers are returned, not raised.
 
         Raises:
@@ -98,7 +105,7 @@ class Batcher(Generic[Request, Answer]):
         """
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[list[Answer]] = loop.create_future()
-        call: Call[Request, Answer] = Call(requests, loop, turn)
+        call: Call[Request, Answer] = Call(requests, loop, turn, alone)
         self._enqueue(call)
         try:
             return await turn
@@ -176,12 +183,14 @@ class Batcher(Generic[Request, Answer]):
         waiting = self._waiting
         with self._lock:
             while not batch:
-                while waiting and (not batch or size + len(waiting[0].requests) <= self._most):
+                while waiting and (not batch or self._joins(waiting[0], size)):
                     call = waiting.popleft()
                     if not call.taken:
                         call.taken = True
                         batch.append(call)
                         size += len(call.requests)
+                        if call.alone:
+                            break
                 if batch:
                     break
                 if not self._closing:
@@ -189,6 +198,10 @@ class Batcher(Generic[Request, Answer]):
                 elif not self._undelivered or not self._work.wait(PATIENCE):
                     break
         return batch
+
+    def _joins(self, call: Call[Request, Answer], size: int) -> bool:
+        """Whether a call fits into a batch of this size."""
+        return not call.alone and size + len(call.requests) <= self._most
 
     def _deliver(self, outcomes: list[Outcome[Request, Answer]]) -> None:
         """Pass the outcomes to their event loops: one call for each loop."""
@@ -240,6 +253,27 @@ class Batcher(Generic[Request, Answer]):
                 if not self._ended:
                     self._waiting.append(Call(requests, None, None))
                     self._work.notify()
+
+
+async def submit_edit(batcher: Batcher[Any, Any], edit: Edit) -> list[Any]:
+    """Have an edit applied, alone, and return its answers; what stopped it is raised."""
+    error: BaseException
+    try:
+        [answers] = await batcher.submit_many((edit,), alone=True)
+    except EditStoppedError as stopped:
+        error = stopped.error
+    else:
+        if not isinstance(answers, StoreError):
+            return cast("list[Any]", answers)
+        error = answers
+    raise error
+
+
+def give_back(request: object, answer: object) -> Iterator[Release]:
+    """How a store takes back what nobody waits for: a claim whose caller has gone."""
+    if isinstance(request, Claim) and isinstance(answer, tuple):
+        for item in cast("tuple[Claimed, ...]", answer):
+            yield Release(item.queue, item.key, item.token, undo=True)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argument: Any) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from leasedkeyq.stores.contract import Limits
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.store import Store
 
@@ -23,9 +24,9 @@ def connect(url: str, **options: Any) -> Store:
     - ``file:///path/queue.yaml`` or ``.json``: one document that people can read and edit.
     - ``sqlite:///path/jobs.db``: a database file, shared by processes.
 
-    Paths are absolute after three slashes and relative right after the colon. Other packages add
-    schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the scheme and whose
-    object is called with the URL and the options.
+    Paths are absolute after three slashes (four will do) and relative right after the colon. Other
+    packages add schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the
+    scheme and whose object is called with the URL and the options.
 
     Args:
         url: What to open.
@@ -33,11 +34,13 @@ def connect(url: str, **options: Any) -> Store:
 
     Raises:
         ValueError: The scheme is not known, or the URL makes no sense for it.
+        TypeError: The store does not have such an option.
         StoreError: The store cannot be opened; the message says why and what to do.
     """
-    if not isinstance(url, str) or ":" not in url:
-        raise ValueError(f"not a store URL: {url!r}; it looks like sqlite:///path/jobs.db")
-    parts = urlsplit(url)
+    parts = _split(url)
+    limits = options.get("limits")
+    if not isinstance(limits, Limits | None):
+        raise TypeError(f"limits must be a leasedkeyq.stores.Limits, got {type(limits).__name__}")
     opener = _BUILT_IN.get(parts.scheme)
     if opener is not None:
         return opener(parts, options)
@@ -47,7 +50,8 @@ def connect(url: str, **options: Any) -> Store:
             raise TypeError(f"the entry point {entry.value!r} did not return a Store")
         return opened
     raise ValueError(
-        f"no store for the scheme {parts.scheme!r} in {url!r}; known are {', '.join(schemes())}"
+        f"no store for the scheme {parts.scheme!r} in {url!r}; known are {', '.join(schemes())}. "
+        "If another package has it, that is not installed here"
     )
 
 
@@ -56,8 +60,18 @@ def schemes() -> list[str]:
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else SplitResult("", "", "", "", "")
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
+    if not parts.scheme:
+        raise ValueError(f"not a store URL: {url!r}; it looks like sqlite:///path/jobs.db")
+    return parts
+
+
 def _memory(parts: SplitResult, options: dict[str, Any]) -> Store:
-    if parts.netloc or parts.path.strip("/"):
+    if parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError("memory:// has no path: every connect opens a new, empty store")
     return MemoryStore(**options)
 
@@ -65,11 +79,21 @@ def _memory(parts: SplitResult, options: dict[str, Any]) -> Store:
 def _path(parts: SplitResult) -> Path:
     if parts.netloc not in ("", "localhost"):
         raise ValueError(
-            f"{parts.geturl()!r} names a host; write {parts.scheme}:///path for an absolute path"
+            f"{parts.geturl()!r} names a host; write {parts.scheme}:///path for an absolute path "
+            f"and {parts.scheme}:path for a relative one"
+        )
+    if parts.query or parts.fragment:
+        raise ValueError(
+            f"{parts.geturl()!r} has something behind its path; pass options to connect by name, "
+            "and write a ? or # that belongs to the path as %3F or %23"
         )
     if not parts.path.strip("/"):
         raise ValueError(f"{parts.geturl()!r} has no path; write {parts.scheme}:///path/to/file")
-    return Path(unquote(parts.path))
+    path = unquote(parts.path)
+    if "\x00" in path:
+        raise ValueError(f"{parts.geturl()!r} has a NUL character in its path")
+    # Four slashes are how others write an absolute path.
+    return Path(f"/{path.lstrip('/')}" if path.startswith("//") else path)
 
 
 def _file(parts: SplitResult, options: dict[str, Any]) -> Store:

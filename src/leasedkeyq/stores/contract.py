@@ -5,19 +5,22 @@ batches and answer request by request, in order:
 
 - `StoreContract.put` adds and updates items,
 - `StoreContract.claim` leases them,
-- `StoreContract.settle` ends leases and edits what is stored,
+- `StoreContract.settle` ends leases and changes what is stored,
+- `StoreContract.edit` changes a queue after looking at it,
 - `StoreContract.sweep` deals with what has come due,
 - `StoreContract.watch` tells when it is worth asking again,
-- `StoreContract.count`, `look`, `browse` and `results` show what is there.
+- `StoreContract.count`, `heads`, `look`, `browse` and `results` show what is there.
 
 **Atomic** is a request: all of it happens or none, also across a crash. A batch is not atomic; its
 requests are applied one after the other, and a request that is refused does nothing to the
 others. A refusal is an answer (an exception object in its place), not a raise. What a verb raises
-concerns the whole batch: the store is closed, broken or out of reach.
+concerns the whole batch: the store is closed, broken or out of reach. An edit is the exception:
+all that it does is one atomic change, and a refusal in it is raised and ends it.
 
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
 as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same
 value is put again). A claim whose answer was lost leaves items leased until their leases expire.
+An edit sees when it looks again what the first one did.
 
 **Time** is the store's. Requests carry durations, answers carry moments as Unix time.
 """
@@ -28,6 +31,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
 from leasedkeyq.types import InFlightPolicy
 
@@ -51,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a store takes. A request beyond it is refused before anything is stored."""
 
     key_length: int = 512
-    """Characters in a key, and in the name of a queue."""
+    """Characters in a key, in a kind, and in the name of a queue."""
     value_size: int = 1024 * 1024
     """Bytes in an encoded value or result."""
     batch_size: int = 10_000
@@ -61,6 +65,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 20
     """Past attempts that an item remembers."""
 
+    def __post_init__(self) -> None:
+        for name in ("key_length", "value_size", "batch_size"):
+            checks.whole(name, getattr(self, name), 1)
+        for name in ("buried", "history"):
+            checks.whole(name, getattr(self, name), 0)
+
 
 # Requests
 
@@ -69,7 +79,8 @@ class Put(msgspec.Struct, frozen=True):
     """Put items into a queue, all of them or none.
 
     `delay` is None to keep the schedule of a live item, 0 for now. `max_items` is the most that may
-    wait in the queue afterwards (available, buffered and scheduled), 0 for no limit.
+    wait in the queue afterwards (available, buffered and scheduled), 0 for no limit. `kind` says
+    what sort of work it is, for those who claim some kinds only; an update sets it anew.
     Answer: the ids of the items, in order; an update answers the id of the item that it updated.
     """
 
@@ -79,19 +90,22 @@ class Put(msgspec.Struct, frozen=True):
     priority: int | None = None
     delay: float | None = None
     max_items: int = 0
+    kind: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
     """Lease up to `limit` available items from several queues, or the one item of a key.
 
     The queues are served in the order given, each up to a limit of its own. With `key`, only the
-    item of that key is leased. Answer: what was leased, maybe nothing.
+    item of that key is leased. With `kinds`, only items of these kinds are, in the same order;
+    others are passed over and stay where they are. Answer: what was leased, maybe nothing.
     """
 
     queues: tuple[tuple[str, int], ...]
     limit: int = 1
     key: str | None = None
     lease_time: float | None = None
+    kinds: tuple[str, ...] | None = None
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
@@ -108,7 +122,8 @@ class Release(msgspec.Struct, frozen=True, tag=True):
     """Give the item back: to the back, to the front, or for `delay` seconds later.
 
     `error` is remembered in the item's history. `undo` means that the item never reached a
-    consumer: it goes back where it was, and the attempt does not count.
+    consumer: it goes back where it was, or for `delay` seconds later, and the attempt does not
+    count.
     """
 
     queue: str
@@ -139,10 +154,16 @@ class Bury(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Make a key absent, whatever its state; a lease on it ends. Answer: whether it was there."""
+    """Make a key absent, whatever its state; a lease on it ends. Answer: whether it was there.
+
+    With `keep` seconds, the result can be read for that long, under the id of the item and, where
+    a value was buffered beside it, under the id of that one, too.
+    """
 
     queue: str
     key: str
+    result: bytes | None = None
+    keep: float = 0.0
 
 
 class Requeue(msgspec.Struct, frozen=True, tag=True):
@@ -161,7 +182,14 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
     part: Literal["buried", "results", "all"] = "all"
 
 
-Change: TypeAlias = Ack | Release | Extend | Bury | Cancel | Requeue | Purge
+class Discard(msgspec.Struct, frozen=True, tag=True):
+    """Forget one buried item. Answer: whether it was there."""
+
+    queue: str
+    id: int
+
+
+Change: TypeAlias = Ack | Release | Extend | Bury | Cancel | Requeue | Purge | Discard
 Request: TypeAlias = Put | Claim | Change
 
 # Answers
@@ -189,6 +217,7 @@ class Claimed(msgspec.Struct, frozen=True):
     priority: int
     expires_at: float | None
     put_at: float
+    kind: str = ""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -223,6 +252,12 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """Why it was buried."""
     history: tuple[Attempt, ...] = ()
+    kind: str = ""
+    leased_at: float | None = None
+    """When its lease began, while it is in flight. None where a store of an older version did not
+    note it."""
+    token: str = ""
+    """Its lease, for the work of an `edit`. Otherwise empty: looking gives no lease away."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +283,9 @@ Answer: TypeAlias = (
     "tuple[int, ...] | tuple[Claimed, ...] | float | int | bool | LeasedKeyQError | None"
 )
 
+EditWork: TypeAlias = Callable[[Sequence[StoredItem]], Sequence[Put | Change]]
+"""Looks at items and returns what is to be done."""
+
 
 class StoreContract(ABC):
     """Queues on some engine. Made by `leasedkeyq.connect`, or directly."""
@@ -272,9 +310,31 @@ class StoreContract(ABC):
 
     @abstractmethod
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """End leases and edit what is stored; see the requests for their answers.
+        """End leases and change what is stored; see the requests for their answers.
 
         Refusals: `Refusal` where a token does not hold its key, and those of `put` for `Requeue`.
+        """
+
+    @abstractmethod
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """Change a queue after looking at it, all or nothing, while nobody else can change it.
+
+        `work` is called once with the items of the queue in every state, by id, or with those of
+        `keys`. Items in flight show their `StoredItem.token`. What it returns is applied in order,
+        as of the moment at which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`,
+        `Cancel`, `Requeue`, `Purge` and `Discard` of this queue. Returns their answers; all is
+        then durable.
+
+        What `work` raises is raised, and so is the first refusal (as in `put` and `settle`), or a
+        `ValueError` for what is no such request. Then nothing has changed. `work` is never called
+        twice: if the store is closed or cannot begin, it is not called at all, and if the store
+        fails after it was called, that is raised. A caller that is cancelled meanwhile leaves an
+        edit that happens in full or not at all.
+
+        `work` may be called in another thread. It must not use the store, and should be quick:
+        everybody else, in any process, waits for it.
         """
 
     @abstractmethod
@@ -282,7 +342,8 @@ class StoreContract(ABC):
         """Expire leases, free scheduled items and forget old results of `queue`, as of now.
 
         Other verbs see due changes without it. Returns the seconds until something comes due
-        next in `queue`, or None. Whoever watches is woken if something has come due.
+        next in `queue`, or None; 0 if there is more to do than a store does at once. Whoever
+        watches is woken if a lease has expired or an item is free.
         """
 
     @abstractmethod
@@ -298,6 +359,14 @@ class StoreContract(ABC):
     @abstractmethod
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
         """How many items there are by queue and state; None: of all queues that hold any."""
+
+    @abstractmethod
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """Of each queue the item that a claim without kinds would lease next; None if none would.
+
+        As of now: what has come due counts, though nothing is leased by it. Somebody else may
+        lease the item before a claim that follows does.
+        """
 
     @abstractmethod
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
@@ -316,6 +385,7 @@ class StoreContract(ABC):
         """List items in the given states whose key starts with `prefix`, in the order of their ids.
 
         Items that are added or change state between two calls may be missed, none is told twice.
+        A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.
         """
 
     @abstractmethod

@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.stores.batching import Batcher
+from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -14,14 +14,17 @@ from leasedkeyq.stores.contract import (
     Claim,
     Claimed,
     Counts,
+    EditWork,
     Limits,
     Page,
     Put,
-    Release,
     Request,
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.document import RepositorySettings
+from leasedkeyq.stores.document_file import DocumentForm
+from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.file_engine import (
     FileEngine,
     FileStoreWarning,
@@ -31,6 +34,7 @@ from leasedkeyq.stores.file_engine import (
 )
 from leasedkeyq.stores.file_watch import FileWatch
 from leasedkeyq.stores.fileops import FileOps
+from leasedkeyq.stores.listing import check_listing, page_of
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -38,7 +42,7 @@ from leasedkeyq.stores.watching import Watchers
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
 
 T = TypeVar("T")
-Call: TypeAlias = "Request | Work[Any]"
+Call: TypeAlias = "Request | Edit | Work[Any]"
 
 
 class _Sweep:
@@ -61,6 +65,13 @@ class FileStore(Store):
     Args:
         path: The document: ``.yaml``, ``.yml`` or ``.json``. It is created if need be, its folder
             is not. Beside it stand ``.bak``, a copy of the last version, and ``.lock``.
+        form: What the document must be: ``"queues"``, or ``"repository"`` for one queue with the
+            items of a `leasedkeyq.repository.QueueRepository`. None takes what is there, and
+            ``"queues"`` for a new one.
+        name: The name that the queue of a repository must have. Where the document does not tell
+            a name, it is this one, or else the stem of the path.
+        max_size: For a repository whose document does not tell.
+        default_max_retries: The same.
         limits: How much the store takes.
         clock: Unix time, for tests.
         ops: How files are handled, for tests.
@@ -76,18 +87,30 @@ class FileStore(Store):
         self,
         path: str | os.PathLike[str],
         *,
+        form: DocumentForm | None = None,
+        name: str | None = None,
+        max_size: int | None = None,
+        default_max_retries: int = 3,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
         ops: FileOps | None = None,
     ) -> None:
-        self.engine = FileEngine(path, limits=limits, clock=clock, ops=ops)
+        self.engine = FileEngine(
+            path,
+            form=form,
+            name=name,
+            max_size=max_size,
+            default_max_retries=default_max_retries,
+            limits=limits,
+            clock=clock,
+            ops=ops,
+        )
         self.path = self.engine.path
         self.limits = self.engine.limits
         self._closed = False
         self._loads = 0
-        name = f"file store {self.path}"
         self._batcher: Batcher[Call, Any] = Batcher(
-            self._apply, name=name, undo=_undo, at_end=self.engine.close
+            self._apply, name=f"file store {self.path}", undo=give_back, at_end=self.engine.close
         )
         self._watchers = Watchers()
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
@@ -96,6 +119,41 @@ class FileStore(Store):
     def warnings(self) -> list[str]:
         """What happened to the document: damage that was mended, edits that were taken up."""
         return list(self.engine.notices)
+
+    # A repository
+
+    @property
+    def settings(self) -> RepositorySettings | None:
+        """What the document says about its queue; None if it has several, or is not known yet.
+
+        Inside the work of an edit that is what the document says and will say then; otherwise it is
+        as of the last call.
+        """
+        return self.engine.settings
+
+    async def read_settings(self) -> RepositorySettings | None:
+        """What the document says about its queue now; None if it has several queues."""
+
+        def work(_machine: StoreMachine, _now: float) -> RepositorySettings | None:
+            return self.engine.settings
+
+        found: RepositorySettings | None = _checked(await self._batcher.submit(work))
+        return found
+
+    def change_settings(self, **changes: Any) -> None:
+        """Inside the work of an edit: change settings, together with the edit or not at all.
+
+        Another name counts for the calls after the edit.
+
+        Args:
+            changes: The fields of `RepositorySettings`, as far as they change.
+
+        Raises:
+            RuntimeError: Called outside of the work of an edit.
+            ValueError: No queue can have such settings.
+            StoreError: The document has several queues.
+        """
+        self.engine.change_settings(**changes)
 
     # The contract
 
@@ -111,6 +169,12 @@ class FileStore(Store):
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
         return await self._batcher.submit_many(requests)
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        return await submit_edit(self._batcher, Edit(queue, work, keys))
 
     async def sweep(self, queue: str) -> float | None:
         """As `StoreContract.sweep`."""
@@ -135,6 +199,15 @@ class FileStore(Store):
         counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
         return counts
 
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+
+        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
+            return [machine.head(queue, now) for queue in queues]
+
+        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
+        return found
+
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `StoreContract.look`."""
 
@@ -154,13 +227,10 @@ class FileStore(Store):
         limit: int = 100,
     ) -> Page:
         """As `StoreContract.browse`."""
-        after = int(cursor or 0)
+        after = check_listing(states, prefix, cursor, limit)
 
         def work(machine: StoreMachine, now: float) -> Page:
-            found = machine.browse(queue, states, prefix, now)
-            items = [item for item in found if item.id > after]
-            page = tuple(items[:limit])
-            return Page(page, str(page[-1].id) if len(items) > limit else None)
+            return page_of(machine.browse(queue, states, prefix, now), after, limit)
 
         listing: Page = _checked(await self._batcher.submit(work))
         return listing
@@ -199,10 +269,7 @@ class FileStore(Store):
         moved: set[str] = set()
 
         def work(machine: StoreMachine, now: float) -> list[Any]:
-            answers = [
-                call(machine, now) if callable(call) else apply_request(machine, call, now)
-                for call in calls
-            ]
+            answers = [_apply_call(call, machine, now) for call in calls]
             moved.update(machine.moved)
             machine.moved.clear()
             return answers
@@ -237,9 +304,7 @@ def _checked(answer: "T | StoreError") -> T:
     return answer
 
 
-def _undo(request: Call, answer: Any) -> Iterator[Call]:
-    """How to take back what nobody waits for: a claim whose caller has gone."""
-    if isinstance(request, Claim) and not isinstance(answer, StoreError):
-        claimed: tuple[Claimed, ...] = answer
-        for item in claimed:
-            yield Release(item.queue, item.key, item.token, undo=True)
+def _apply_call(call: Call, machine: StoreMachine, now: float) -> Any:
+    if isinstance(call, Edit):
+        return machine.edit(call, now)
+    return call(machine, now) if callable(call) else apply_request(machine, call, now)

@@ -6,17 +6,24 @@ tests can make each step fail, record the steps, or end the process at one.
 
 import os
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from leasedkeyq.errors import StoreError
 
+fcntl: Any
 try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = import_module("fcntl")
+except ImportError:  # pragma: no cover - not on POSIX
+    fcntl = None
 
 Stamp = tuple[int, int, int]
 """Inode, time of change in nanoseconds, and size: a file with the same stamp is unchanged."""
+
+
+POLL = 0.01
+"""Seconds between two looks at a lock that somebody else has."""
 
 
 class FileOps:
@@ -72,6 +79,15 @@ def _stamp(stat: os.stat_result) -> Stamp:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
+def file_lock(path: Path) -> "FileLock | PolledLock":
+    """A lock between processes, by the means of the platform.
+
+    Raises:
+        StoreError: It takes filelock, which is not installed.
+    """
+    return PolledLock(path) if fcntl is None else FileLock(path)
+
+
 class FileLock:
     """A lock between processes: blocking, fair, and gone with the process that holds it.
 
@@ -86,8 +102,6 @@ class FileLock:
 
     def acquire(self, *, shared: bool) -> None:
         """Wait for the lock. A shared one is for reading, and many can have it."""
-        if fcntl is None:  # pragma: no cover - Windows
-            raise StoreError("the file store needs POSIX file locks; use SQLite here")
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             file = self._open()
@@ -107,7 +121,7 @@ class FileLock:
 
     def release(self) -> None:
         """Let the next one in."""
-        if self._file is not None and fcntl is not None:
+        if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def __del__(self) -> None:
@@ -127,3 +141,32 @@ class FileLock:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._process = os.getpid()
         return self._file
+
+
+class PolledLock:
+    """A lock between processes for platforms without `flock`: it asks until it gets it.
+
+    So it is neither fair nor quick, and readers wait for each other, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            module = import_module("filelock")
+        except ImportError as error:
+            raise StoreError(
+                "this platform has no flock, and locking files takes filelock: "
+                "pip install 'leasedkeyq[filelock]'"
+            ) from error
+        self._lock: Any = module.FileLock(path, thread_local=False)
+
+    def acquire(self, *, shared: bool) -> None:  # noqa: ARG002 - there is one kind only
+        """Wait for the lock."""
+        self._lock.acquire(poll_interval=POLL)
+
+    def release(self) -> None:
+        """Let the next one in."""
+        self._lock.release()
+
+    def close(self) -> None:
+        """Let go of the file, and of the lock with it."""
+        self._lock.release(force=True)

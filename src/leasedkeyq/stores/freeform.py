@@ -1,43 +1,44 @@
 """YAML that a person wrote, in whatever style: read it once, and keep the comments.
 
 The file store writes YAML of a plain form and reads that without help, see
-`leasedkeyq.stores.layout`. For anything else there is ruamel.yaml, which comes with
+`leasedkeyq.stores.plain_yaml`. For anything else there is ruamel.yaml, which comes with
 ``pip install 'leasedkeyq[yaml]'``. It tells what the document says and on which line each thing
 stands, so that every comment can be kept with what it is about when the document is next written
 in the plain form.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.document import Document, Entry, NonsenseError, Section, encode
+from leasedkeyq.stores.document import Document, Entry, Form, Note, Section, form_of
+from leasedkeyq.stores.fields import NonsenseError, check_list, check_mapping, encode
 
-Note = Callable[[str], None]
 Anchor = tuple[int, int, Note, Any]
 """A line, a column, who takes the comments before it, and the value that starts there."""
 
 
-def parse_freeform(body: str) -> Document:
-    """Read any YAML document of our shape.
+def parse_freeform(body: str, forms: Sequence[Form]) -> Document:
+    """Read any YAML document that is of one of these forms; if of none, of the first.
 
     Raises:
-        NonsenseError: It is not YAML, or not of our shape.
+        NonsenseError: It is not YAML, or not a document.
         StoreError: ruamel.yaml is not installed.
     """
     body = body.replace("\r\n", "\n")
     load = _loader()
     top = load(body)
-    document = Document()
     if top is None:
+        document = forms[0].parse_free({}, _Reader("", load))
         document.tail = body if body.endswith("\n") or not body else f"{body}\n"
         return document
+    check_mapping(top, "the document")
     reader = _Reader(body, load)
-    reader.document(top, document)
+    document = form_of(set(top), forms).parse_free(top, reader)
     reader.keep_comments(document)
     return document
 
@@ -80,54 +81,41 @@ class _Reader:
         self.load = load
         self.anchors: list[Anchor] = []
 
-    def document(self, top: Any, document: Document) -> None:
-        _mapping(top, "the document")
-        for name, value in top.items():
-            if name == "queues":
-                self._anchor(top, name, _lead(document), None)
-                self._queues(value, document)
-            else:
-                self._field(top, name, document.head)
+    def above(self, mapping: Any, name: Any, note: Note) -> None:
+        """As `FreeReader.above`."""
+        self._anchor(mapping, name, note, None)
 
-    def _queues(self, queues: Any, document: Document) -> None:
-        if queues is None:
-            return
-        _mapping(queues, "queues")
-        for name, members in queues.items():
-            queue = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
-            if not isinstance(queue, str):
-                raise NonsenseError(f"the name of a queue must be text: {name!r}")
-            section = document.sections[queue] = Section()
-            self._anchor(queues, name, _lead(section.head), None)
-            if isinstance(members, list) or members is None:
-                self._items(members, section, queue)
-                continue
-            _mapping(members, f"the queue {queue!r}")
-            for field in members:
-                if field == "items":
-                    self._anchor(members, field, _lead(section.head), None)
-                    self._items(members[field], section, queue)
-                else:
-                    self._field(members, field, section.head)
-
-    def _items(self, items: Any, section: Section, queue: str) -> None:
+    def items(
+        self,
+        items: Any,
+        section: Section,
+        what: str,
+        bare: Callable[[object], dict[str, str]] | None = None,
+    ) -> None:
+        """As `FreeReader.items`."""
         if items is None:
             return
-        if not isinstance(items, list):
-            raise NonsenseError(f"the items of queue {queue!r} are not a list")
-        listed: Any = items  # pyright: ignore[reportUnknownVariableType]
-        for number, item in enumerate(listed, 1):
-            _mapping(item, f"item {number} of queue {queue!r}")
+        check_list(items, f"the items of {what}")
+        for number, item in enumerate(items, 1):
             entry = Entry()
             section.entries.append(entry)
-            position = getattr(listed, "lc", None)
+            position = getattr(items, "lc", None)
             if position is not None and position.data and number - 1 in position.data:
                 line, column = position.data[number - 1][:2]
-                self.anchors.append((line, column, _lead(entry), None))
+                self.anchors.append((line, column, entry.add_lead, None))
+            if bare is not None and isinstance(item, str | int | float):
+                entry.fields = bare(plain(item))
+                continue
+            check_mapping(item, f"item {number} of {what}")
             for field in item:
-                self._field(item, field, entry)
+                self.field(item, field, entry)
 
-    def _field(self, mapping: Any, name: Any, entry: Entry) -> None:
+    def plain(self, value: Any) -> Any:
+        """As `FreeReader.plain`."""
+        return plain(value)
+
+    def field(self, mapping: Any, name: Any, entry: Entry) -> None:
+        """As `FreeReader.field`."""
         if not isinstance(name, str):
             raise NonsenseError(f"the name of a field must be text: {name!r}")
         value = plain(mapping[name])
@@ -186,18 +174,6 @@ class _Reader:
                 anchors[after][2](f"{line}\n")
             else:
                 document.tail += f"{line}\n"
-
-
-def _lead(owner: Entry | Document) -> Note:
-    def note(lines: str) -> None:
-        owner.lead += lines
-
-    return note
-
-
-def _mapping(value: Any, what: str) -> None:
-    if not isinstance(value, dict):
-        raise NonsenseError(f"{what} is not a mapping of names to values")
 
 
 def _has_block_text(value: Any) -> bool:

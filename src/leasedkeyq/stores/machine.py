@@ -5,8 +5,7 @@ the conformance kit compares every other engine with it. It is told the time and
 """
 
 from collections.abc import Iterator, Sequence
-
-import msgspec
+from itertools import islice
 
 from leasedkeyq.errors import (
     InvalidLeaseError,
@@ -18,7 +17,6 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
-from leasedkeyq.state import QueueState
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -29,6 +27,7 @@ from leasedkeyq.stores.contract import (
     Claim,
     Claimed,
     Counts,
+    Discard,
     Extend,
     Limits,
     Purge,
@@ -39,32 +38,9 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.editing import Edit, apply_changes
+from leasedkeyq.stores.space import Payload, Space, State
 from leasedkeyq.types import BuriedItem
-
-
-class Payload(msgspec.Struct):
-    """What an item carries: its value, and what is known about it beyond its state."""
-
-    value: bytes
-    id: int
-    put_at: float
-    history: tuple[Attempt, ...] = ()
-
-
-State = QueueState[str, Payload]
-
-
-class Space:
-    """One queue of a store: its state machine, and the results of what is done."""
-
-    __slots__ = ("done", "state")
-
-    def __init__(self, max_buried: int) -> None:
-        self.state: State = QueueState(max_buried=max_buried)
-        self.done: dict[int, StoredItem] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.state.items or self.state.buried or self.done)
 
 
 class StoreMachine:
@@ -93,22 +69,20 @@ class StoreMachine:
         due = None if request.delay is None else now + request.delay
         ids: list[int] = []
         for key, value in request.items:
-            payload = self._payload(state, key, value, request.policy == "buffer", now)
+            payload = self._payload(state, key, value, request, now)
             state.put(key, payload, request.policy, request.priority, due)
             ids.append(payload.id)
         return tuple(ids)
 
-    def _payload(self, state: State, key: str, value: bytes, buffer: bool, now: float) -> Payload:
+    def _payload(self, state: State, key: str, value: bytes, put: Put, now: float) -> Payload:
         """A live item that is updated keeps its id, its age and its history."""
         item = state.items.get(key)
         if item is not None:
-            if item.buffered is not None:
-                old = item.buffered.value
-                return Payload(value, old.id, old.put_at, old.history)
-            if item.lease is None or not buffer:
-                return Payload(value, item.value.id, item.value.put_at, item.value.history)
+            old = item.value if item.buffered is None else item.buffered.value
+            if item.lease is None or item.buffered is not None or put.policy != "buffer":
+                return Payload(value, old.id, old.put_at, old.history, put.kind)
         self.last_id += 1
-        return Payload(value, self.last_id, now)
+        return Payload(value, self.last_id, now, (), put.kind)
 
     def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
         keys = dict.fromkeys(key for key, _ in request.items)
@@ -137,15 +111,17 @@ class StoreMachine:
                 continue
             state = self._at(queue, now).state
             room = min(most, request.limit - len(claimed))
-            for _ in range(room):
+            chosen = _chosen(state, request, room)
+            for number in range(room if chosen is None else len(chosen)):
                 state.fence = self.last_fence
-                if request.key is None:
+                if chosen is None:
                     item = state.claim(expires_at)
                 else:
-                    item = state.claim_key(request.key, expires_at)
+                    item = state.claim_key(chosen[number], expires_at)
                 if item is None:
                     break
                 self.last_fence = state.fence
+                item.since = now
                 claimed.append(_claimed(queue, item))
         return tuple(claimed)
 
@@ -172,37 +148,57 @@ class StoreMachine:
             case Bury():
                 return self._bury(request, state, now)
             case Cancel():
-                return state.remove(request.key) is not None
+                return self._cancel(request, state, now)
             case Requeue():
                 return self._requeue(request, state, now)
             case Purge():
                 return self._purge(request)
+            case Discard():
+                return self._discard(request, state)
 
     def _ack(self, request: Ack, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
         item = state.held(lease)
         payload, priority, attempt = item.value, item.priority, item.attempt
         state.ack(lease)
-        if request.keep > 0:
-            self.spaces[request.queue].done[payload.id] = StoredItem(
-                id=payload.id,
-                queue=request.queue,
-                key=request.key,
-                state="done",
-                value=b"null" if request.result is None else request.result,
-                priority=priority,
-                attempt=attempt,
-                put_at=payload.put_at,
-                due=now + request.keep,
-                history=payload.history,
-            )
+        self._keep(request, payload, priority, attempt, now)
         return None
+
+    def _cancel(self, request: Cancel, state: State, now: float) -> Answer:
+        item = state.remove(request.key)
+        if item is None:
+            return False
+        self._keep(request, item.value, item.priority, item.attempt, now)
+        if item.buffered is not None:
+            self._keep(request, item.buffered.value, item.buffered.priority, 0, now)
+        return True
+
+    def _keep(
+        self, request: Ack | Cancel, payload: Payload, priority: int, attempt: int, now: float
+    ) -> None:
+        """Keep the result of an item that has gone, if that is wanted."""
+        if request.keep <= 0:
+            return
+        result = StoredItem(
+            id=payload.id,
+            queue=request.queue,
+            key=request.key,
+            state="done",
+            value=b"null" if request.result is None else request.result,
+            priority=priority,
+            attempt=attempt,
+            put_at=payload.put_at,
+            due=now + request.keep,
+            history=payload.history,
+            kind=payload.kind,
+        )
+        self.spaces[request.queue].keep(result)
 
     def _release(self, request: Release, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
         item = state.held(lease)
         if request.undo:
-            state.unclaim(item.lease)
+            state.unclaim(item.lease, now + request.delay if request.delay else None)
             return None
         self._remember(item, "released", request.error, now)
         due = now + request.delay if request.delay else None
@@ -229,10 +225,18 @@ class StoreMachine:
                     request.policy,
                     buried.priority,
                     max_items=request.max_items,
+                    kind=buried.value.kind,
                 )
                 answer = self.put(put, now)
                 if isinstance(answer, LeasedKeyQError):
                     return answer
+                del state.buried[number]
+                return True
+        return False
+
+    def _discard(self, request: Discard, state: State) -> bool:
+        for number, buried in state.buried.items():
+            if buried.value.id == request.id:
                 del state.buried[number]
                 return True
         return False
@@ -245,13 +249,41 @@ class StoreMachine:
             count += len(state.buried)
             state.buried.clear()
         if request.part in ("results", "all"):
-            count += len(space.done)
-            space.done.clear()
+            count += space.forget_all()
         if request.part == "all":
             count += len(state.items) + state.buffered
             for key in list(state.items):
                 state.remove(key)
         return count
+
+    def edit(self, edit: Edit, now: float) -> list[Answer]:
+        """Apply an edit.
+
+        Raises:
+            EditStoppedError: It does not happen, and nothing has changed.
+        """
+        queue = edit.queue
+        space = self._at(queue, now)
+        try:
+            found = self._everything(queue, space, edit.keys, reveal=True)
+            changes = edit.changes(sorted(found, key=lambda stored: stored.id))
+            # One change alone is all or nothing by itself.
+            before = space.copy() if len(changes) > 1 else None
+            last_id, dropped = self.last_id, len(self.dropped)
+            try:
+                return apply_changes(changes, lambda change: self._edit(change, now))
+            except BaseException:
+                if before is not None:
+                    self.spaces[queue] = before
+                    self.last_id = last_id
+                    del self.dropped[dropped:]
+                raise
+        finally:
+            if queue in self.spaces:
+                self._tidy(queue)
+
+    def _edit(self, change: Put | Change, now: float) -> Answer:
+        return self.put(change, now) if isinstance(change, Put) else self.settle(change, now)
 
     # Time
 
@@ -260,12 +292,9 @@ class StoreMachine:
         if queue not in self.spaces:
             return None
         space = self._at(queue, now)
-        moments = [item.due for item in space.done.values() if item.due is not None]
-        earliest = space.state.earliest()
-        if earliest is not None:
-            moments.append(earliest)
+        moments = (space.state.earliest(), space.forget(now))
         self._tidy(queue)
-        return min(moments, default=None)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _at(self, queue: str, now: float) -> Space:
         """The queue as it is at `now`."""
@@ -278,9 +307,7 @@ class StoreMachine:
             if lease is not None and item.attempt == lease.attempt and lease.expires_at is not None:
                 self._remember(item, "expired", "", lease.expires_at)
         if space.done:
-            forgotten = [i for i, item in space.done.items() if item.due and item.due <= now]
-            for number in forgotten:
-                del space.done[number]
+            space.forget(now)
         return space
 
     def _remember(self, item: Item[str, Payload], how: LeaseEnd, error: str, when: float) -> None:
@@ -288,7 +315,7 @@ class StoreMachine:
         old = item.value
         most = self.limits.history
         history = (*old.history, attempt)[-most:] if most else ()
-        item.value = Payload(old.value, old.id, old.put_at, history)
+        item.value = Payload(old.value, old.id, old.put_at, history, old.kind)
 
     def _tidy(self, queue: str) -> None:
         if not self.spaces[queue]:
@@ -311,6 +338,13 @@ class StoreMachine:
         )
         self._tidy(queue)
         return counts
+
+    def head(self, queue: str, now: float) -> StoredItem | None:
+        """The item that a claim would lease next, or None."""
+        if queue not in self.spaces:
+            return None
+        item = self._at(queue, now).state.ready.first()
+        return None if item is None else next(_live(queue, item))
 
     def look(self, queue: str, key: str, now: float) -> tuple[StoredItem, ...]:
         """The live items of a key."""
@@ -337,12 +371,26 @@ class StoreMachine:
         ]
         return sorted(found, key=lambda stored: stored.id)
 
-    def _everything(self, queue: str, space: Space) -> Iterator[StoredItem]:
-        for item in space.state.items.values():
-            yield from _live(queue, item)
+    def _everything(
+        self,
+        queue: str,
+        space: Space,
+        keys: Sequence[str] | None = None,
+        *,
+        reveal: bool = False,
+    ) -> Iterator[StoredItem]:
+        """All items, or those of `keys`."""
+        items = space.state.items
+        wanted = None if keys is None else frozenset(keys)
+        for key in items if wanted is None else wanted:
+            if key in items:
+                yield from _live(queue, items[key], reveal=reveal)
         for buried in space.state.buried.values():
-            yield _buried(queue, buried)
-        yield from space.done.values()
+            if wanted is None or buried.key in wanted:
+                yield _buried(queue, buried)
+        for done in space.done.values():
+            if wanted is None or done.key in wanted:
+                yield done
 
     def result(self, queue: str, number: int, now: float) -> StoredItem | None:
         """The kept result of an item, or None."""
@@ -376,14 +424,34 @@ def _claimed(queue: str, item: Item[str, Payload]) -> Claimed:
         item.priority,
         lease.expires_at,
         payload.put_at,
+        payload.kind,
     )
 
 
-def _live(queue: str, item: Item[str, Payload]) -> Iterator[StoredItem]:
+def _chosen(state: State, request: Claim, room: int) -> list[str] | None:
+    """The keys that a claim of one key or of some kinds is to lease; None: simply the next."""
+    kinds = request.kinds
+    if request.key is None and kinds is None:
+        return None
+    if room <= 0 or kinds == ():
+        return []
+    if request.key is not None:
+        item = state.items.get(request.key)
+        found = item is not None and (kinds is None or item.value.kind in kinds)
+        return [request.key] if found else []
+    wanted = frozenset(kinds or ())
+    return list(islice((item.key for item in state.ready if item.value.kind in wanted), room))
+
+
+def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iterator[StoredItem]:
     state: StoredState = "available"
     due: float | None = None
+    leased_at: float | None = None
+    token = ""
     if item.lease is not None:
         state, due = "in_flight", item.lease.expires_at
+        leased_at = getattr(item, "since", None)
+        token = item.lease.token if reveal else ""
     elif item.next is None:
         state, due = "scheduled", item.timer[0]
     payload = item.value
@@ -399,6 +467,9 @@ def _live(queue: str, item: Item[str, Payload]) -> Iterator[StoredItem]:
         place=item.position if state == "available" else 0,
         due=due,
         history=payload.history,
+        kind=payload.kind,
+        leased_at=leased_at,
+        token=token,
     )
     if (beside := item.buffered) is not None:
         yield StoredItem(
@@ -410,6 +481,7 @@ def _live(queue: str, item: Item[str, Payload]) -> Iterator[StoredItem]:
             priority=beside.priority,
             put_at=beside.value.put_at,
             due=beside.not_before,
+            kind=beside.value.kind,
         )
 
 
@@ -426,4 +498,5 @@ def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:
         put_at=payload.put_at,
         error=buried.error,
         history=payload.history,
+        kind=payload.kind,
     )

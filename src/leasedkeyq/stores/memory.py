@@ -13,12 +13,15 @@ from leasedkeyq.stores.contract import (
     Claim,
     Claimed,
     Counts,
+    EditWork,
     Limits,
     Page,
     Put,
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.editing import Edit, EditStoppedError
+from leasedkeyq.stores.listing import check_listing, page_of
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -70,10 +73,29 @@ class MemoryStore(Store):
         now = self._now()
         answers = [self._machine.settle(request, now) for request in requests]
         self._wake(request.queue for request in requests)
+        self._report_dropped()
+        return answers
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`; `work` is called in the event loop."""
+        now = self._now()
+        try:
+            answers = self._machine.edit(Edit(queue, work, keys), now)
+        except EditStoppedError as stopped:
+            self._wake()
+            error = stopped.error
+        else:
+            self._wake([queue])
+            self._report_dropped()
+            return answers
+        raise error
+
+    def _report_dropped(self) -> None:
         for item in self._machine.dropped:
             logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
         self._machine.dropped.clear()
-        return answers
 
     async def sweep(self, queue: str) -> float | None:
         """As `StoreContract.sweep`."""
@@ -94,6 +116,13 @@ class MemoryStore(Store):
         self._wake()
         return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
 
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        now = self._now()
+        found = [self._machine.head(queue, now) for queue in queues]
+        self._wake()
+        return found
+
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `StoreContract.look`."""
         now = self._now()
@@ -111,12 +140,10 @@ class MemoryStore(Store):
         limit: int = 100,
     ) -> Page:
         """As `StoreContract.browse`."""
-        after = int(cursor or 0)
+        after = check_listing(states, prefix, cursor, limit)
         found = self._machine.browse(queue, states, prefix, self._now())
         self._wake()
-        items = [item for item in found if item.id > after]
-        page = tuple(items[:limit])
-        return Page(page, str(page[-1].id) if len(items) > limit else None)
+        return page_of(found, after, limit)
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         """As `StoreContract.results`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,11 @@ class Waiter:
         self.lease_time = lease_time
         self.many = many
         self.impatient = False
+
+    def joins(self, other: "Waiter") -> bool:
+        """Whether one claim can serve both."""
+        alike = self.key is None is other.key and self.lease_time == other.lease_time
+        return alike and self.many == 1 == other.many
 
 
 class ClaimPump:
@@ -48,7 +53,7 @@ class ClaimPump:
 
     async def claim(
         self, key: str | None, timeout: float | None, lease_time: float | None, many: int = 1
-    ) -> list[Claimed]:
+    ) -> Sequence[Claimed]:
         """Wait for an item, of `key` or any; with `many`, take up to so many when they are there.
 
         If this is cancelled or times out, the store is as if it had not been called.
@@ -60,7 +65,7 @@ class ClaimPump:
         self._start()
         alarm = loop.call_later(timeout, self._give_up, waiter, timeout) if timeout else None
         try:
-            claimed: list[Claimed] = await waiter.turn
+            claimed: Sequence[Claimed] = await waiter.turn
         except asyncio.CancelledError:
             turn = waiter.turn
             if turn.done() and not turn.cancelled() and turn.exception() is None:
@@ -146,51 +151,53 @@ class ClaimPump:
 
     async def _serve(self) -> bool:
         """One claim for all who wait; returns whether it is worth asking again at once."""
-        asked: list[tuple[Claim, list[Waiter]]] = []
-        for waiter in self._line:
-            if waiter.turn.done():
-                continue
-            if asked and self._joins(waiter, *asked[-1]):
-                together = [*asked[-1][1], waiter]
-                limit = len(together)
-                asked[-1] = (self._claim_for(waiter, limit), together)
-            else:
-                asked.append((self._claim_for(waiter, waiter.many), [waiter]))
-        if not asked:
+        groups = self._groups()
+        if not groups:
             return False
-        # Whoever waits for one key goes before those who take any.
-        asked.sort(key=lambda pair: pair[0].key is None)
-        answers = await self._store.claim([claim for claim, _ in asked])
+        answers = await self._store.claim([self._claim_for(waiters) for waiters in groups])
         left: list[Claimed] = []
-        for (_, waiters), claimed in zip(asked, answers, strict=True):
-            left += self._hand_out(waiters, list(claimed))
+        for waiters, claimed in zip(groups, answers, strict=True):
+            left += self._hand_out(waiters, claimed)
         if left:
             await self._give_back(left)
             return True
         return any(answers)
 
-    def _claim_for(self, waiter: Waiter, limit: int) -> Claim:
-        return Claim(((self._queue, limit),), limit, waiter.key, waiter.lease_time)
+    def _groups(self) -> list[list[Waiter]]:
+        """Those who wait, in line, together with those whom the same claim can serve."""
+        groups: list[list[Waiter]] = []
+        for waiter in self._line:
+            if waiter.turn.done():
+                continue
+            if groups and waiter.joins(groups[-1][-1]):
+                groups[-1].append(waiter)
+            else:
+                groups.append([waiter])
+        # Whoever waits for one key goes before those who take any.
+        groups.sort(key=lambda waiters: waiters[0].key is None)
+        return groups
 
-    def _joins(self, waiter: Waiter, claim: Claim, others: list[Waiter]) -> bool:
-        """Whether one claim can serve this consumer together with those before it."""
-        alike = claim.key is None is waiter.key and claim.lease_time == waiter.lease_time
-        return alike and waiter.many == 1 == others[-1].many
+    def _claim_for(self, waiters: list[Waiter]) -> Claim:
+        first = waiters[0]
+        limit = first.many if len(waiters) == 1 else len(waiters)
+        return Claim(((self._queue, limit),), limit, first.key, first.lease_time)
 
-    def _hand_out(self, waiters: list[Waiter], claimed: list[Claimed]) -> list[Claimed]:
+    def _hand_out(self, waiters: list[Waiter], claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Give what was claimed to those who are still there; return what is left over."""
+        start = 0
         for waiter in waiters:
             if waiter.turn.done():
                 continue
-            if claimed:
-                share, claimed = claimed[: waiter.many], claimed[waiter.many :]
+            if start < len(claimed):
+                end = start + waiter.many
                 self._line.pop(waiter, None)
-                waiter.turn.set_result(share)
+                waiter.turn.set_result(claimed[start:end])
+                start = end
             elif waiter.impatient:
                 waiter.turn.set_exception(too_late(waiter.key, 0))
-        return claimed
+        return claimed[start:]
 
-    def _give_back(self, claimed: list[Claimed]) -> Task[None]:
+    def _give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
         """Undo claims whose consumers have gone."""
         undo = [Release(c.queue, c.key, c.token, undo=True) for c in claimed]
         task = asyncio.get_running_loop().create_task(self._undo(undo))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
@@ -20,7 +20,7 @@ from leasedkeyq.errors import (
     lease_refusal,
 )
 from leasedkeyq.lease import Lease, LeasedItem
-from leasedkeyq.stores.codec import Codec, check_name
+from leasedkeyq.stores.codec import Codec, advice, check_name
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -67,7 +67,7 @@ class StoreQueue(Generic[V]):
         default_lease_timeout: Duration | None = None,
         maxsize: int = 0,
     ) -> None:
-        self.name = check_name("the name of a queue", name, store.limits)
+        self.name: str = check_name("the name of a queue", name, store.limits)
         self._store = store
         self._codec: Codec[V] = Codec(value_type, store.limits)
         self._lease_time = checks.lease_time("default_lease_timeout", default_lease_timeout)
@@ -142,7 +142,7 @@ class StoreQueue(Generic[V]):
     ) -> None:
         """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it."""
         self._check_open("put")
-        seconds = checks.put_options(if_in_flight, priority, delay)
+        seconds = _put_options(if_in_flight, priority, delay)
         check_name("key", key, self._store.limits)
         items = ((key, self._codec.encode(key, value)),)
         await self._put(Put(self.name, items, if_in_flight, priority, seconds, self._maxsize))
@@ -157,14 +157,17 @@ class StoreQueue(Generic[V]):
     ) -> None:
         """As `LeasedKeyQueue.put_many`: all of them or none."""
         self._check_open("put_many")
-        seconds = checks.put_options(if_in_flight, priority, delay)
+        seconds = _put_options(if_in_flight, priority, delay)
         encoded: list[tuple[str, bytes]] = []
         for key, value in checks.key_values("items", items).items():
             check_name("key", key, self._store.limits)
             encoded.append((key, self._codec.encode(key, value)))
         most = self._store.limits.batch_size
         if len(encoded) > most:
-            message = f"{len(encoded)} items in one put_many; the limit batch_size is {most}"
+            message = (
+                f"{len(encoded)} items in one put_many on queue {self.name!r}; the limit "
+                f"batch_size is {most}: {advice('batch_size')}"
+            )
             raise LimitExceededError(message, limit="batch_size", most=most)
         if self._maxsize and len(encoded) > self._maxsize:
             message = f"{len(encoded)} keys do not fit into the queue: maxsize is {self._maxsize}"
@@ -205,8 +208,9 @@ class StoreQueue(Generic[V]):
     async def get_many(
         self, n: int, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
     ) -> list[tuple[str, V, Lease[str]]]:
-        """As `LeasedKeyQueue.get_many`."""
-        return await self._get("get_many", None, checks.whole("n", n, 1), timeout, lease_timeout)
+        """As `LeasedKeyQueue.get_many`, and never more than the limit `batch_size` of the store."""
+        many = min(checks.whole("n", n, 1), self._store.limits.batch_size)
+        return await self._get("get_many", None, many, timeout, lease_timeout)
 
     async def take(
         self, key: str, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
@@ -238,7 +242,7 @@ class StoreQueue(Generic[V]):
             if deadline is not None:
                 wait = max(deadline - loop.time(), 0.0)
 
-    async def _accept(self, claimed: list[Claimed]) -> list[tuple[str, V, Lease[str]]]:
+    async def _accept(self, claimed: Sequence[Claimed]) -> list[tuple[str, V, Lease[str]]]:
         """Decode what was claimed; bury what cannot be."""
         batch: list[tuple[str, V, Lease[str]]] = []
         bad: list[Change] = []
@@ -322,8 +326,13 @@ class StoreQueue(Generic[V]):
         lease._expires_at = answer
 
     async def bury(self, lease: Lease[str], error: str = "") -> BuriedItem[str, V]:
-        """As `LeasedKeyQueue.bury`."""
-        answer = await self._settle("bury", lease, Bury(self.name, *_names(lease), error), "buried")
+        """As `LeasedKeyQueue.bury`.
+
+        What cannot be stored in `error`, NUL characters and lone surrogates, is replaced.
+        """
+        checks.error_text(error)
+        change = Bury(self.name, *_names(lease), checks.storable(error))
+        answer = await self._settle("bury", lease, change, "buried")
         for item in await self.buried():
             if item.id == answer:
                 return item
@@ -487,6 +496,17 @@ class StoreQueue(Generic[V]):
 
 
 SETTLED = ("acknowledged", "released", "buried")
+LARGEST_PRIORITY = 2**63 - 1
+
+
+def _put_options(
+    policy: InFlightPolicy, priority: int | None, delay: Duration | None
+) -> float | None:
+    """The options of a put; returns the delay in seconds. Stores have numbers of 64 bits."""
+    seconds = checks.put_options(policy, priority, delay)
+    if priority is not None and abs(priority) > LARGEST_PRIORITY:
+        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {priority}")
+    return seconds
 
 
 def _order(item: StoredItem) -> tuple[int, float, float, int]:
@@ -500,6 +520,8 @@ def _order(item: StoredItem) -> tuple[int, float, float, int]:
 
 def _names(lease: Lease[str]) -> tuple[str, str]:
     checks.is_lease(lease)
+    if not checks.is_text(lease.key) or not checks.is_text(lease.token):
+        raise lease_refusal(lease.key, None)
     return lease.key, lease.token
 
 

@@ -6,13 +6,14 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.stores.batching import Batcher
+from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -20,16 +21,19 @@ from leasedkeyq.stores.contract import (
     Claim,
     Claimed,
     Counts,
+    EditWork,
     Limits,
     Page,
     Put,
-    Release,
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.sqlite_engine import MAY_ONLY_READ, AnyRequest, Transaction
+from leasedkeyq.stores.editing import Edit
+from leasedkeyq.stores.listing import check_listing
+from leasedkeyq.stores.sqlite_batch import Batch
+from leasedkeyq.stores.sqlite_engine import MAY_ONLY_READ, AnyRequest
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
-from leasedkeyq.stores.sqlite_reads import Browse, Count, Look, Results, Sweep
+from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Results, Sweep
 from leasedkeyq.stores.sqlite_schema import (
     OLDEST_SQLITE,
     SOUND_SQLITE,
@@ -98,7 +102,7 @@ class SqliteStore(Store):
         )
         self.warnings = _warnings()
         self._durability: SqliteDurability = durability
-        self._busy_timeout = busy_timeout
+        self._busy_timeout = checks.number("busy_timeout", busy_timeout, least=0)
         self._clock = clock or time.time
         self._latest = float("-inf")
         self._own_commits = 0
@@ -108,7 +112,7 @@ class SqliteStore(Store):
         self._file = identity(self.path)
         name = f"SQLite store {self.path}"
         self._batcher: Batcher[AnyRequest, Any] = Batcher(
-            self._apply, name=name, undo=_undo, at_end=self._disconnect
+            self._apply, name=name, undo=give_back, at_end=self._disconnect
         )
         self._watchers = Watchers()
         self._watch = CommitWatch(
@@ -138,6 +142,12 @@ class SqliteStore(Store):
         """As `StoreContract.settle`."""
         return await self._batcher.submit_many(requests)
 
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        return await submit_edit(self._batcher, Edit(queue, work, keys))
+
     async def sweep(self, queue: str) -> float | None:
         """As `StoreContract.sweep`."""
         seconds: float | None = await self._read(Sweep(queue))
@@ -158,6 +168,11 @@ class SqliteStore(Store):
         )
         return counts
 
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        found: list[StoredItem | None] = await self._read(Heads(tuple(queues)))
+        return found
+
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `StoreContract.look`."""
         found: list[tuple[StoredItem, ...]] = await self._read(Look(queue, tuple(keys)))
@@ -173,7 +188,7 @@ class SqliteStore(Store):
         limit: int = 100,
     ) -> Page:
         """As `StoreContract.browse`."""
-        after = int(cursor or 0)
+        after = check_listing(states, prefix, cursor, limit)
         page: Page = await self._read(Browse(queue, tuple(states), prefix, after, limit))
         return page
 
@@ -231,14 +246,22 @@ class SqliteStore(Store):
     def _transact_in_turn(self, requests: list[AnyRequest], *, writable: bool) -> list[Any]:
         """Try until other processes let us, in short steps.
 
-        SQLite's own steps grow to 100 ms, and whoever has waited long waits longest.
+        SQLite's own steps grow to 100 ms, and whoever has waited long waits longest. A connection
+        that was made while the file could not be written is replaced by a new one.
         """
         deadline: float | None = None
+        renewed = False
         while True:
             try:
                 return self._transact_once(requests, writable=writable)
             except sqlite3.OperationalError as error:
-                if primary_code(error) != sqlite3.SQLITE_BUSY:
+                if _cannot_repeat(requests):
+                    raise
+                code = primary_code(error)
+                if code == sqlite3.SQLITE_READONLY and not renewed:
+                    renewed = True
+                    continue
+                if code != sqlite3.SQLITE_BUSY:
                     raise
                 now = time.monotonic()
                 deadline = deadline or now + self._busy_timeout
@@ -252,7 +275,7 @@ class SqliteStore(Store):
         try:
             connection.execute("BEGIN IMMEDIATE" if writable else "BEGIN")
             now = self._now()
-            transaction = Transaction(connection, self.limits, now, writable=writable)
+            transaction = Batch(connection, self.limits, now, writable=writable)
             answers = transaction.apply_all(requests)
             changed = transaction.finish()
             self._own_commits += transaction.changed
@@ -263,6 +286,7 @@ class SqliteStore(Store):
             raise
         if transaction.changed:
             self._check_file()
+            self._watch.ring()
         self._seen_commits = transaction.commits + transaction.changed - self._own_commits
         self._watchers.wake(changed)
         for queue, key in transaction.dropped:
@@ -334,11 +358,9 @@ class SqliteStore(Store):
             connection.close()
 
 
-def _undo(request: AnyRequest, answer: Any) -> Iterator[AnyRequest]:
-    """How to take back what nobody waits for: a claim whose caller has gone."""
-    if isinstance(request, Claim) and isinstance(answer, tuple):
-        for item in cast("tuple[Claimed, ...]", answer):
-            yield Release(item.queue, item.key, item.token, undo=True)
+def _cannot_repeat(requests: list[AnyRequest]) -> bool:
+    """The work of an edit is called once, whatever happens to the transaction afterwards."""
+    return any(isinstance(request, Edit) and request.called for request in requests)
 
 
 def _check_sqlite() -> None:

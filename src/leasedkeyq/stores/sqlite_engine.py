@@ -5,16 +5,18 @@ before anything is written.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.stores.contract import (
     Ack,
+    Answer,
     Bury,
     Cancel,
     Claim,
     Claimed,
+    Discard,
     Extend,
     Purge,
     Put,
@@ -23,46 +25,69 @@ from leasedkeyq.stores.contract import (
     Request,
     Requeue,
 )
+from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
-from leasedkeyq.stores.sqlite_reads import Browse, Count, Look, Read, Reads, Results, Sweep
+from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Reads, Results, Sweep
 from leasedkeyq.stores.sqlite_rows import Live, Space
 from leasedkeyq.stores.sqlite_schema import AVAILABLE, IN_FLIGHT, SCHEDULED
 
 TOKEN_BYTES: Final = 16
 
+Row: TypeAlias = tuple[int, str, int, int, float, str, bytes]
+"""What a claim reads of an item."""
+KIND: Final = 5
+
 NEXT_READY: Final = """
-    SELECT id, key, attempt, priority, put_at, value FROM items
+    SELECT id, key, attempt, priority, put_at, kind, value FROM items
     WHERE queue = ? AND state = 0 ORDER BY priority DESC, place LIMIT ?
 """
+NEXT_OF_KINDS: Final = """
+    SELECT id, key, attempt, priority, put_at, kind, value FROM items INDEXED BY items_ready
+    WHERE queue = ? AND state = 0 AND kind IN ({}) ORDER BY priority DESC, place LIMIT ?
+"""
 READY_KEY: Final = """
-    SELECT id, key, attempt, priority, put_at, value FROM items
+    SELECT id, key, attempt, priority, put_at, kind, value FROM items
     WHERE queue = ? AND key = ? AND state = 0
 """
-LEASE: Final = "UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ? WHERE id = ?"
-INSERT: Final = """
-    INSERT INTO items (id, queue, key, state, priority, place, attempt, put_at, due, turn, value)
-    VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?) ON CONFLICT (queue, key) DO NOTHING
+LEASE: Final = """
+    UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ?, leased_at = ?
+    WHERE id = ?
 """
+INSERT_INTO: Final = """
+    INSERT INTO items
+    (id, queue, key, state, priority, place, attempt, put_at, due, turn, kind, value) VALUES
+"""
+NEW: Final = "(?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)"
+INSERT: Final = f"{INSERT_INTO} {NEW} ON CONFLICT (queue, key) DO NOTHING"
 DELETE_HELD: Final = """
     DELETE FROM items WHERE queue = ? AND key = ? AND token = ? AND next_id IS NULL
 """
+UPDATE_HELD: Final = """
+    UPDATE items SET value = ?, kind = ?, priority = ?, place = ?, not_before = ? WHERE id = ?
+"""
 BUFFER: Final = """
     UPDATE items SET next_id = ?, next_priority = ?, next_not_before = ?, next_put_at = ?,
-    next_value = ? WHERE id = ?
+    next_kind = ?, next_value = ? WHERE id = ?
 """
 KEEP_BURIED: Final = """
     INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, error,
-    history, value)
-    SELECT id, ?, queue, key, priority, attempt, put_at, ?, ?, ?, value FROM items WHERE id = ?
+    history, kind, value)
+    SELECT id, ?, queue, key, priority, attempt, put_at, ?, ?, ?, kind, value FROM items
+    WHERE id = ?
 """
 KEEP_RESULT: Final = """
-    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, value)
-    SELECT id, queue, key, priority, attempt, put_at, ?, history, ? FROM items WHERE id = ?
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, kind, value)
+    SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items WHERE id = ?
+"""
+KEEP_RESULT_BESIDE: Final = """
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, kind, value)
+    SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, next_kind, ? FROM items
+    WHERE id = ?
 """
 
-AnyRequest: TypeAlias = Request | Read
-MAY_ONLY_READ: Final = (Claim, Sweep, Count, Look, Browse, Results)
+AnyRequest: TypeAlias = Request | Read | Edit
+MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Browse, Results)
 """Requests that often have nothing to write."""
 VERBS: Final[dict[type[AnyRequest], str]] = {
     Put: "put",
@@ -74,8 +99,11 @@ VERBS: Final[dict[type[AnyRequest], str]] = {
     Cancel: "cancel",
     Requeue: "requeue",
     Purge: "purge",
+    Discard: "discard",
+    Edit: "edit",
     Sweep: "sweep",
     Count: "count",
+    Heads: "heads",
     Look: "look",
     Browse: "browse",
     Results: "results",
@@ -84,28 +112,6 @@ VERBS: Final[dict[type[AnyRequest], str]] = {
 
 class Transaction(Reads):
     """Applies requests as of `now`."""
-
-    def apply_all(self, requests: Sequence[AnyRequest]) -> list[Any]:
-        """Apply requests in order and return their answers."""
-        answers: list[Any] = []
-        index = 0
-        while index < len(requests):
-            request = requests[index]
-            if isinstance(request, Claim) and (same := _run_of(requests, index)) > 1:
-                answers += self._claim_together(request, same)
-                index += same
-            else:
-                answers.append(self.apply(request))
-                index += 1
-        return answers
-
-    def _claim_together(self, request: Claim, times: int) -> list[tuple[Claimed, ...]]:
-        """Apply one claim so many times: read and write all at once, and share it out in order."""
-        ((queue, most),) = request.queues
-        each = max(min(most, request.limit), 0)
-        many = each * times
-        claimed = self.claim(Claim(((queue, many),), many, None, request.lease_time))
-        return [claimed[each * turn : each * (turn + 1)] for turn in range(times)]
 
     def apply(self, request: AnyRequest) -> Any:
         """Apply one request and return its answer, or the error that refuses it."""
@@ -120,20 +126,23 @@ class Transaction(Reads):
         refusal = self._refuse_put(space, request)
         if refusal is not None:
             return refusal
-        now = self._now
-        due = None if request.delay is None else now + request.delay
-        ids: list[int] = []
-        for key, value in request.items:
-            number = self._put_new(space, key, value, request.priority or 0, due)
-            if not number:
-                live = cast("Live", self._live(space, key))
-                if live.state == IN_FLIGHT:
-                    number = self._put_beside(space, live, value, request, due)
-                else:
-                    number = self._put_again(space, live, value, request.priority, due)
-            ids.append(number)
+        due = None if request.delay is None else self._now + request.delay
         space.changed = True
-        return tuple(ids)
+        return tuple(
+            [self._put_one(space, key, value, request, due) for key, value in request.items]
+        )
+
+    def _put_one(
+        self, space: Space, key: str, value: bytes, request: Put, due: float | None
+    ) -> int:
+        """Put one item and return its id."""
+        number = self._put_new(space, key, value, request, due)
+        if number:
+            return number
+        live = cast("Live", self._live(space, key))
+        if live.state == IN_FLIGHT:
+            return self._put_beside(space, live, value, request, due)
+        return self._put_again(space, live, value, request, due)
 
     def _refuse_put(self, space: Space, request: Put) -> LeasedKeyQError | None:
         reject = request.policy == "reject" and space.in_flight
@@ -157,20 +166,22 @@ class Transaction(Reads):
         return None
 
     def _put_new(
-        self, space: Space, key: str, value: bytes, priority: int, due: float | None
+        self, space: Space, key: str, value: bytes, request: Put, due: float | None
     ) -> int:
         """Put on an absent key and return the id of the item; 0 if the key is live."""
         number, now = self.last_id + 1, self._now
         queue = space.id or self._stored(space)
+        priority, kind = request.priority or 0, request.kind
         if due is None or due <= now:
-            row = (number, queue, key, AVAILABLE, priority, self.back + 1, now, None, 0, value)
+            place = self.back + 1
+            row = (number, queue, key, AVAILABLE, priority, place, now, None, 0, kind, value)
             if not self._execute(INSERT, row).rowcount:
                 return 0
             self.back += 1
             space.available += 1
         else:
             turn = self.schedules + 1
-            later = (number, queue, key, SCHEDULED, priority, 0, now, due, turn, value)
+            later = (number, queue, key, SCHEDULED, priority, 0, now, due, turn, kind, value)
             if not self._execute(INSERT, later).rowcount:
                 return 0
             self.schedules = turn
@@ -180,9 +191,10 @@ class Transaction(Reads):
         return number
 
     def _put_again(
-        self, space: Space, live: Live, value: bytes, priority: int | None, due: float | None
+        self, space: Space, live: Live, value: bytes, request: Put, due: float | None
     ) -> int:
         """Put on a live item that is not in flight."""
+        priority = request.priority
         moved = False
         if priority is not None and priority != live.priority:
             live.priority = priority
@@ -196,7 +208,8 @@ class Transaction(Reads):
             moved = True
         if moved:
             self._write(space, live)
-        self._execute("UPDATE items SET value = ? WHERE id = ?", (value, live.id))
+        sql = "UPDATE items SET kind = ?, value = ? WHERE id = ?"
+        self._execute(sql, (request.kind, value, live.id))
         return live.id
 
     def _put_beside(
@@ -211,8 +224,8 @@ class Transaction(Reads):
                 self.back += 1
                 live.place = self.back
             live.not_before = live.not_before if due is None else until
-            sql = "UPDATE items SET value = ?, priority = ?, place = ?, not_before = ? WHERE id = ?"
-            self._execute(sql, (value, live.priority, live.place, live.not_before, live.id))
+            row = (value, request.kind, live.priority, live.place, live.not_before, live.id)
+            self._execute(UPDATE_HELD, row)
             return live.id
         if live.next_id is None:
             self.last_id += 1
@@ -235,6 +248,7 @@ class Transaction(Reads):
                 live.next_priority,
                 live.next_not_before,
                 live.next_put_at,
+                request.kind,
                 value,
                 live.id,
             ),
@@ -253,20 +267,32 @@ class Transaction(Reads):
             room = min(most, request.limit - len(claimed))
             if room <= 0 or not space.available:
                 continue
-            if not self._writable:
-                raise WriteNeededError
-            if request.key is None:
-                rows = self._execute(NEXT_READY, (space.id, room)).fetchall()
-            else:
-                rows = self._execute(READY_KEY, (space.id, request.key)).fetchall()
+            rows = self._ready(space, request, room)
             if rows:
+                if not self._writable:
+                    raise WriteNeededError
                 self._lease(space, rows, expires_at, claimed)
         return tuple(claimed)
+
+    def _ready(self, space: Space, request: Claim, room: int) -> list[Row]:
+        """What a claim may lease, in order."""
+        kinds = request.kinds
+        if request.key is not None:
+            rows: list[Row] = self._execute(READY_KEY, (space.id, request.key)).fetchall()
+            return [row for row in rows if kinds is None or row[KIND] in kinds]
+        if kinds is not None:
+            if not kinds:
+                return []
+            sql = NEXT_OF_KINDS.format(", ".join("?" * len(kinds)))
+            return self._execute(sql, (space.id, *kinds, room)).fetchall()
+        if not self._writable:
+            raise WriteNeededError  # There is something, so do not look twice.
+        return self._execute(NEXT_READY, (space.id, room)).fetchall()
 
     def _lease(
         self,
         space: Space,
-        rows: list[tuple[int, str, int, int, float, bytes]],
+        rows: list[Row],
         expires_at: float | None,
         claimed: list[Claimed],
     ) -> None:
@@ -274,11 +300,12 @@ class Transaction(Reads):
         size = 2 * TOKEN_BYTES
         fence = self.last_fence
         queue = space.name
-        updates: list[tuple[str, int, float | None, int, int]] = []
-        for index, (number, key, attempt, priority, put_at, value) in enumerate(rows):
+        now = self._now
+        updates: list[tuple[str, int, float | None, int, float, int]] = []
+        for index, (number, key, attempt, priority, put_at, kind, value) in enumerate(rows):
             fence += 1
             token = random[index * size : (index + 1) * size]
-            updates.append((token, attempt + 1, expires_at, -fence, number))
+            updates.append((token, attempt + 1, expires_at, -fence, now, number))
             claimed.append(
                 Claimed(
                     queue,
@@ -291,6 +318,7 @@ class Transaction(Reads):
                     priority,
                     expires_at,
                     put_at,
+                    kind,
                 )
             )
         if len(updates) == 1:
@@ -319,15 +347,19 @@ class Transaction(Reads):
         live = self._held(space, request.key, request.token)
         if live is None:
             return Refusal(request.key)
-        if request.keep > 0:
-            due = self._now + request.keep
-            value = b"null" if request.result is None else request.result
-            self._execute(KEEP_RESULT, (due, value, live.id))
-            space.done += 1
-            space.expect(due)
+        self._keep(space, live, request, KEEP_RESULT)
         self._end(space, live)
         self._follow(space, live)
         return None
+
+    def _keep(self, space: Space, live: Live, request: Ack | Cancel, sql: str) -> None:
+        """Keep the result of an item that goes, if that is wanted."""
+        if request.keep > 0:
+            due = self._now + request.keep
+            value = b"null" if request.result is None else request.result
+            self._execute(sql, (due, value, live.id))
+            space.done += 1
+            self.forgettable += 1
 
     def _follow(self, space: Space, live: Live) -> None:
         """A buffered value follows an item that has gone."""
@@ -344,17 +376,20 @@ class Transaction(Reads):
         if live is None:
             return Refusal(request.key)
         self._end(space, live)
+        due = self._now + request.delay if request.delay else None
         if request.undo:
-            self._restore(space, live)
+            self._restore(space, live, due)
         else:
             self._remember(live, "released", request.error, self._now)
-            due = self._now + request.delay if request.delay else None
             self._return(space, live, due, request.front, self._now)
         self._write(space, live)
         return None
 
-    def _restore(self, space: Space, live: Live) -> None:
-        """Undo a claim: the item is where it was, and a buffered value updates it there."""
+    def _restore(self, space: Space, live: Live, due: float | None) -> None:
+        """Undo a claim: the item is where it was, and a buffered value updates it there.
+
+        With `due`, it is scheduled for then, or for a later time of its own.
+        """
         live.attempt -= 1
         live.state = AVAILABLE
         space.available += 1
@@ -364,6 +399,8 @@ class Transaction(Reads):
             self._replace(space, live)
             not_before = live.next_not_before
             live.priority = live.next_priority
+        if due is not None and (not_before is None or due > not_before):
+            not_before = due
         if not_before is not None and not_before > self._now:
             self._leave(space, live)
             self._place(space, live, not_before, self._now)
@@ -411,9 +448,12 @@ class Transaction(Reads):
         live = self._live(space, request.key)
         if live is None:
             return False
+        self._keep(space, live, request, KEEP_RESULT)
         if live.state == IN_FLIGHT:
             space.in_flight -= 1
-            space.buffered -= live.next_id is not None
+            if live.next_id is not None:
+                self._keep(space, live, request, KEEP_RESULT_BESIDE)
+                space.buffered -= 1
         else:
             self._leave(space, live)
         self._delete(space, live)
@@ -422,19 +462,30 @@ class Transaction(Reads):
     def requeue(self, request: Requeue) -> bool | LeasedKeyQError:
         """Put a buried item back."""
         space = self._space(request.queue)
-        sql = "SELECT key, priority, value FROM buried WHERE id = ? AND queue = ?"
+        sql = "SELECT key, priority, kind, value FROM buried WHERE id = ? AND queue = ?"
         row = self._execute(sql, (request.id, space.id)).fetchone()
         if row is None:
             return False
-        key, priority, value = row
+        key, priority, kind, value = row
         items = ((key, value),)
-        answer = self.put(
-            Put(request.queue, items, request.policy, priority, max_items=request.max_items)
+        put = Put(
+            request.queue, items, request.policy, priority, max_items=request.max_items, kind=kind
         )
+        answer = self.put(put)
         if isinstance(answer, LeasedKeyQError):
             return answer
         self._execute("DELETE FROM buried WHERE id = ?", (request.id,))
         space.buried -= 1
+        return True
+
+    def discard(self, request: Discard) -> bool:
+        """Forget a buried item."""
+        space = self._space(request.queue)
+        sql = "DELETE FROM buried WHERE id = ? AND queue = ?"
+        if not self._execute(sql, (request.id, space.id)).rowcount:
+            return False
+        space.buried -= 1
+        space.changed = True
         return True
 
     def purge(self, request: Purge) -> int:
@@ -446,8 +497,9 @@ class Transaction(Reads):
             self._execute("DELETE FROM buried WHERE queue = ?", (space.id,))
             space.buried = 0
         if request.part in ("results", "all"):
-            count += space.done
+            count += self._results(space)
             self._execute("DELETE FROM done WHERE queue = ?", (space.id,))
+            space.forgot = space.forgot or space.done > 0
             space.done = 0
         if request.part == "all":
             count += space.waiting + space.in_flight
@@ -456,15 +508,6 @@ class Transaction(Reads):
         space.changed = space.changed or count > 0
         return count
 
-
-def _run_of(requests: Sequence[AnyRequest], start: int) -> int:
-    """How many equal claims follow each other that may be applied together."""
-    first = requests[start]
-    assert isinstance(first, Claim)
-    ends_at_once = first.lease_time is not None and first.lease_time <= 0
-    if len(first.queues) != 1 or first.key is not None or ends_at_once:
-        return 1
-    end = start + 1
-    while end < len(requests) and requests[end] == first:
-        end += 1
-    return end - start
+    def edit(self, edit: Edit) -> list[Answer]:
+        """Apply an edit. What stops it leaves it half done, and has to end the transaction."""
+        return apply_changes(edit.changes(self.editable(edit.queue, edit.keys)), self.apply)

@@ -14,6 +14,8 @@ from leasedkeyq.stores.sqlite_rows import SIZES, Live, Space
 from leasedkeyq.stores.sqlite_schema import AVAILABLE, SCHEDULED
 
 EXPIRY_CHUNK: Final = 200
+FORGET_CHUNK: Final = 500
+"""So many old results are deleted in one transaction, and as many more as are kept in it."""
 
 _FIELDS: Final = """
     id, key, state, priority, place, attempt, put_at, due, turn, not_before, token, history,
@@ -28,15 +30,20 @@ EARLIEST: Final = """
     SELECT due FROM items WHERE queue = ? AND due IS NOT NULL ORDER BY due LIMIT 1
 """
 EARLIEST_RESULT: Final = "SELECT due FROM done WHERE queue = ? ORDER BY due LIMIT 1"
+OLD_RESULTS: Final = "SELECT count(*) FROM done WHERE queue = ? AND due <= ?"
+FORGET: Final = """
+    DELETE FROM done WHERE id IN
+    (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?)
+"""
 MOVE: Final = """
     UPDATE items SET state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?,
     not_before = ?, token = ?, history = ? WHERE id = ?
 """
 MOVE_AND_REPLACE: Final = """
     UPDATE items SET state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?,
-    not_before = ?, token = ?, history = ?, id = next_id, put_at = next_put_at, value = next_value,
-    next_id = NULL, next_priority = NULL, next_not_before = NULL, next_put_at = NULL,
-    next_value = NULL WHERE id = ?
+    not_before = ?, token = ?, history = ?, id = next_id, put_at = next_put_at, kind = next_kind,
+    value = next_value, next_id = NULL, next_priority = NULL, next_not_before = NULL,
+    next_put_at = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
 """
 COUNTERS: Final = ("last_id", "last_fence", "back", "front", "schedules", "burials", "commits")
 
@@ -65,6 +72,8 @@ class Moves:
         self._spaces: dict[str, Space] = {}
         self.dropped: list[tuple[str, str]] = []
         """Queue and key of buried items that had to make room."""
+        self.forgettable = FORGET_CHUNK
+        """How many old results this transaction may still delete."""
         self.changed = False
         row = self._execute(f"SELECT {', '.join(COUNTERS)} FROM counters").fetchone()
         self.last_id: int
@@ -85,12 +94,17 @@ class Moves:
         ) = row
 
     def finish(self) -> set[str]:
-        """Write the counters before the commit; return the names of the queues that changed."""
+        """Write the counters before the commit; return the names of the queues that changed.
+
+        Nobody waits for a result to be forgotten: that alone is no change.
+        """
         touched: set[str] = set()
         for space in self._spaces.values():
-            if not space.changed:
+            if space.changed:
+                touched.add(space.name)
+                self._forget(space)
+            elif not space.forgot:
                 continue
-            touched.add(space.name)
             sizes = space.sizes()
             if any(sizes):
                 columns = ", ".join(f"{name} = ?" for name in SIZES)
@@ -140,9 +154,6 @@ class Moves:
         if space.scheduled or space.in_flight:
             for (due,) in self._execute(EARLIEST, (space.id,)):
                 space.expect(due)
-        if space.done:
-            for (due,) in self._execute(EARLIEST_RESULT, (space.id,)):
-                space.expect(due)
 
     def _advance(self, space: Space) -> None:
         """Deal with what has come due, each as of its own moment."""
@@ -169,13 +180,26 @@ class Moves:
                     # It is scheduled for a moment that has come, too: its turn is among the rest.
                     again = True
                     break
-        if space.done:
-            sql = "DELETE FROM done WHERE queue = ? AND due <= ?"
-            forgotten = self._execute(sql, (space.id, now)).rowcount
-            if forgotten:
-                space.done -= forgotten
-                space.changed = True
         self._find_earliest(space)
+
+    def _forget(self, space: Space) -> None:
+        """Delete old results, the oldest first, as many as this transaction may.
+
+        The rest has its turn in later ones. Nobody sees it until then.
+        """
+        if space.done and self.forgettable:
+            values = (space.id, self._now, self.forgettable)
+            forgotten = self._execute(FORGET, values).rowcount
+            self.forgettable -= forgotten
+            space.done -= forgotten
+            space.forgot = space.forgot or forgotten > 0
+
+    def _results(self, space: Space) -> int:
+        """How many results are not old."""
+        if not space.done:
+            return 0
+        old: int = self._execute(OLD_RESULTS, (space.id, self._now)).fetchone()[0]
+        return space.done - old
 
     # Moves
 

@@ -7,18 +7,41 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from leasedkeyq.stores.contract import Counts, Page, StoredItem, StoredState
-from leasedkeyq.stores.sqlite_moves import Moves, decode_history
+from leasedkeyq.stores.sqlite_moves import (
+    EARLIEST_RESULT,
+    Moves,
+    WriteNeededError,
+    decode_history,
+)
 from leasedkeyq.stores.sqlite_rows import Space
 from leasedkeyq.stores.sqlite_schema import IN_FLIGHT
 
-SHOWN_LIVE: Final = (
-    "id, key, state, value, priority, attempt, put_at, place, due, '' AS error, history"
+SHOWN_LIVE: Final = """
+    id, key, state, value, priority, attempt, put_at, place, due, '' AS error, history, kind,
+    leased_at, token
+"""
+SHOWN_BUFFERED: Final = """
+    next_id, key, 3, next_value, next_priority, 0, next_put_at, 0, next_not_before, '', NULL,
+    next_kind, NULL, NULL
+"""
+SHOWN_BURIED: Final = """
+    id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL
+"""
+SHOWN_DONE: Final = """
+    id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL
+"""
+PARTS_BY_KEY: Final = (
+    f"SELECT {SHOWN_LIVE} FROM items WHERE queue = ? AND key = ?",
+    f"SELECT {SHOWN_BUFFERED} FROM items WHERE queue = ? AND key = ? AND next_id IS NOT NULL",
+    f"SELECT {SHOWN_BURIED} FROM buried INDEXED BY buried_by_key WHERE queue = ? AND key = ?",
+    f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_key WHERE queue = ? AND key = ?",
 )
-SHOWN_BUFFERED: Final = (
-    "next_id, key, 3, next_value, next_priority, 0, next_put_at, 0, next_not_before, '', NULL"
-)
-SHOWN_BURIED: Final = "id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history"
-SHOWN_DONE: Final = "id, key, 5, value, priority, attempt, put_at, 0, due, '', history"
+HEAD: Final = f"""
+    SELECT {SHOWN_LIVE} FROM items INDEXED BY items_ready
+    WHERE queue = ? AND state = 0 ORDER BY priority DESC, place LIMIT 1
+"""
+NO_LIMIT: Final = 2**62
+DONE: Final = 5
 STATES: Final[tuple[StoredState, ...]] = (
     "available",
     "scheduled",
@@ -39,6 +62,12 @@ class Count(msgspec.Struct, frozen=True):
     """Ask for `Store.count`."""
 
     queues: tuple[str, ...] | None
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """Ask for `Store.heads`."""
+
+    queues: tuple[str, ...]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -65,7 +94,7 @@ class Results(msgspec.Struct, frozen=True):
     ids: tuple[int, ...]
 
 
-Read: TypeAlias = Sweep | Count | Look | Browse | Results
+Read: TypeAlias = Sweep | Count | Heads | Look | Browse | Results
 
 
 class Reads(Moves):
@@ -75,7 +104,18 @@ class Reads(Moves):
         """Deal with what is due; answer the seconds until something comes due next."""
         space = self._space(request.queue)
         self._find_earliest(space)
-        return None if space.earliest is None else max(space.earliest - self._now, 0.0)
+        result = self._earliest_result(space)
+        if result is not None and result <= self._now:
+            if not self._writable:
+                raise WriteNeededError
+            self._forget(space)
+            result = self._earliest_result(space)
+        moments = [moment for moment in (space.earliest, result) if moment is not None]
+        return max(min(moments) - self._now, 0.0) if moments else None
+
+    def _earliest_result(self, space: Space) -> float | None:
+        row = self._execute(EARLIEST_RESULT, (space.id,)).fetchone() if space.done else None
+        return None if row is None else cast("float", row[0])
 
     def count(self, request: Count) -> dict[str, Counts]:
         """Count items by state."""
@@ -85,15 +125,25 @@ class Reads(Moves):
         counts: dict[str, Counts] = {}
         for name in names:
             space = self._space(name)
-            if request.queues is not None or any(space.sizes()):
-                counts[name] = Counts(
-                    available=space.available + space.buffered,
-                    scheduled=space.scheduled,
-                    in_flight=space.in_flight,
-                    buried=space.buried,
-                    done=space.done,
-                )
+            found = Counts(
+                available=space.available + space.buffered,
+                scheduled=space.scheduled,
+                in_flight=space.in_flight,
+                buried=space.buried,
+                done=self._results(space),
+            )
+            if request.queues is not None or found != Counts():
+                counts[name] = found
         return counts
+
+    def heads(self, request: Heads) -> list[StoredItem | None]:
+        """Show what a claim would lease next."""
+        found: list[StoredItem | None] = []
+        for name in request.queues:
+            space = self._space(name)
+            row = self._execute(HEAD, (space.id,)).fetchone() if space.available else None
+            found.append(None if row is None else _shown(name, row))
+        return found
 
     def look(self, request: Look) -> list[tuple[StoredItem, ...]]:
         """Show the live items of keys."""
@@ -111,6 +161,29 @@ class Reads(Moves):
 
     def browse(self, request: Browse) -> Page:
         """List items by id."""
+        rows = self._listed(request)
+        page = tuple(_shown(request.queue, row) for row in rows[: request.limit])
+        more = len(rows) > request.limit
+        return Page(page, str(page[-1].id if page else request.after) if more else None)
+
+    def editable(self, queue: str, keys: tuple[str, ...] | None) -> list[StoredItem]:
+        """All items of a queue by id, or those of `keys`, with the tokens of their leases."""
+        if keys is None:
+            rows = self._listed(Browse(queue, STATES, "", 0, NO_LIMIT))
+        else:
+            space = self._space(queue)
+            rows = [
+                row
+                for key in keys
+                for part in PARTS_BY_KEY
+                for row in self._execute(part, (space.id, key))
+                if row[2] != DONE or row[8] > self._now
+            ]
+            rows.sort(key=_id_of)
+        return [_shown(queue, row, reveal=True) for row in rows]
+
+    def _listed(self, request: Browse) -> list[tuple[Any, ...]]:
+        """The rows by id, up to one more than the limit of each part."""
         space = self._space(request.queue)
         parts: list[Iterator[tuple[Any, ...]]] = []
         live = [STATES.index(state) for state in request.states if STATES.index(state) <= IN_FLIGHT]
@@ -126,19 +199,23 @@ class Reads(Moves):
             parts.append(self._list(part, "id", "", space, request))
         if "done" in request.states:
             part = f"{SHOWN_DONE} FROM done INDEXED BY done_by_queue"
-            parts.append(self._list(part, "id", "", space, request))
-        rows = list(merge(*parts, key=lambda row: row[0]))
-        page = tuple(_shown(request.queue, row) for row in rows[: request.limit])
-        more = len(rows) > request.limit
-        return Page(page, str(page[-1].id if page else request.after) if more else None)
+            parts.append(self._list(part, "id", "due > ?", space, request, self._now))
+        return list(merge(*parts, key=_id_of))
 
     def _list(
-        self, part: str, number: str, condition: str, space: Space, request: Browse
+        self,
+        part: str,
+        number: str,
+        condition: str,
+        space: Space,
+        request: Browse,
+        *more: float,
     ) -> Iterator[tuple[Any, ...]]:
         sql = f"SELECT {part} WHERE queue = ? AND {number} > ?"
         values: list[Any] = [space.id, request.after]
         if condition:
             sql += f" AND {condition}"
+            values += more
         if request.prefix:
             sql += " AND substr(key, 1, ?) = ?"
             values += [len(request.prefix), request.prefix]
@@ -149,15 +226,20 @@ class Reads(Moves):
         """Show kept results."""
         space = self._space(request.queue)
         found: list[StoredItem | None] = []
-        sql = f"SELECT {SHOWN_DONE} FROM done WHERE id = ? AND queue = ?"
+        sql = f"SELECT {SHOWN_DONE} FROM done WHERE id = ? AND queue = ? AND due > ?"
         for number in request.ids:
-            row = self._execute(sql, (number, space.id)).fetchone()
+            row = self._execute(sql, (number, space.id, self._now)).fetchone()
             found.append(None if row is None else _shown(request.queue, row))
         return found
 
 
-def _shown(queue: str, row: tuple[Any, ...]) -> StoredItem:
-    number, key, code, value, priority, attempt, put_at, place, due, error, history = row
+def _id_of(row: tuple[Any, ...]) -> int:
+    return cast("int", row[0])
+
+
+def _shown(queue: str, row: tuple[Any, ...], *, reveal: bool = False) -> StoredItem:
+    number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
+    kind, leased_at, token = row[11:]
     state = STATES[cast("int", code)]
     return StoredItem(
         id=number,
@@ -172,4 +254,7 @@ def _shown(queue: str, row: tuple[Any, ...]) -> StoredItem:
         due=due if state != "available" else None,
         error=error,
         history=decode_history(history) if history else (),
+        kind=kind,
+        leased_at=leased_at if state == "in_flight" else None,
+        token=token if reveal and token else "",
     )

@@ -15,6 +15,7 @@ class Space:
         "changed",
         "done",
         "earliest",
+        "forgot",
         "id",
         "in_flight",
         "name",
@@ -30,8 +31,10 @@ class Space:
             self.id, self.available, self.buffered, self.scheduled = row[:4]
             self.in_flight, self.buried, self.done = row[4:]
         self.changed = False
+        self.forgot = False
+        """Whether results were deleted; `done` counts those that are old and not deleted yet."""
         self.earliest: float | None = None
-        """Nothing in the queue comes due before; it may be too early, never too late."""
+        """No live item comes due before; it may be too early, never too late."""
 
     def expect(self, due: float) -> None:
         """Something comes due at `due`."""

@@ -6,9 +6,9 @@ change a migration that was released: add one.
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import quote
 
 from leasedkeyq.errors import StoreError
 
@@ -20,6 +20,8 @@ OLDEST_SQLITE: Final = (3, 37, 0)
 """The first with STRICT tables."""
 SOUND_SQLITE: Final = (3, 51, 3)
 """The first without the bug in the reset of the write-ahead log."""
+SWITCH_STEP: Final = 0.002
+"""Seconds between two tries to begin with the write-ahead log while another process does."""
 
 AVAILABLE: Final = 0
 SCHEDULED: Final = 1
@@ -121,6 +123,103 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX done_by_due ON done (queue, due)",
         "CREATE INDEX done_by_queue ON done (queue)",
     ),
+    # Version 2: kinds, the beginning of leases, and what is buried or done by its key. The tables
+    # are made anew so that the values stay last. `leased_at` means something while in flight.
+    (
+        "ALTER TABLE items RENAME TO items_1",
+        """
+        CREATE TABLE items (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            state INTEGER NOT NULL,
+            priority INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            due REAL,
+            turn INTEGER NOT NULL,
+            not_before REAL,
+            token TEXT,
+            leased_at REAL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            next_id INTEGER,
+            next_priority INTEGER,
+            next_not_before REAL,
+            next_put_at REAL,
+            next_kind TEXT,
+            value BLOB NOT NULL,
+            next_value BLOB
+        ) STRICT
+        """,
+        """
+        INSERT INTO items (id, queue, key, state, priority, place, attempt, put_at, due, turn,
+        not_before, token, history, next_id, next_priority, next_not_before, next_put_at, next_kind,
+        value, next_value)
+        SELECT id, queue, key, state, priority, place, attempt, put_at, due, turn, not_before,
+        token, history, next_id, next_priority, next_not_before, next_put_at,
+        iif(next_id IS NULL, NULL, ''), value, next_value FROM items_1 ORDER BY id
+        """,
+        "DROP TABLE items_1",
+        "CREATE UNIQUE INDEX items_by_key ON items (queue, key)",
+        "CREATE INDEX items_by_queue ON items (queue)",
+        # A claim of some kinds passes over the others in the index.
+        "CREATE INDEX items_ready ON items (queue, priority DESC, place, kind) WHERE state = 0",
+        "CREATE INDEX items_timed ON items (queue, due, turn) WHERE due IS NOT NULL",
+        "CREATE INDEX items_buffered ON items (queue, next_id) WHERE next_id IS NOT NULL",
+        "ALTER TABLE buried RENAME TO buried_1",
+        """
+        CREATE TABLE buried (
+            id INTEGER PRIMARY KEY,
+            number INTEGER NOT NULL,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            buried_at REAL NOT NULL,
+            error TEXT NOT NULL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, error,
+        history, value)
+        SELECT id, number, queue, key, priority, attempt, put_at, buried_at, error, history, value
+        FROM buried_1 ORDER BY id
+        """,
+        "DROP TABLE buried_1",
+        "CREATE INDEX buried_by_age ON buried (queue, number)",
+        "CREATE INDEX buried_by_queue ON buried (queue)",
+        "CREATE INDEX buried_by_key ON buried (queue, key)",
+        "ALTER TABLE done RENAME TO done_1",
+        """
+        CREATE TABLE done (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            due REAL NOT NULL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, value)
+        SELECT id, queue, key, priority, attempt, put_at, due, history, value
+        FROM done_1 ORDER BY id
+        """,
+        "DROP TABLE done_1",
+        "CREATE INDEX done_by_due ON done (queue, due)",
+        "CREATE INDEX done_by_queue ON done (queue)",
+        "CREATE INDEX done_by_key ON done (queue, key)",
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)
@@ -139,7 +238,8 @@ def open_database(
     try:
         connection = connect(path, busy_timeout=busy_timeout, create=create)
         _check_ours(connection, path)
-        _use_log(connection, path)
+        _check_version(version_of(connection), path)
+        _use_log(connection, path, busy_timeout)
         level = "FULL" if durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -154,6 +254,9 @@ def open_database(
             connection.close()
         if isinstance(error, sqlite3.Error):
             raise explain(error, path) from error
+        if isinstance(error, UnicodeDecodeError):
+            # An error of SQLite that quotes, as the name of a table, what a damaged file holds.
+            raise StoreError(f"{path}: {_ADVICE[sqlite3.SQLITE_CORRUPT]}") from error
         raise
     return connection
 
@@ -162,7 +265,7 @@ def connect(path: Path, *, busy_timeout: float, create: bool = False) -> sqlite3
     """A bare connection. It is used by one thread at a time, not always the one that made it."""
     mode = "rwc" if create else "rw"
     return sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}",
+        f"{path.as_uri()}?mode={mode}",
         uri=True,
         timeout=busy_timeout,
         isolation_level=None,
@@ -190,8 +293,17 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(message)
 
 
-def _use_log(connection: sqlite3.Connection, path: Path) -> None:
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+def _use_log(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    mode = ""
+    while not mode:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait here: two that switch at a time would wait for each other.
+            if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(SWITCH_STEP)
     if mode != "wal":
         message = (
             f"SQLite cannot use a write-ahead log on {path} (it says {mode!r}); "
@@ -255,7 +367,7 @@ _ADVICE: Final = {
     ),
     sqlite3.SQLITE_IOERR: "the disk failed to read or write; check it, make room and call again",
     sqlite3.SQLITE_CORRUPT: "the database is damaged; restore a copy or run sqlite3's .recover",
-    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database; name another, or move it away",
 }
 
 

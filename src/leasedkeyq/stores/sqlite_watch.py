@@ -1,8 +1,8 @@
 """Hears of the commits of other processes.
 
-SQLite notifies nobody, but it can be asked for its change counter (`PRAGMA data_version`), which
-costs some microseconds. A thread asks every few milliseconds: only while somebody waits, and on
-Linux only while the write-ahead log is being written, which inotify tells.
+SQLite notifies nobody. So whoever has committed rings: it touches the write-ahead log, which on
+Linux the kernel tells a thread of every process that listens (inotify). Elsewhere the thread looks
+every few milliseconds. Either way it works only while somebody watches.
 """
 
 import ctypes
@@ -18,16 +18,22 @@ from typing import Final
 
 from leasedkeyq.stores.sqlite_schema import connect
 
-INTERVAL: Final = 0.005
-"""Seconds between two looks: what another process does is heard of within about this time."""
-ALERT: Final = 1.0
-"""Seconds to go on looking after a write: a commit shows only when it has reached the disk."""
+GAP: Final = 0.01
+"""Seconds between two looks, on average at least: all that was committed in between is one news."""
+BURST: Final = 0.1
+"""Seconds of saved-up gaps: after a quiet time some looks follow each other without a gap."""
+INTERVAL: Final = 0.015
+"""Seconds between two looks where no bell is heard."""
 LINGER: Final = 1.0
 """Seconds to stay after the last watcher has gone: the next one often comes soon."""
 PATROL: Final = 1.0
-"""Seconds between two looks, at the most, and until the next one after a failure."""
+"""Seconds between two looks, at the most: who commits may be killed before the bell rings.
 
-IN_MODIFY: Final = 0x2
+Also the time until the next look after a failure.
+"""
+
+IN_ATTRIB: Final = 0x4
+LINUX: Final = sys.platform.startswith("linux")
 
 
 class CommitWatch:
@@ -46,14 +52,24 @@ class CommitWatch:
         wake: Callable[[], None],
     ) -> None:
         self._path = path
+        self._log = f"{path}-wal"
         self._others = others
         self._wanted = wanted
         self._wake = wake
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._called = threading.Event()
         self._seen = 0
-        self._events: WriteEvents | None = None
+        self._bell: Bell | None = None
+
+    def ring(self) -> None:
+        """Let other processes know that something was committed."""
+        if LINUX:
+            try:
+                os.utime(self._log)
+            except OSError:  # the log has gone with its database, or is somebody else's
+                return
 
     def start(self, seen: int) -> None:
         """Watch from now on; `seen` commits of others are known already."""
@@ -63,14 +79,16 @@ class CommitWatch:
                 name = f"leasedkeyq watch {self._path}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
+        self._called.set()
 
     def close(self) -> None:
         """End the thread, which takes it some milliseconds."""
         self._stop.set()
+        self._called.set()
         with self._lock:
             thread = self._thread
-            if self._events is not None:
-                self._events.interrupt()
+            if self._bell is not None:
+                self._bell.interrupt()
         if thread is not None:
             thread.join()
 
@@ -95,53 +113,58 @@ class CommitWatch:
 
     def _watch(self) -> None:
         """Look until nobody watches any more."""
-        connection = connect(self._path, busy_timeout=INTERVAL)
+        file = identity(self._path)
+        connection = connect(self._path, busy_timeout=PATROL)
         try:
-            file = identity(self._path)
-            version = self._look(connection, -1)
+            self._look(connection, first=True)
             # The log is there once the database was read.
             with self._lock:
-                events = self._events = WriteEvents.of(Path(f"{self._path}-wal"))
-            now = time.monotonic()
-            wanted_at = written_at = checked_at = now
-            while now - wanted_at <= LINGER and not self._stop.is_set():
-                if events is None or now - written_at < ALERT:
-                    self._stop.wait(INTERVAL)
-                    written = events is not None and events.wait(0)
-                else:
-                    written = events.wait(PATROL)
+                bell = self._bell = Bell.of(self._log)
+            next_look = checked_at = time.monotonic()
+            while self._needed():
+                # Only now: what is committed after this look rings, and what was before is seen.
+                self._look(connection)
                 now = time.monotonic()
-                if written:
-                    written_at = now
-                version = self._look(connection, version)
                 if now - checked_at > PATROL:
                     checked_at = now
                     if identity(self._path) != file:
                         raise FileNotFoundError(self._path)
-                if self._wanted():
-                    wanted_at = now
+                if bell is None:
+                    time.sleep(INTERVAL)
+                    continue
+                next_look = max(next_look, now - BURST) + GAP
+                if next_look > now:
+                    time.sleep(next_look - now)
+                bell.wait(PATROL)
         finally:
             connection.close()
             with self._lock:
-                if self._events is not None:
-                    self._events.close()
-                    self._events = None
+                if self._bell is not None:
+                    self._bell.close()
+                    self._bell = None
 
-    def _look(self, connection: sqlite3.Connection, version: int) -> int:
-        latest: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        if latest != version:
-            total = connection.execute("SELECT commits FROM counters").fetchone()[0]
-            others = self._others(total)
-            # The first look may be into another file than before. Later on the number seems to
-            # fall for a moment when a commit of our own is counted and not yet to be seen.
-            if others > self._seen or (version < 0 and others != self._seen):
-                self._seen = others
-                self._wake()
-        return latest
+    def _needed(self) -> bool:
+        """Wait while nobody watches; False when it is time to end."""
+        while not self._stop.is_set():
+            if self._wanted():
+                return True
+            if not self._called.wait(LINGER):
+                return False
+            self._called.clear()
+        return False
+
+    def _look(self, connection: sqlite3.Connection, *, first: bool = False) -> None:
+        total = connection.execute("SELECT commits FROM counters").fetchone()[0]
+        others = self._others(total)
+        # The first look may be into another file than before. Later on the number seems to
+        # fall for a moment when a commit of our own is counted and not yet to be seen.
+        if others > self._seen or (first and others != self._seen):
+            self._seen = others
+            self._wake()
 
 
-class WriteEvents:
-    """Tells when a file is written to, by inotify."""
+class Bell:
+    """Tells when a file was touched, by inotify."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -151,28 +174,33 @@ class WriteEvents:
         self._poll.register(self._interrupt, select.POLLIN)
 
     @classmethod
-    def of(cls, path: Path) -> "WriteEvents | None":
+    def of(cls, path: str) -> "Bell | None":
         """For this file; None where that cannot be had."""
-        if not sys.platform.startswith("linux"):
+        if not LINUX:
             return None
         try:
             library = ctypes.CDLL(None, use_errno=True)
             handle: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if handle < 0:
                 return None
-            if library.inotify_add_watch(handle, os.fsencode(path), IN_MODIFY) < 0:
+            if library.inotify_add_watch(handle, os.fsencode(path), IN_ATTRIB) < 0:
                 os.close(handle)
                 return None
         except (OSError, AttributeError):
             return None
         return cls(handle)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until the file is written to; False when that did not happen."""
-        written = any(handle == self._handle for handle, _ in self._poll.poll(seconds * 1000))
-        if written:
-            os.read(self._handle, 65536)
-        return written
+    def wait(self, seconds: float) -> None:
+        """Wait until it rings, unless it has rung since the last time."""
+        if not self._rung():
+            self._poll.poll(seconds * 1000)
+            self._rung()
+
+    def _rung(self) -> bool:
+        try:
+            return bool(os.read(self._handle, 65536))
+        except BlockingIOError:
+            return False
 
     def interrupt(self) -> None:
         """Let `wait` return at once, now and ever after."""

@@ -1,18 +1,23 @@
 """Who wants to hear of changes in which queue."""
 
+import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 
 class Watchers:
-    """Callbacks by queue, each called in its own event loop; safe to wake from any thread."""
+    """Callbacks by queue, each called in its own event loop; for use by any thread.
+
+    True while anybody watches. Those whose event loop was closed do not count.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._by_queue: dict[str, dict[object, Callable[[], None]]] = {}
+        self._loops: dict[object, AbstractEventLoop] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_queue)
+        return any(not loop.is_closed() for loop in list(self._loops.values()))
 
     def add(
         self, queue: str, wake: Callable[[], None], loop: AbstractEventLoop
@@ -21,17 +26,22 @@ class Watchers:
         token = object()
 
         def notify() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            try:
                 loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop is closed: nobody waits there any more
+                remove()
 
         def remove() -> None:
-            watchers = self._by_queue.get(queue)
-            if watchers is not None:
+            with self._lock:
+                self._loops.pop(token, None)
+                watchers = self._by_queue.get(queue, {})
                 watchers.pop(token, None)
                 if not watchers:
                     self._by_queue.pop(queue, None)
 
-        self._by_queue.setdefault(queue, {})[token] = notify
+        with self._lock:
+            self._loops[token] = loop
+            self._by_queue.setdefault(queue, {})[token] = notify
         return remove
 
     def wake(self, queues: Iterable[str]) -> None:

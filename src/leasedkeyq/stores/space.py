@@ -1,0 +1,106 @@
+"""One queue of the pure machine: its state machine, and the results of what is done."""
+
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from leasedkeyq.items import Buffered, Item
+from leasedkeyq.lease import Lease
+from leasedkeyq.state import QueueState
+from leasedkeyq.stores.contract import Attempt, StoredItem
+
+
+class Payload(msgspec.Struct):
+    """What an item carries: its value, and what is known about it beyond its state."""
+
+    value: bytes
+    id: int
+    put_at: float
+    history: tuple[Attempt, ...] = ()
+    kind: str = ""
+
+
+State = QueueState[str, Payload]
+
+
+class Space:
+    """One queue of a store: its state machine, and the results of what is done.
+
+    `done` may be filled directly before the first request, and by `keep` from then on.
+    """
+
+    __slots__ = ("_forgetting", "done", "state")
+
+    def __init__(self, max_buried: int) -> None:
+        self.state: State = QueueState(max_buried=max_buried)
+        self.done: dict[int, StoredItem] = {}
+        self._forgetting: list[tuple[float, int]] | None = None
+        """When which result is forgotten, as a heap; None: not known yet."""
+
+    def __bool__(self) -> bool:
+        return bool(self.state.items or self.state.buried or self.done)
+
+    def keep(self, result: StoredItem) -> None:
+        """Keep a result until it is due."""
+        self.done[result.id] = result
+        if self._forgetting is not None and result.due is not None:
+            heappush(self._forgetting, (result.due, result.id))
+
+    def forget(self, now: float) -> float | None:
+        """Forget the results that are due; return the moment of the next one."""
+        due = self._forgetting
+        if due is None:
+            due = [
+                (result.due, number)
+                for number, result in self.done.items()
+                if result.due is not None
+            ]
+            heapify(due)
+            self._forgetting = due
+        while due and due[0][0] <= now:
+            del self.done[heappop(due)[1]]
+        return due[0][0] if due else None
+
+    def forget_all(self) -> int:
+        """Forget all results; return how many."""
+        count = len(self.done)
+        self.done.clear()
+        self._forgetting = None
+        return count
+
+    def copy(self) -> "Space":
+        """Another one in the same state, which shares nothing with it that changes."""
+        state = self.state
+        other = Space(state.max_buried)
+        twin = other.state
+        twin.now, twin.fence, twin.buffered = state.now, state.fence, state.buffered
+        twin._schedules, twin._burials = state._schedules, state._burials
+        twin.items = {key: _copy_item(item, twin) for key, item in state.items.items()}
+        twin.in_flight = {key: twin.items[key] for key in state.in_flight}
+        for item in state.ready:
+            twin.ready._join(item.priority).append(twin.items[item.key])
+        twin.ready.back, twin.ready._front = state.ready.back, state.ready._front
+        for node in state.expiring:
+            twin.expiring.append(twin.items[node.key])
+        twin.buried = state.buried.copy()
+        other.done = self.done.copy()
+        return other
+
+
+def _copy_item(item: Item[str, Payload], state: State) -> Item[str, Payload]:
+    """An item for `state`, with its timer there, and in no list yet."""
+    twin = Item(item.key, item.value, item.priority)
+    twin.position, twin.attempt, twin.not_before = item.position, item.attempt, item.not_before
+    if hasattr(item, "since"):
+        twin.since = item.since
+    lease: Lease[str] | None = item.lease
+    if lease is not None:
+        twin.lease = Lease(
+            lease.token, item.key, lease.fence, lease.attempt, lease.expires_at, state._issuer
+        )
+    if (beside := item.buffered) is not None:
+        twin.buffered = Buffered(beside.value, beside.priority, beside.not_before)
+    if item.timer is not None:
+        when, order, _ = item.timer
+        state.timers.set(twin, when, order)
+    return twin

@@ -1,0 +1,66 @@
+"""The texts of documents, in YAML or JSON, of every form."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from leasedkeyq.stores import plain_json
+from leasedkeyq.stores.document import Cache, Document, Form, FreeFormError, form_of
+from leasedkeyq.stores.fields import NonsenseError
+from leasedkeyq.stores.freeform import parse_freeform
+
+
+class Texts:
+    """Reads and writes documents; the first of `forms` is the one of a new document."""
+
+    def __init__(self, forms: Sequence[Form], *, yaml: bool) -> None:
+        self.forms = forms
+        self.yaml = yaml
+        self._cache: Cache = {}
+
+    def start(self) -> Document:
+        """A new document."""
+        return self.forms[0].start()
+
+    def render(self, document: Document) -> bytes:
+        """The text of a document, without its checksum."""
+        form = document.form
+        text = form.render_yaml(document) if self.yaml else form.render_json(document)
+        return text.encode()
+
+    def parse(self, text: bytes) -> Document:
+        """Read what somebody wrote.
+
+        Raises:
+            NonsenseError: It is not a document.
+            StoreError: Reading it takes ruamel.yaml, which is not installed.
+        """
+        if self.yaml:
+            return self._parse_yaml(text)
+        plain_json.check_names(text)
+        return self._parse_json(text)
+
+    def parse_ours(self, body: bytes) -> Document:
+        """Read what we wrote, without its checksum; raises as `parse` does."""
+        # JSON is open at its end, for the checksum.
+        return self._parse_yaml(body) if self.yaml else self._parse_json(body.rstrip()[:-1] + b"}")
+
+    def _parse_json(self, text: bytes) -> Document:
+        try:
+            top = plain_json.read_top(text)
+            top.pop("sum", None)
+            return form_of(set(top), self.forms).parse_json(top)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise NonsenseError(f"not a queue document in JSON: {error}") from error
+
+    def _parse_yaml(self, body: bytes) -> Document:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise NonsenseError(f"not UTF-8 text: {error}") from error
+        for form in self.forms:
+            try:
+                return form.parse_yaml(text, self._cache)
+            except FreeFormError:
+                continue
+        return parse_freeform(text, self.forms)

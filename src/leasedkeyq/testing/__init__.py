@@ -1,5 +1,20 @@
 """Tools for testing programs that use leasedkeyq, and stores that implement its contract."""
 
+from leasedkeyq.testing.clock import ManualClock
+from leasedkeyq.testing.conformance import StoreConformance, run_conformance
+from leasedkeyq.testing.report import CheckResult, ConformanceReport
+from leasedkeyq.testing.site import Place
 from leasedkeyq.testing.virtual_time import DeadlockError, VirtualTimeLoop
 
-__all__ = ["DeadlockError", "VirtualTimeLoop"]
+__all__ = [
+    # Time in tests
+    "DeadlockError",
+    "ManualClock",
+    "VirtualTimeLoop",
+    # The conformance of stores
+    "CheckResult",
+    "ConformanceReport",
+    "Place",
+    "StoreConformance",
+    "run_conformance",
+]

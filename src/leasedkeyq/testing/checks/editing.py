@@ -1,0 +1,257 @@
+"""What an edit does: it looks and changes in one step, all or nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreClosedError
+from leasedkeyq.stores.contract import (
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    EditWork,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Requeue,
+    StoredItem,
+)
+from leasedkeyq.stores.store import Store
+from leasedkeyq.testing.shorthand import (
+    LONG,
+    SHORT,
+    claim,
+    claim_one,
+    counts,
+    everything,
+    expect,
+    next_items,
+    of_key,
+    one,
+    order,
+    refused,
+    settle,
+)
+from leasedkeyq.testing.site import Site
+from leasedkeyq.testing.suite import Suite, check, site_check
+
+Changes = list[Put | Change]
+
+
+class Editing(Suite):
+    """`edit`, which looks at a queue and changes it while nobody else can."""
+
+    @check
+    async def test_an_edit_sees_the_items_in_every_state(self, store: Store) -> None:
+        """By id, or those of some keys; with the token of each lease."""
+        await store.put([one(key) for key in "abcd"])
+        await store.put([one("later", delay=LONG)])
+        a, b, c = await claim(store, next_items(3))
+        await store.put([one("a", b"2", policy="buffer")])
+        await settle(store, Bury("q", "b", b.token), Ack("q", "c", c.token, b"1", LONG))
+        seen: list[StoredItem] = []
+
+        def look(items: Sequence[StoredItem]) -> Changes:
+            seen.extend(items)
+            return []
+
+        assert await store.edit("q", look) == []
+        assert [(item.key, item.state) for item in seen] == [
+            ("a", "in_flight"),
+            ("b", "buried"),
+            ("c", "done"),
+            ("d", "available"),
+            ("later", "scheduled"),
+            ("a", "buffered"),
+        ]
+        assert [item.token for item in seen] == [a.token, "", "", "", "", ""]
+        seen.clear()
+        await store.edit("q", look, keys=["b", "a", "absent"])
+        assert [(item.key, item.state) for item in seen] == [
+            ("a", "in_flight"),
+            ("b", "buried"),
+            ("a", "buffered"),
+        ]
+
+    @check
+    async def test_an_edit_applies_its_changes_in_order(self, store: Store) -> None:
+        """Every kind of change, also to what it has just put; its answers are theirs."""
+        await store.put([one(key) for key in "abcdef"])
+        items = await claim(store, next_items(4))
+        [buried] = await settle(store, Bury("q", "d", items[3].token))
+        assert isinstance(buried, int)
+
+        def work(found: Sequence[StoredItem]) -> Changes:
+            token = {item.key: item.token for item in found}
+            return [
+                Put("q", (("new", b"1"), ("e", b"2"))),
+                Ack("q", "a", token["a"], b'"done"', LONG),
+                Release("q", "b", token["b"], front=True),
+                Extend("q", "c", token["c"], None),
+                Requeue("q", buried),
+                Cancel("q", "f"),
+                Cancel("q", "new"),
+                Purge("q", "results"),
+            ]
+
+        answers = await store.edit("q", work)
+        assert answers[1:] == [None, None, None, True, True, True, 1]
+        assert await order(store) == ["b", "e", "d"]
+        assert [(i.key, i.due) for i in await everything(store, "in_flight")] == [("c", None)]
+
+    @check
+    async def test_an_edit_that_is_refused_or_fails_changes_nothing(self, store: Store) -> None:
+        """What its work raises, or the refusal of any of its changes, is raised."""
+        await store.put([one("a"), one("b")])
+        held = await claim_one(store)
+        before = await everything(store)
+        changes: Changes = [
+            one("new"),
+            one("b", b"2", priority=5),
+            Ack("q", "a", held.token, b"1", LONG),
+        ]
+
+        def fails(_: Sequence[StoredItem]) -> Changes:
+            raise ArithmeticError
+
+        await expect(ArithmeticError, store.edit("q", fails))
+        await expect(Refusal, store.edit("q", lambda _: [*changes, Ack("q", "a", held.token)]))
+        rejected = one("a", policy="reject")
+        await expect(KeyAlreadyInFlightError, store.edit("q", lambda _: [one("new"), rejected]))
+        elsewhere = Put("other", (("a", b"1"),))
+        await expect(ValueError, store.edit("q", lambda _: [*changes, elsewhere]))
+        assert await everything(store) == before
+        assert set(await store.count()) == {"q"}
+        await store.edit("q", lambda _: changes)
+        await refused(store, [Ack("q", "a", held.token)])
+        assert await order(store) == ["b", "new"]
+
+    @check
+    async def test_edits_do_not_run_into_each_other(self, store: Store) -> None:
+        """Nobody else changes the queue between what an edit sees and what it does."""
+        await store.put([one("sum", b"0")])
+        calls: list[int] = []
+
+        def add(items: Sequence[StoredItem]) -> Changes:
+            calls.append(1)
+            [found] = [item for item in items if item.key == "sum"]
+            return [one("sum", b"%d" % (int(found.value) + 1))]
+
+        async def others(number: int) -> None:
+            await store.put([one(f"k{number}")])
+
+        await asyncio.gather(
+            *(store.edit("q", add, keys=["sum"] if n % 2 else None) for n in range(20)),
+            *(others(number) for number in range(20)),
+        )
+        [[found]] = await store.look("q", ["sum"])
+        assert found.value == b"20"
+        assert len(calls) == 20, "the work of an edit is called once"
+        assert (await counts(store)).available == 21
+
+    @check
+    async def test_a_put_in_an_edit_may_change_what_is_leased(self, store: Store) -> None:
+        """The lease goes on, and its holder can settle it."""
+        await store.put([one("a")])
+        held = await claim_one(store)
+        await store.edit("q", lambda _: [one("a", b"2", kind="mail")])
+        [item] = await everything(store)
+        assert (item.state, item.value, item.kind, item.id) == ("in_flight", b"2", "mail", held.id)
+        await settle(store, Release("q", "a", held.token))
+        assert (await claim_one(store)).value == b"2"
+
+    @check
+    async def test_a_refusal_undoes_whatever_came_before_it(self, store: Store) -> None:
+        """All is as it was: items, their order, leases, schedules, and the ids of new items."""
+        await store.put([one(key, kind="call") for key in ("gone", "done", "held")])
+        gone, done, held = await claim(store, next_items(3))
+        await settle(
+            store, Bury("q", "gone", gone.token, "bad"), Ack("q", "done", done.token, b"1", LONG)
+        )
+        await store.put([one("held", b"2", policy="buffer", delay=LONG)])
+        await store.put([one("later", delay=LONG), one("high", priority=7), one("next")])
+        before, in_order = await everything(store), await order(store)
+        changes: Changes = [
+            one("new", delay=LONG),
+            one("high", b"2", priority=9, kind="mail"),
+            one("held", b"8", priority=3, delay=SHORT, kind="mail"),
+            Cancel("q", "next", b"7", LONG),
+            Requeue("q", gone.id),
+            Extend("q", "held", held.token, None),
+            Release("q", "held", held.token, delay=LONG, error="no"),
+        ]
+        wrong: list[tuple[type[Exception], Any]] = [
+            (Refusal, Ack("q", "held", "nobody")),
+            (QueueFullError, one("more", max_items=1)),
+            (ValueError, Cancel("other", "held")),
+            (ValueError, Claim((("q", 1),), 1)),
+        ]
+        for count in range(len(changes) + 1):
+            for error, change in wrong:
+                await expect(error, store.edit("q", _wanting(*changes[:count], change)))
+                assert await everything(store) == before
+                assert await order(store) == in_order
+        await settle(store, Ack("q", "held", held.token))
+        [answer] = await store.put([one("another")])
+        assert isinstance(answer, tuple)
+        assert answer[0] > before[-1].id
+
+    @check
+    async def test_a_cancelled_edit_happens_or_does_not(self, store: Store) -> None:
+        """In full or not at all, and its work is called at most once."""
+        calls: list[int] = []
+
+        def work(items: Sequence[StoredItem]) -> Changes:
+            calls.append(1)
+            return [_one_more(items, "first"), _one_more(items, "second")]
+
+        for number in range(40):
+            edit = asyncio.create_task(store.edit("q", work))
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            edit.cancel()
+            await asyncio.gather(edit, return_exceptions=True)
+            await store.sweep("q")  # Whatever was under way comes before it.
+            assert len(calls) <= number + 1
+        found = {item.key: item.value for item in await everything(store)}
+        assert found == (dict.fromkeys(("first", "second"), b"%d" % len(calls)) if calls else {})
+
+    @check
+    async def test_a_closed_store_does_not_call_the_work(self, store: Store) -> None:
+        """It could not do what the work wants."""
+        await store.close()
+        calls: list[int] = []
+
+        def work(_: Sequence[StoredItem]) -> Changes:
+            calls.append(1)
+            return []
+
+        await expect(StoreClosedError, store.edit("q", work))
+        assert not calls
+
+    @site_check("cross_process")
+    async def test_edits_of_several_stores_do_not_run_into_each_other(self, site: Site) -> None:
+        """Two stores on the same items: each edit sees what those of the other did."""
+        stores = [site.open(), site.open()]
+
+        async def count(store: Store) -> None:
+            for _ in range(15):
+                await store.edit("q", lambda items: [_one_more(items, "sum")])
+
+        await asyncio.gather(*(count(store) for store in stores for _ in range(2)))
+        assert (await claim_one(stores[0], of_key("sum"))).value == b"60"
+
+
+def _wanting(*changes: Any) -> EditWork:
+    """The work of an edit that wants these changes, whatever it sees."""
+    return lambda _: changes
+
+
+def _one_more(items: Sequence[StoredItem], key: str) -> Put:
+    """A put of a number that is one more than the one that is there."""
+    found = next((int(item.value) for item in items if item.key == key), 0)
+    return one(key, b"%d" % (found + 1))

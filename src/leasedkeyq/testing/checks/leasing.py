@@ -1,0 +1,295 @@
+"""What leases are: one for each key, fenced, and void when they have ended."""
+
+import asyncio
+from contextlib import suppress
+
+from leasedkeyq.stores.contract import (
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Counts,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+)
+from leasedkeyq.stores.store import Store
+from leasedkeyq.testing.shorthand import (
+    LONG,
+    SHORT,
+    claim,
+    claim_one,
+    counts,
+    everything,
+    next_items,
+    of_key,
+    one,
+    order,
+    refused,
+    settle,
+)
+from leasedkeyq.testing.site import Site
+from leasedkeyq.testing.suite import Suite, check, site_check
+
+
+def settlings(key: str, token: str) -> list[Change]:
+    """Every way to settle a lease, the one that ends nothing first."""
+    names = ("q", key, token)
+    return [
+        Extend(*names, LONG),
+        Release(*names),
+        Release(*names, undo=True),
+        Bury(*names),
+        Ack(*names, b"1", LONG),
+    ]
+
+
+class Leasing(Suite):
+    """One lease for each key at a time, in every way it may begin and end."""
+
+    @check
+    async def test_one_key_one_lease(self, store: Store) -> None:
+        """However many claims there are, each key is handed out once."""
+        keys = [f"k{number:02}" for number in range(50)]
+        await store.put([one(key) for key in keys])
+        batches = await asyncio.gather(*(store.claim([next_items(3)] * 2) for _ in range(20)))
+        got = [item.key for batch in batches for answer in batch for item in answer]
+        assert sorted(got) == keys
+        answers = await store.claim([of_key(key) for key in keys])
+        assert not any(answers), "a key was handed out that is leased"
+
+    @check
+    async def test_fences_grow_and_attempts_are_counted(self, store: Store) -> None:
+        """Fences across queues; attempts for each item."""
+        await store.put([one("a"), Put("other", (("a", b"1"),))])
+        first = await claim_one(store)
+        second = await claim_one(store, Claim((("other", 1),), 1))
+        await settle(store, Release("q", "a", first.token))
+        third = await claim_one(store)
+        assert first.fence < second.fence < third.fence
+        assert (first.attempt, second.attempt, third.attempt) == (1, 1, 2)
+        assert first.id == third.id
+
+    @site_check()
+    async def test_tokens_cannot_be_guessed(self, site: Site) -> None:
+        """They differ between leases, and between stores to which the same happened."""
+        tokens: list[str] = []
+        for where in (site, self.site()):
+            try:
+                store = where.open()
+                await store.put([one("a"), one("b")])
+                for _ in range(3):
+                    items = await claim(store, next_items(2))
+                    tokens += [item.token for item in items]
+                    await settle(store, *(Release("q", i.key, i.token) for i in items))
+            finally:
+                await where.close()
+        assert len(set(tokens)) == 12
+        assert min(map(len, tokens)) >= 16
+
+    @check
+    async def test_claims_over_several_queues_keep_the_limits(self, store: Store) -> None:
+        """In the order given, each up to its limit, all together up to the total."""
+        for name in ("x", "y", "z"):
+            await store.put([Put(name, tuple((f"{name}{n}", b"1") for n in range(5)))])
+        wanted = Claim((("y", 2), ("x", 9), ("absent", 3), ("z", 9)), 8, None, LONG)
+        claimed = await claim(store, wanted)
+        assert [item.key for item in claimed] == ["y0", "y1", "x0", "x1", "x2", "x3", "x4", "z0"]
+
+    @check
+    async def test_claim_by_key(self, store: Store) -> None:
+        """Only an available one."""
+        await store.put([one("a"), one("b"), one("later", delay=LONG)])
+        answers = await store.claim([of_key("b"), of_key("b"), of_key("later"), of_key("absent")])
+        assert [len(answer) for answer in answers] == [1, 0, 0, 0]
+        assert await order(store) == ["a"]
+
+    @check
+    async def test_claims_of_some_kinds_pass_over_the_others(self, store: Store) -> None:
+        """In the same order; what is passed over stays where it is."""
+        await store.put(
+            [
+                one("a", kind="mail"),
+                one("b", kind="call"),
+                one("c", kind="mail", priority=1),
+                one("d"),
+                one("e", kind="call"),
+            ]
+        )
+        first = await claim_one(store, next_items(1, kinds=("call",)))
+        assert (first.key, first.kind) == ("b", "call")
+        rest = await claim(store, next_items(9, kinds=("call", "absent")))
+        assert [item.key for item in rest] == ["e"]
+        assert await claim(store, next_items(9, kinds=())) == ()
+        assert await claim(store, Claim((("q", 1),), 1, "a", LONG, ("call",))) == ()
+        assert await order(store) == ["c", "a", "d"]
+        both = await claim(store, next_items(2, kinds=("mail", "")))
+        assert [item.key for item in both] == ["c", "a"]
+
+    @check
+    async def test_an_item_keeps_its_kind(self, store: Store) -> None:
+        """Through release and buffering; a put sets it anew, and a buffered value has its own."""
+        await store.put([one("a", kind="mail")])
+        held = await claim_one(store)
+        await store.put([one("a", b"2", policy="buffer", kind="call")])
+        kinds = [(item.state, item.kind) for item in await everything(store)]
+        assert kinds == [("in_flight", "mail"), ("buffered", "call")]
+        await settle(store, Ack("q", "a", held.token))
+        held = await claim_one(store, next_items(kinds=("call",)))
+        await settle(store, Release("q", "a", held.token))
+        assert (await claim_one(store, next_items(kinds=("call",)))).value == b"2"
+        await store.put([one("b", kind="mail"), one("b", kind="call")])
+        assert (await claim_one(store, next_items(kinds=("call",)))).key == "b"
+
+    @site_check()
+    async def test_an_expired_item_goes_to_the_front_and_its_lease_is_void(
+        self, site: Site
+    ) -> None:
+        """No stale lease settles anything, before its item is leased again and after."""
+        store = site.open_timed()
+        await store.put([one("a"), one("b"), one("c")])
+        stale = await claim(store, next_items(2, SHORT))
+        await site.pass_time(SHORT * 1.5)
+        await refused(store, settlings("b", stale[1].token))
+        assert await order(store) == ["a", "b", "c"]
+        fresh = await claim(store, next_items(2))
+        assert [(item.key, item.attempt) for item in fresh] == [("a", 2), ("b", 2)]
+        await refused(store, settlings("a", stale[0].token))
+        [item] = (await store.look("q", ["a"]))[0]
+        assert item.state == "in_flight"
+        assert [(attempt.number, attempt.how) for attempt in item.history] == [(1, "expired")]
+        await settle(store, Ack("q", "a", fresh[0].token))
+
+    @check
+    async def test_a_settled_lease_settles_nothing_any_more(self, store: Store) -> None:
+        """However it ended: acknowledged, released, buried, cancelled or purged."""
+        for ending in range(6):
+            await store.put([one("a")])
+            held = await claim_one(store)
+            ways = [*settlings("a", held.token)[1:], Cancel("q", "a"), Purge("q")]
+            await settle(store, ways[ending])
+            await refused(store, settlings("a", held.token))
+            # Nor when the key is leased to somebody else.
+            await store.put([one("a", b"2")])
+            other = await claim_one(store)
+            await refused(store, settlings("a", held.token))
+            await settle(store, Ack("q", "a", other.token))
+
+    @check
+    async def test_a_token_that_was_never_given_settles_nothing(self, store: Store) -> None:
+        """Nor does that of another key, or of another queue."""
+        await store.put([one("a"), one("b"), Put("other", (("a", b"1"),))])
+        a, b = await claim(store, next_items(2))
+        other = await claim_one(store, Claim((("other", 1),), 1))
+        for token in ("", "forged", b.token, other.token):
+            await refused(store, settlings("a", token))
+        assert (await counts(store)).in_flight == 2
+        await settle(store, Ack("q", "a", a.token), Ack("q", "b", b.token))
+
+    @site_check()
+    async def test_extend_prolongs_and_limits(self, site: Site) -> None:
+        """It counts from now, in both directions."""
+        store = site.open_timed()
+        await store.put([one("a"), one("b"), one("c")])
+        a, b = await claim(store, next_items(2, SHORT))
+        c = await claim_one(store, next_items(1, LONG))
+        longer, never, shorter = await settle(
+            store,
+            Extend("q", "a", a.token, LONG),
+            Extend("q", "b", b.token, None),
+            Extend("q", "c", c.token, SHORT),
+        )
+        assert isinstance(longer, float)
+        assert isinstance(shorter, float)
+        assert a.expires_at is not None
+        assert c.expires_at is not None
+        assert longer > a.expires_at
+        assert shorter < c.expires_at
+        assert never is None
+        await site.pass_time(SHORT * 1.5)
+        assert (await counts(store)).in_flight == 2
+        assert await order(store) == ["c"]
+
+    @check
+    async def test_release_front_back_and_later(self, store: Store) -> None:
+        """Where a released item goes."""
+        await store.put([one(name) for name in "abcd"])
+        a, b, c = await claim(store, next_items(3))
+        await settle(
+            store,
+            Release("q", "a", a.token),
+            Release("q", "b", b.token, front=True),
+            Release("q", "c", c.token, delay=LONG, error="busy"),
+        )
+        assert await order(store) == ["b", "d", "a"]
+        [[later]] = await store.look("q", ["c"])
+        assert later.state == "scheduled"
+        assert [(attempt.how, attempt.error) for attempt in later.history] == [("released", "busy")]
+
+    @check
+    async def test_undo_is_as_if_nothing_had_been_claimed(self, store: Store) -> None:
+        """The place and the number of attempts are as before."""
+        await store.put([one(name) for name in "abcd"])
+        a, b, c = await claim(store, next_items(3))
+        await settle(store, *(Release("q", i.key, i.token, undo=True) for i in (b, a, c)))
+        assert await order(store) == ["a", "b", "c", "d"]
+        again = await claim_one(store)
+        assert again.attempt == 1
+        assert not (await store.look("q", ["a"]))[0][0].history
+
+    @site_check()
+    async def test_an_undone_claim_can_wait(self, site: Site) -> None:
+        """It is scheduled, and no attempt; a later time of its own holds."""
+        store = site.open_timed()
+        await store.put([one(name) for name in "abc"])
+        a, b, c = await claim(store, next_items(3))
+        await store.put([one("b", b"2", delay=LONG), one("c", b"2", policy="buffer")])
+        undone = [Release("q", i.key, i.token, undo=True, delay=SHORT) for i in (a, b, c)]
+        await settle(store, *undone)
+        items = await everything(store)
+        assert [(i.key, i.state, i.value, i.attempt, i.history) for i in items] == [
+            ("a", "scheduled", b"1", 0, ()),
+            ("b", "scheduled", b"2", 0, ()),
+            ("c", "scheduled", b"2", 0, ()),
+        ]
+        assert await claim(store, next_items(9)) == ()
+        await site.pass_time(SHORT * 1.5)
+        again = await claim(store, next_items(9))
+        assert [(item.key, item.attempt) for item in again] == [("a", 1), ("c", 1)]
+
+    @check
+    async def test_a_bad_lease_in_a_batch_spoils_nobody(self, store: Store) -> None:
+        """Each gets its own answer."""
+        await store.put([one("a"), one("b")])
+        a, b = await claim(store, next_items(2))
+        answers = await store.settle(
+            [Ack("q", "a", a.token), Ack("q", "a", "forged"), Ack("q", "b", b.token)]
+        )
+        assert [isinstance(answer, Refusal) for answer in answers] == [False, True, False]
+        assert await counts(store) == Counts()
+
+    @check
+    async def test_a_cancelled_claim_leaves_nothing_leased(self, store: Store) -> None:
+        """Cancelled at any step, it has leased nothing that its caller does not know of."""
+        keys = [f"k{number}" for number in range(4)]
+        await store.put([one(key) for key in keys])
+        for moment in range(20):
+            claiming = asyncio.create_task(store.claim([next_items(4)]))
+            for _ in range(moment % 10):
+                # A store without threads is done in a few turns, others take some time.
+                await asyncio.sleep(0 if moment < 10 else 0.0005)
+            claiming.cancel()
+            with suppress(asyncio.CancelledError):
+                [claimed] = await claiming
+                await settle(store, *(Release("q", i.key, i.token, undo=True) for i in claimed))
+            await self.soon(_nothing_in_flight(store), "leases of nobody did not end")
+            assert await order(store) == keys
+        assert (await claim_one(store)).attempt == 1
+
+
+async def _nothing_in_flight(store: Store) -> None:
+    while (await counts(store)).in_flight:
+        await asyncio.sleep(0.01)

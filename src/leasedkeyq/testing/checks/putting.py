@@ -1,0 +1,186 @@
+"""What putting does."""
+
+import asyncio
+from typing import Any
+
+from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
+from leasedkeyq.stores.contract import Claim, Put, Release
+from leasedkeyq.stores.store import Store
+from leasedkeyq.testing.shorthand import (
+    LONG,
+    SHORT,
+    claim,
+    claim_one,
+    counts,
+    next_items,
+    of_key,
+    one,
+    order,
+    settle,
+)
+from leasedkeyq.testing.site import Site
+from leasedkeyq.testing.suite import Suite, check, site_check
+
+
+class Putting(Suite):
+    """Items get in, all of a request or none of it, and keep their order."""
+
+    @check
+    async def test_put_answers_ids_that_grow(self, store: Store) -> None:
+        """A new item has a new id, an update has that of its item."""
+        many = Put("q", (("c", b"3"), ("d", b"4")))
+        puts = [one("a"), one("b"), one("a", b"2"), many]
+        answers: Any = await store.put(puts)
+        [[a], [b], [again], [c, d]] = answers
+        assert a == again
+        assert a < b < c < d
+
+    @check
+    async def test_everything_that_was_put_can_be_claimed(self, store: Store) -> None:
+        """Alone, in batches, in one request, and by many callers at a time."""
+        many = Put("q", tuple((f"many{number}", b"1") for number in range(30)))
+        await store.put([many])
+        await store.put([one(f"batch{number}") for number in range(30)])
+        await asyncio.gather(*(store.put([one(f"caller{number}")]) for number in range(30)))
+        for number in range(10):
+            await store.put([one(f"alone{number}")])
+        got = [item.key for item in await claim(store, next_items(1000))]
+        assert len(got) == len(set(got)) == 100
+
+    @check
+    async def test_values_come_back_byte_by_byte(self, store: Store) -> None:
+        """A store does not look into them."""
+        values = [
+            b"",
+            b" 1 ",
+            b'{"b": 1, "a": 2.50}',
+            b"\xff\x00{",
+            "ö\u2028".encode(),
+            b"x" * 9999,
+        ]
+        await store.put([one(f"k{number}", value) for number, value in enumerate(values)])
+        assert [item.value for item in await claim(store, next_items(10))] == values
+
+    @check
+    async def test_first_in_first_out(self, store: Store) -> None:
+        """In the order of their first put, also within a batch; an update keeps the place."""
+        await store.put([one("a"), one("b")])
+        await store.put([one("c"), one("a", b"9")])
+        claimed = await claim(store, next_items(3))
+        assert [(item.key, item.value) for item in claimed] == [
+            ("a", b"9"),
+            ("b", b"1"),
+            ("c", b"1"),
+        ]
+
+    @check
+    async def test_priority_goes_before_arrival(self, store: Store) -> None:
+        """Higher first; another priority moves an item, its own does not."""
+        await store.put([one("a"), one("b"), one("high", priority=2), one("low", priority=-1)])
+        assert await order(store) == ["high", "a", "b", "low"]
+        await store.put([one("b", priority=1), one("a", priority=0)])
+        assert await order(store) == ["high", "b", "a", "low"]
+        got = [item.key for item in await claim(store, next_items(4))]
+        assert got == ["high", "b", "a", "low"]
+
+    @check
+    async def test_queues_do_not_mix(self, store: Store) -> None:
+        """One key in two queues is two items."""
+        await store.put([one("a"), Put("other", (("a", b"2"),))])
+        other = await claim_one(store, Claim((("other", 1),), 1))
+        mine = await claim_one(store)
+        assert (other.queue, other.value) == ("other", b"2")
+        assert (mine.queue, mine.value) == ("q", b"1")
+        await settle(store, Release("other", "a", other.token))
+        assert await claim(store, next_items()) == ()
+        assert set(await store.count()) == {"q", "other"}
+
+    @check
+    async def test_names_are_told_apart_by_every_character(self, store: Store) -> None:
+        """Capitals, spaces, accents in either spelling: keys and queues are compared exactly."""
+        names = [
+            "a",
+            "A",
+            " a",
+            "a ",
+            "ä",
+            "a\u0308",
+            "%",
+            "_",
+            "*",
+            "a:b",
+            "{a}",
+            "a\nb",
+            "'",
+            '"',
+        ]
+        await store.put([one(name) for name in names])
+        await store.put([Put(name, (("key", name.encode()),)) for name in names])
+        assert await order(store) == names
+        for name in names:
+            assert (await claim_one(store, of_key(name))).key == name
+            item = await claim_one(store, Claim(((name, 9),), 9))
+            assert (item.queue, item.value) == (name, name.encode())
+
+    @site_check()
+    async def test_a_delayed_item_comes_in_its_time(self, site: Site) -> None:
+        """A put without a delay leaves the schedule, a delay of 0 ends it."""
+        store = site.open_timed()
+        await store.put([one("a", delay=SHORT), one("b", delay=LONG), one("c", delay=LONG)])
+        await store.put([one("b", b"2"), one("c", b"3", delay=0)])
+        claimed = await claim(store, next_items(9))
+        assert [(item.key, item.value) for item in claimed] == [("c", b"3")]
+        assert (await counts(store)).scheduled == 2
+        await site.pass_time(SHORT * 1.5)
+        assert [item.key for item in await claim(store, next_items(9))] == ["a"]
+        assert (await counts(store)).scheduled == 1
+
+    @check
+    async def test_a_refused_put_does_nothing_and_spoils_nobody(self, store: Store) -> None:
+        """All of a request or none of it; the others of the batch go on."""
+        await store.put([one("leased")])
+        await claim_one(store)
+        both = Put("q", (("new", b"1"), ("leased", b"2")), "reject")
+        before, refusal, after = await store.put([one("before"), both, one("after")])
+        assert isinstance(refusal, KeyAlreadyInFlightError)
+        assert refusal.keys == ("leased",)
+        assert not isinstance(before, Exception)
+        assert not isinstance(after, Exception)
+        assert await order(store) == ["before", "after"]
+
+    @check
+    async def test_a_full_queue_refuses(self, store: Store) -> None:
+        """Scheduled and buffered items count, leased ones do not, updates always get in."""
+        await store.put([one("leased"), one("later", delay=LONG)])
+        await claim_one(store)
+        answers = await store.put(
+            [
+                one("a", max_items=2),
+                one("b", max_items=2),
+                one("a", b"2", max_items=2),
+                one("leased", b"2", policy="buffer", max_items=2),
+                one("leased", b"3", max_items=2),
+            ]
+        )
+        full = [isinstance(answer, QueueFullError) for answer in answers]
+        assert full == [False, True, False, True, False]
+        both = Put("q", (("x", b"1"), ("y", b"1")), max_items=3)
+        assert isinstance((await store.put([both]))[0], QueueFullError)
+        assert await order(store) == ["a"]
+
+    @check
+    async def test_a_buffered_value_waits_for_the_end_of_the_lease(self, store: Store) -> None:
+        """It counts, it is not handed out, and it takes its place at the back."""
+        await store.put([one("a"), one("b")])
+        held = await claim_one(store)
+        answers: Any = await store.put([one("a", b"2", policy="buffer"), one("a", b"3")])
+        [[new], [newer]] = answers
+        assert new == newer != held.id
+        assert (await counts(store)).available == 2
+        assert await store.claim([of_key("a")]) == [()]
+        states = [item.state for item in (await store.look("q", ["a"]))[0]]
+        assert states == ["in_flight", "buffered"]
+        await settle(store, Release("q", "a", held.token, front=True))
+        assert await order(store) == ["b", "a"]
+        last = await claim_one(store, of_key("a"))
+        assert (last.value, last.attempt, last.id) == (b"3", 1, new)

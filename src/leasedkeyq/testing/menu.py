@@ -1,0 +1,196 @@
+"""Random requests: each is made of choices, whoever makes them."""
+
+import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from leasedkeyq.stores.contract import (
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Discard,
+    Extend,
+    Purge,
+    Put,
+    Release,
+    Requeue,
+    StoredItem,
+)
+from leasedkeyq.testing.model_time import Durations
+from leasedkeyq.types import InFlightPolicy
+
+T = TypeVar("T")
+
+QUEUES = ("mail", "mäil", "other")
+KEYS = ("a", "ab", "b", "c", "ö", "%_")
+KINDS = ("", "", "mail", "bill", "ö")
+ABSENT = 99
+"""Stands for a buried item that is not there."""
+STALE = "stale"
+LEASES = (*"0000111223", f"{STALE}0", f"{STALE}1", f"{STALE}3", f"{STALE}10")
+"""Which lease is settled: the latest that holds, the one before, and so on, or any that was."""
+BURIED = (0, 0, 1, 1, 2, 2, ABSENT)
+SETTLINGS = "aaaarrrruuubbbbeeccqqqdp"
+
+
+class Pick(Protocol):
+    """Chooses one of several options."""
+
+    def __call__(self, options: Sequence[T], /) -> T:
+        """One of the options."""
+        ...
+
+
+class Menu:
+    """Makes requests out of choices.
+
+    A token in a `Change` is a number: 0 stands for the latest lease that holds, 1 for the one
+    before; behind `STALE`, leases that have ended count as well. The id in a `Requeue` or a
+    `Discard` is that of one of the buried items in the same way.
+    """
+
+    def __init__(self, pick: Pick, durations: Durations, queues: Sequence[str] = QUEUES) -> None:
+        self._pick = pick
+        self._durations = durations
+        # Most of it happens in one queue, so that there is something to see in it.
+        self._queues = (*[queues[0]] * 4, *queues)
+
+    def puts(self) -> list[Put]:
+        """One request or some."""
+        return [self._put() for _ in range(self._pick((1, 1, 1, 3)))]
+
+    def _put(self) -> Put:
+        pick = self._pick
+        count = pick((1, 1, 1, 2, 4))
+        return Put(
+            pick(self._queues),
+            tuple((pick(KEYS), b"%d" % pick(range(1000))) for _ in range(count)),
+            pick(("update", "update", "reject", "buffer", "buffer")),
+            pick((None, None, None, 0, 1, -1, 5)),
+            pick(self._durations.delays),
+            pick((0, 0, 0, 3, 5)),
+            pick(KINDS),
+        )
+
+    def claims(self) -> list[Claim]:
+        """One request or some; some are equal, which a store may serve together."""
+        claims = [self._claim() for _ in range(self._pick((1, 1, 1, 3)))]
+        return [claims[0], claims[0], *claims] if self._pick((False, False, True)) else claims
+
+    def _claim(self) -> Claim:
+        pick = self._pick
+        queues = dict.fromkeys(pick(self._queues) for _ in range(pick((1, 1, 1, 2, 3))))
+        return Claim(
+            tuple((queue, pick((1, 1, 2, 3, 0))) for queue in queues),
+            pick((1, 1, 2, 4)),
+            pick((*[None] * 12, *KEYS)),
+            pick(self._durations.leases),
+            pick((*[None] * 8, ("mail",), ("", "bill"), ("bill", "bill", "ö"), ())),
+        )
+
+    def changes(self) -> list[Change]:
+        """One request or some."""
+        return [self._change() for _ in range(self._pick((1, 1, 1, 3)))]
+
+    def _change(self) -> Change:
+        pick = self._pick
+        keeps, pauses = self._durations.keeps, self._durations.pauses
+        queue, key = pick(self._queues), pick(KEYS)
+        names = (queue, key, pick(LEASES))
+        match pick(SETTLINGS):
+            case "a":
+                return Ack(*names, pick((None, b'"done"')), pick(keeps))
+            case "r":
+                return Release(*names, pick((False, True)), pick(pauses), pick(("", "öops")))
+            case "u":
+                return Release(*names, delay=pick(pauses), undo=True)
+            case "b":
+                return Bury(*names, pick(("", "bad")))
+            case "e":
+                return Extend(*names, pick(self._durations.leases))
+            case "c":
+                return Cancel(queue, key, pick((None, b'"gone"')), pick(keeps))
+            case "q":
+                policy: InFlightPolicy = pick(("update", "reject", "buffer"))
+                return Requeue(queue, pick(BURIED), policy, pick((0, 0, 2, 4)))
+            case "d":
+                return Discard(queue, pick(BURIED))
+            case _:
+                return Purge(queue, pick(("buried", "results", "all")))
+
+    def edit(self) -> tuple[str, tuple[str, ...] | None, int]:
+        """A queue, the keys to look at, and a number for `plan`."""
+        keys = self._pick((None, None, (), ("b",), ("c", "a", "c", "ö", "nowhere")))
+        return self._pick(self._queues), keys, self._pick(range(2**16))
+
+    def some_keys(self) -> tuple[str, list[str]]:
+        """A queue, and some keys."""
+        return self._pick(self._queues), [self._pick(KEYS) for _ in range(3)]
+
+    def some_queue(self) -> str:
+        """A queue, maybe one that nobody uses."""
+        return self._pick((*self._queues, "nowhere"))
+
+    def some_wait(self) -> float:
+        """How long to wait."""
+        return self._pick(self._durations.waits)
+
+
+def plan(
+    queue: str, items: Sequence[StoredItem], number: int, durations: Durations
+) -> list[Put | Change]:
+    """Changes for what an edit sees: always the same for the same number; some cannot be."""
+    pick = random.Random(number).choice
+    if pick(range(10)) == 0:
+        raise ZeroDivisionError("the work of an edit failed")
+    put = Put(
+        queue,
+        ((pick(KEYS), b"1"), (pick(KEYS), b"2")),
+        "update",
+        pick((None, None, 3)),
+        pick(durations.delays),
+        kind=pick(KINDS),
+    )
+    wanted: list[Put | Change] = []
+    for item in items:
+        change = _of_item(item, pick, durations)
+        if change is not None and pick((True, True, False)):
+            wanted.append(change)
+    where = pick((0, len(wanted)))
+    wanted[where:where] = pick(([], [put], [put], [msgspec.structs.replace(put, policy="buffer")]))
+    wrong: list[Put | Change] = [
+        Ack(queue, pick(KEYS), "nobody"),
+        msgspec.structs.replace(put, policy="reject"),
+        msgspec.structs.replace(put, max_items=1),
+        Purge(queue, "all"),
+        Cancel("elsewhere", "a"),
+    ]
+    if pick((True, False, False)):
+        wanted.insert(pick(range(len(wanted) + 1)), pick(wrong))
+    return wanted
+
+
+def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | None:
+    names = (item.queue, item.key, item.token)
+    if item.state == "in_flight":
+        endings: list[Change] = [
+            Ack(*names, b"7", pick(durations.keeps)),
+            Release(*names, pick((False, True)), pick(durations.pauses), pick(("", "no"))),
+            Release(*names, delay=pick(durations.pauses), undo=True),
+            Extend(*names, pick(durations.leases)),
+            Bury(*names, "edited"),
+        ]
+        return pick(endings)
+    if item.state == "buried":
+        again: list[Change] = [
+            Requeue(item.queue, item.id, pick(("update", "buffer"))),
+            Discard(item.queue, item.id),
+        ]
+        return pick(again)
+    if item.state == "done":
+        return None
+    return Cancel(item.queue, item.key, b"8", pick(durations.keeps))

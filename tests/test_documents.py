@@ -36,8 +36,17 @@ FEATURES = {
     "graceful_shutdown",
     "in_flight_policies",
     "keyed_consumer",
+    "lane_events",
+    "lane_metrics",
+    "lane_monitoring",
+    "lane_rates_and_boosts",
+    "lane_shutdown",
+    "lane_storage",
+    "lane_timeouts_and_retries",
+    "lanes",
     "lease_timeouts",
     "metrics",
+    "newsroom",
     "priorities_and_delays",
     "several_consumers",
 }
@@ -204,12 +213,13 @@ class Mistake(NamedTuple):
     reason: str | None
 
 
-def mistakes() -> list[Mistake]:
-    """The rows of the table in reference/errors.md."""
-    text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+def mistakes(page: Path) -> list[Mistake]:
+    """The rows of the tables of mistakes in a page."""
+    text = page.read_text(encoding="utf-8")
     row = re.compile(r"^\|[^|]*\| `([^`|]+)` \| `(\w+)`(?:, reason `\"(\w+)\"`)? \|$", re.MULTILINE)
     rows = row.findall(text)
-    assert len(rows) == text.count("\n| ") - 2, "a row is not understood"
+    heads = 2 * text.count("\n| mistake |")
+    assert len(rows) == text.count("\n| ") - heads, "a row is not understood"
     return [Mistake(call, error, reason or None) for call, error, reason in rows]
 
 
@@ -222,7 +232,7 @@ async def test_bad_input(tmp_path: Path) -> None:
         return [(await q.snapshot(), await q.buried(), await q.qsize()) for q in queues]
 
     before = await contents()
-    for call, error, reason in mistakes():
+    for call, error, reason in mistakes(page):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - the table says which
             await run(call, names, page)
         assert type(raised.value).__name__ == error, f"{call}: {raised.value!r}"

@@ -12,6 +12,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
+from leasedkeyq.types import InFlightPolicy
 
 State = QueueState[str, int]
 
@@ -476,6 +477,49 @@ class TestUnclaim:
         state.put("a", 7, due=5)
         state.unclaim(lease)
         assert shows(state) == [("b", 2, "available"), ("a", 7, "scheduled")]
+
+    def test_with_a_time_ahead_it_is_scheduled_and_was_not_attempted(self) -> None:
+        state = make("a", "b")
+        state.advance(100)
+        lease = claim(state, expires_at=105)
+        assert state.unclaim(lease, 101) is not None
+        assert shows(state) == [("b", 2, "available"), ("a", 1, "scheduled")]
+        assert (state.scheduled, len(state.in_flight), state.earliest()) == (1, 0, 101)
+        with pytest.raises(InvalidLeaseError):
+            state.ack(lease)
+        assert state.advance(100.9) == []
+        assert [item.key for item, _ in state.advance(101)] == ["a"]
+        assert order(state) == "ba"
+        again = claim(state, "a")
+        assert again.attempt == 1
+
+    @pytest.mark.parametrize("due", [99, 100])
+    def test_with_a_time_that_is_not_ahead_it_is_where_it_was(self, due: float) -> None:
+        state = make("a", "b")
+        state.advance(100)
+        state.unclaim(claim(state), due)
+        assert order(state) == "ab"
+
+    @pytest.mark.parametrize("policy", ["update", "buffer"])
+    @pytest.mark.parametrize("own, due, held", [(103, 101, 103), (101, 103, 103)])
+    def test_of_two_times_the_later_holds(
+        self, policy: InFlightPolicy, own: float, due: float, held: float
+    ) -> None:
+        state = make("a")
+        state.advance(100)
+        lease = claim(state)
+        state.put("a", 2, policy, due=own)
+        state.unclaim(lease, due)
+        assert shows(state) == [("a", 2, "scheduled")]
+        assert state.earliest() == held
+        assert state.buffered == 0
+
+    def test_a_lease_that_has_ended_schedules_nothing(self) -> None:
+        state = make("a")
+        lease = claim(state, expires_at=1)
+        state.advance(1)
+        assert state.unclaim(lease, 5) is None
+        assert order(state) == "a"
 
 
 def test_priorities_go_before_arrival() -> None:

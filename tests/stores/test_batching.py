@@ -87,6 +87,23 @@ def test_a_batch_has_a_largest_size_and_a_larger_call_is_alone() -> None:
     asyncio.run(main())
 
 
+def test_a_call_that_wants_to_be_alone_waits_for_its_turn_and_is() -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        batcher: Batcher[int, int] = Batcher(recorder)
+        first = await block(batcher, recorder)
+        before = await start(batcher, 1, 2)
+        alone = [asyncio.create_task(batcher.submit_many([n], alone=True)) for n in (3, 4)]
+        await asyncio.sleep(0)
+        after = await start(batcher, 5, 6)
+        recorder.gate.set()
+        await asyncio.gather(first, *before, *alone, *after)
+        await batcher.close()
+        assert recorder.batches == [[0], [1, 2], [3], [4], [5, 6]]
+
+    asyncio.run(main())
+
+
 def test_a_failed_batch_fails_its_callers_and_no_others() -> None:
     async def main() -> None:
         recorder = Recorder()

@@ -1,36 +1,37 @@
 """Every store, one suite."""
 
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-
-from leasedkeyq.stores import MemoryStore, Store, connect
-from leasedkeyq.testing.conformance import StoreConformance
+from leasedkeyq.stores import MemoryStore, Store
+from leasedkeyq.testing import Place, StoreConformance
 
 
-class TestMemory(StoreConformance):
-    def open_store(self) -> Store:
-        return MemoryStore()
+class Ours(StoreConformance, accepts=("clock", "limits")):
+    """Our stores take both options."""
 
 
-class OnDisk(StoreConformance):
-    url: str
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
-    def open_store(self) -> Store:
-        return connect(self.url.format(self.folder))
+class TestMemory(Ours, without=("durability", "cross_process")):
+    def opener(self, place: Place) -> Callable[..., Store]:
+        return MemoryStore
 
 
-class TestYaml(OnDisk):
-    url = "file://{}/queue.yaml"
+class TestYaml(Ours):
+    def opener(self, place: Place) -> str:
+        return f"file://{place.folder}/queue.yaml"
 
 
-class TestJson(OnDisk):
-    url = "file://{}/queue.json"
+class TestJson(Ours):
+    def opener(self, place: Place) -> str:
+        return f"file://{place.folder}/queue.json"
 
 
-class TestSqlite(OnDisk):
-    url = "sqlite://{}/jobs.db"
+class TestSqlite(Ours):
+    def opener(self, place: Place) -> str:
+        return f"sqlite://{place.folder}/jobs.db"
+
+
+class TestSqliteByItsOwnClock(StoreConformance):
+    """As a server is: its clock cannot be moved, and its limits are what they are."""
+
+    def opener(self, place: Place) -> str:
+        return f"sqlite://{place.folder}/jobs.db"

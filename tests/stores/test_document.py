@@ -11,21 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.stores.contract import Ack, Bury, Claim, Limits, Put, Release
-from leasedkeyq.stores.document import Document, NonsenseError, decode_time, encode_time
+from leasedkeyq.stores.document import Document, FreeFormError
+from leasedkeyq.stores.fields import NonsenseError, decode_time, encode_time
 from leasedkeyq.stores.freeform import parse_freeform
-from leasedkeyq.stores.layout import (
-    FreeFormError,
-    YamlReader,
-    parse_json,
-    render_json,
-    render_yaml,
-    seal,
-    unseal,
-)
+from leasedkeyq.stores.loading import load
 from leasedkeyq.stores.machine import StoreMachine
-from tests.stores.differential import EVERYTHING
+from leasedkeyq.stores.queues_form import QueuesForm
+from leasedkeyq.stores.sealing import seal, unseal
+from leasedkeyq.stores.syncing import sync
+from leasedkeyq.stores.texts import Texts
+from leasedkeyq.testing.shorthand import EVERY_STATE
 
 NOW = 1_700_000_000.0
+FORM = QueuesForm()
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1)
 values = st.recursive(
@@ -36,19 +34,19 @@ values = st.recursive(
 
 
 def document_of(machine: StoreMachine) -> Document:
-    document = Document()
-    document.sync(machine)
+    document = Document(FORM)
+    sync(document, machine)
     return document
 
 
 def written(document: Document, suffix: str) -> bytes:
-    return render_yaml(document) if suffix == "yaml" else render_json(document)
+    return Texts([FORM], yaml=suffix == "yaml").render(document)
 
 
 def read(body: bytes, suffix: str) -> Document:
     if suffix == "yaml":
-        return YamlReader().parse(body.decode())
-    return parse_json(body.rstrip()[:-1] + b"}")
+        return FORM.parse_yaml(body.decode(), {})
+    return Texts([FORM], yaml=False).parse_ours(body)
 
 
 def everything(machine: StoreMachine) -> list[Any]:
@@ -62,7 +60,7 @@ def everything(machine: StoreMachine) -> list[Any]:
         found.append(
             [(i.not_before, i.key) for i in sorted(state.items.values(), key=lambda i: i.key)]
         )
-        for item in machine.browse(name, EVERYTHING, "", NOW):
+        for item in machine.browse(name, EVERY_STATE, "", NOW):
             value = item.value
             with suppress(ValueError):
                 value = json.dumps(json.loads(value)).encode()
@@ -97,14 +95,14 @@ def test_whatever_it_holds_comes_back(
     document = document_of(machine)
     body = written(document, suffix)
     again = read(body, suffix)
-    loaded = again.load(Limits(), NOW, ours=True)
+    loaded = load(again, Limits(), NOW, ours=True)
     assert everything(loaded) == everything(machine)
-    assert not again.sync(loaded)
+    assert not sync(again, loaded)
     assert written(again, suffix) == body
     if suffix == "yaml":
         pytest.importorskip("ruamel.yaml")
-        free = parse_freeform(body.decode())
-        assert everything(free.load(Limits(), NOW, ours=False)) == everything(machine)
+        free = parse_freeform(body.decode(), [FORM])
+        assert everything(load(free, Limits(), NOW, ours=False)) == everything(machine)
 
 
 @given(st.floats(0, 1e11) | st.floats(0, 2e9).map(lambda t: round(t, 6)) | st.floats())
@@ -148,7 +146,7 @@ def test_the_layout_of_a_document() -> None:
     machine = StoreMachine()
     machine.put(Put("mail", (("a", b'{"to":["ann"]}'),)), NOW)
     machine.put(Put("mail", (("b", b"true"),), priority=2), NOW)
-    assert render_yaml(document_of(machine)).decode() == (
+    assert FORM.render_yaml(document_of(machine)) == (
         "version: 1\nrevision: 1\nlast_id: 2\nlast_fence: 0\nqueues:\n  mail:\n    items:\n"
         "      - key: b\n        value: true\n        priority: 2\n"
         "        place: 2\n        id: 2\n        put_at: 2023-11-14T22:13:20Z\n"
@@ -162,7 +160,7 @@ def test_an_undone_claim_finds_its_place_after_a_reload() -> None:
     machine.put(Put("q", tuple((key, b"1") for key in "abcd")), NOW)
     machine.claim(Claim((("q", 1),)), NOW)
     (two,) = machine.claim(Claim((("q", 1),)), NOW)
-    loaded = read(render_yaml(document_of(machine)), "yaml").load(Limits(), NOW, ours=True)
+    loaded = load(read(written(document_of(machine), "yaml"), "yaml"), Limits(), NOW, ours=True)
     loaded.settle(Release("q", "b", two.token, undo=True), NOW)
     assert [item.key for item in loaded.spaces["q"].state.ready] == ["b", "c", "d"]
 
@@ -185,7 +183,7 @@ FREE = [
 @pytest.mark.parametrize("body", FREE)
 def test_anything_else_is_left_to_the_library(body: str) -> None:
     with pytest.raises(FreeFormError):
-        YamlReader().parse(body)
+        FORM.parse_yaml(body, {})
 
 
 @settings(max_examples=300, deadline=None)
@@ -195,17 +193,17 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     pytest.importorskip("ruamel.yaml")
     machine = StoreMachine()
     machine.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
-    body = list(render_yaml(document_of(machine)).decode())
+    body = list(FORM.render_yaml(document_of(machine)))
     letters = st.sampled_from(string.printable[:95] + "\n\n  ##::--'\"")
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(body) - 1))
         body[at : at + data.draw(st.integers(0, 2))] = data.draw(letters)
     changed = "".join(body)
     try:
-        ours = YamlReader().parse(changed)
+        ours = FORM.parse_yaml(changed, {})
     except (FreeFormError, NonsenseError):
         return
-    theirs = parse_freeform(changed)
+    theirs = parse_freeform(changed, [FORM])
 
     def told(document: Document) -> Any:
         return {

@@ -17,8 +17,11 @@ import pytest
 from leasedkeyq import errors
 from leasedkeyq.stores.contract import Ack, Cancel, Claim, Claimed, Put, Release
 from leasedkeyq.stores.file import FileEngine, FileStore, FileStoreWarning
-from leasedkeyq.stores.layout import unseal
-from tests.stores.differential import LIMITS, QUEUES, Differential, FakeClock
+from leasedkeyq.stores.fileops import FileLock, FileOps, PolledLock
+from leasedkeyq.stores.sealing import unseal
+from leasedkeyq.testing import ManualClock
+from leasedkeyq.testing.differential import Differential
+from leasedkeyq.testing.site import SMALL_LIMITS
 
 SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
 processes = multiprocessing.get_context("forkserver")
@@ -79,29 +82,19 @@ def opened(path: Path, **options: Any) -> FileEngine:
 # The machine
 
 
-class Turns(Differential):
-    """For several stores: what one has seen come due, another may hear of once more."""
-
-    async def sweep(self) -> None:
-        for queue in QUEUES:
-            moment = self.machine.sweep(queue, self.clock.now)
-            expected = None if moment is None else moment - self.clock.now
-            assert await self.store.sweep(queue) in (expected, 0.0)
-
-
 @SUFFIXES
 @pytest.mark.parametrize("stores", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_it_answers_as_the_machine_does(
     tmp_path: Path, suffix: str, stores: int, seed: int
 ) -> None:
-    clock = FakeClock()
+    clock = ManualClock()
 
     async def main() -> None:
         # Two stores on one document read what the other has written each time.
         path = tmp_path / f"q.{suffix}"
-        opened = [FileStore(path, clock=clock, limits=LIMITS) for _ in range(stores)]
-        await (Turns if stores > 1 else Differential)(opened, clock, seed).run(150)
+        opened = [FileStore(path, clock=clock, limits=SMALL_LIMITS) for _ in range(stores)]
+        await Differential(opened, clock, seed).run(150)
         for store in opened:
             await store.close()
 
@@ -117,11 +110,11 @@ def test_reading_and_changing_nothing_write_nothing(path: Path) -> None:
     assert keys(engine) == []
     assert not path.exists()
     put(engine, "a")
-    before = path.stat()
+    before = FileOps().stamp(path)
     assert claim(engine, queue="other") == []
     assert engine.apply([Cancel("jobs", "nobody"), Ack("jobs", "a", "wrong")])[0] is False
     assert keys(engine) == ["a"]
-    assert path.stat() == before
+    assert FileOps().stamp(path) == before
 
 
 def test_an_emptied_document_stays_a_document(path: Path) -> None:
@@ -345,7 +338,7 @@ def test_fields_that_go_leave_their_comments(path: Path) -> None:
 
 
 def test_a_schedule_by_hand(path: Path) -> None:
-    clock = FakeClock()
+    clock = ManualClock()
     engine = opened(path, clock=clock)
     put(engine, "a")
     edit(path, ("      - key: a\n", "      - key: a\n        due: 2023-11-14T23:13:21+01:00\n"))
@@ -472,7 +465,7 @@ def test_damage_without_a_copy_is_an_error_and_nothing_is_touched(path: Path) ->
 
 
 def test_a_newer_version_is_not_touched(path: Path) -> None:
-    from leasedkeyq.stores.layout import seal
+    from leasedkeyq.stores.sealing import seal
 
     text = seal(b"version: 2\nrevision: 1\nqueues: {}\n", yaml=True)
     path.write_bytes(text)
@@ -567,8 +560,44 @@ def test_a_forked_child_has_a_lock_of_its_own(path: Path) -> None:
     assert keys(engine) == ["a", "b"]
 
 
+def test_without_flock_there_is_another_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasedkeyq.stores.fileops.fcntl", None)
+    engines = [FileEngine(path) for _ in range(4)]
+    assert isinstance(engines[0]._lock, PolledLock)
+
+    def work(engine: FileEngine) -> None:
+        for number in range(10):
+            put(engine, f"{id(engine)} {number}")
+            assert claim(engine, lease_time=60.0)
+
+    threads = [threading.Thread(target=work, args=(engine,)) for engine in engines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = engines[0].read(lambda machine, now: machine.count("jobs", now))
+    assert (counts.in_flight, counts.available) == (40, 0)
+    assert not engines[0].notices
+    engines[0]._lock.acquire(shared=False)
+    waiting = threading.Thread(target=put, args=(engines[1], "late"))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    engines[0].close()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def test_without_flock_and_filelock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasedkeyq.stores.fileops.fcntl", None)
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    with pytest.raises(errors.StoreError, match=r"leasedkeyq\[filelock\]"):
+        FileEngine(path)
+
+
 def test_a_removed_lock_file_is_made_again(path: Path) -> None:
     first, second = opened(path), opened(path)
+    assert isinstance(first._lock, FileLock)
     put(first, "a")
     path.with_name("queue.yaml.lock").unlink()
     put(second, "b")

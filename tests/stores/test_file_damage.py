@@ -7,31 +7,47 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.stores.contract import Bury, Claim, Put, StoredItem
+from leasedkeyq.stores.contract import Ack, Bury, Claim, Put, StoredItem
+from leasedkeyq.stores.document_file import DocumentForm
 from leasedkeyq.stores.file import FileEngine
 from leasedkeyq.stores.machine import StoreMachine
-from tests.stores.differential import EVERYTHING
+from leasedkeyq.testing.shorthand import EVERY_STATE
+from tests.stores.disguise import finished, live
 
-QUEUES = ("mail", "jobs")
+KEYS = ("later", "x", "now", "raw", "bad", "done", *(f"welcome-{n}" for n in range(6)))
+FORMS = pytest.mark.parametrize("form", ["queues", "repository"])
+SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
 
 
-def filled(path: Path) -> FileEngine:
-    engine = FileEngine(path)
+def filled(path: Path, form: DocumentForm) -> FileEngine:
+    """Items in all states, in two queues where there can be several."""
+    engine = FileEngine(path, form=form, name="mail")
     engine.settled = 0.0
+    one = form == "repository"
+    jobs = "mail" if one else "jobs"
+    wrap = live if one else bytes
     for number in range(6):
         value = b'{"to":"ann@example.org","n":%d,"text":"hello, w\xc3\xb6rld"}' % number
-        engine.apply([Put("mail", ((f"welcome-{number}", value),), priority=number % 3)])
-    engine.apply([Put("jobs", (("later", b"[1,2.5,null]"), ("x", b"0")), delay=3600.0)])
-    engine.apply([Put("jobs", (("now", b'"v"'), ("raw", b"\xff\xfe"), ("bad", b"{}")))])
-    claimed: Any = engine.apply([Claim((("jobs", 3), ("mail", 1)), 4, lease_time=3600.0)])[0]
-    engine.apply([Put("jobs", (("now", b'"newer"'),), "buffer")])
-    engine.apply([Bury("jobs", claimed[2].key, claimed[2].token, "it failed")])
+        engine.apply([Put("mail", ((f"welcome-{number}", wrap(value)),), priority=number % 3)])
+    engine.apply([Put(jobs, (("later", wrap(b"[1,2.5,null]")), ("x", wrap(b"0"))), delay=3600.0)])
+    values = (("now", b'"v"'), ("raw", b"\xff\xfe"), ("bad", b"{}"), ("done", b"7"))
+    engine.apply([Put(jobs, tuple((key, wrap(value)) for key, value in values), priority=5)])
+    claimed: Any = engine.apply([Claim(((jobs, 4), ("mail", 1)), 5, lease_time=3600.0)])[0]
+    tokens = {item.key: item.token for item in claimed}
+    engine.apply(
+        [
+            Put(jobs, (("now", wrap(b'"newer"')),), "buffer"),
+            Bury(jobs, "bad", tokens["bad"], "it failed"),
+            Ack(jobs, "done", tokens["done"], finished("done", b"7") if one else b"7", 3600.0),
+        ]
+    )
     return engine
 
 
 def seen(engine: FileEngine) -> list[StoredItem]:
     def work(machine: StoreMachine, now: float) -> list[StoredItem]:
-        return [item for name in QUEUES for item in machine.browse(name, EVERYTHING, "", now)]
+        names = sorted(machine.spaces)
+        return [item for name in names for item in machine.browse(name, EVERY_STATE, "", now)]
 
     return engine.read(work)
 
@@ -40,8 +56,8 @@ def leases(engine: FileEngine) -> list[tuple[str, str, int]]:
     return engine.read(
         lambda machine, now: sorted(
             (item.key, item.lease.token, item.lease.fence)
-            for name in QUEUES
-            for item in machine.spaces[name].state.in_flight.values()
+            for space in machine.spaces.values()
+            for item in space.state.in_flight.values()
         )
     )
 
@@ -60,12 +76,17 @@ def harm(text: bytes, dice: random.Random) -> bytes:
     return bytes(harmed)
 
 
-@pytest.mark.parametrize("suffix", ["yaml", "json"])
-def test_a_thousand_truncations_and_bit_flips(tmp_path: Path, suffix: str) -> None:
+@FORMS
+@SUFFIXES
+def test_a_thousand_truncations_and_bit_flips(
+    tmp_path: Path, suffix: str, form: DocumentForm
+) -> None:
     path = tmp_path / f"queue.{suffix}"
-    filled(path)
+    filled(path, form)
     engine = FileEngine(path)
     expected, held = seen(engine), leases(engine)
+    assert {item.key for item in expected} == set(KEYS)
+    assert {item.state for item in expected} == set(EVERY_STATE)
     good = path.read_bytes()
     dice = random.Random(suffix)
     restored = 0
@@ -93,13 +114,14 @@ def test_a_thousand_truncations_and_bit_flips(tmp_path: Path, suffix: str) -> No
     assert restored > 450
 
 
-@pytest.mark.parametrize("suffix", ["yaml", "json"])
+@FORMS
+@SUFFIXES
 def test_damage_to_the_copy_does_not_matter_while_the_document_is_good(
-    tmp_path: Path, suffix: str
+    tmp_path: Path, suffix: str, form: DocumentForm
 ) -> None:
     path = tmp_path / f"queue.{suffix}"
     copy = path.with_name(f"{path.name}.bak")
-    filled(path)
+    filled(path, form)
     expected = seen(FileEngine(path))
     good = path.read_bytes()
     dice = random.Random(1)
@@ -107,16 +129,19 @@ def test_damage_to_the_copy_does_not_matter_while_the_document_is_good(
         copy.write_bytes(harm(good, dice))
         fresh = FileEngine(path)
         assert seen(fresh) == expected
-        fresh.apply([Put("other", (("new", b"1"),))])
+        fresh.apply([Put("mail", (("new", live(b"1")),))])
         assert copy.read_bytes() == path.read_bytes()
         path.write_bytes(good)
         copy.write_bytes(good)
 
 
-def test_a_single_bit_can_be_edited_by_deleting_the_checksum(tmp_path: Path) -> None:
+@FORMS
+def test_a_single_bit_can_be_edited_by_deleting_the_checksum(
+    tmp_path: Path, form: DocumentForm
+) -> None:
     path = tmp_path / "queue.yaml"
-    engine = filled(path)
+    engine = filled(path, form)
     text = path.read_text().replace("priority: 2", "priority: 3")
     path.write_text(text[: text.rindex("# sum")])
-    assert {item.priority for item in seen(engine)} == {0, 1, 3}
+    assert {item.priority for item in seen(engine)} == {0, 1, 3, 5}
     assert "changed" in engine.notices[-1]

@@ -1,14 +1,10 @@
-"""Each step of a write failing, the power going at each step, and processes killed at each step."""
+"""Each step of a write failing, and the power going at each step. Killing: `tests.torture`."""
 
 import errno
 import itertools
-import json
 import multiprocessing
 import os
-import random
-import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +12,15 @@ from typing import Any
 import pytest
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Ack, Claim, Claimed, Put, Request
+from leasedkeyq.stores.contract import Ack, Claim, Put, Request
+from leasedkeyq.stores.document_file import DocumentForm
 from leasedkeyq.stores.file import FileEngine
 from leasedkeyq.stores.fileops import FileOps
 from leasedkeyq.stores.machine import StoreMachine
+from tests.stores.disguise import live
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["leasedkeyq.stores.file"])
 SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
+FORMS = pytest.mark.parametrize("form", ["queues", "repository"])
 
 
 class FailingOps(FileOps):
@@ -60,6 +57,11 @@ class FailingOps(FileOps):
         self._step("rename", source, target)
 
 
+def value(form: str, text: str) -> bytes:
+    """A value that has its place in a document of this form."""
+    return live(text.encode()) if form == "repository" else text.encode()
+
+
 def keys(path: Path) -> list[str]:
     engine = FileEngine(path)
     engine.settled = 0.0
@@ -74,8 +76,9 @@ def keys(path: Path) -> list[str]:
 
 
 @SUFFIXES
+@FORMS
 @pytest.mark.parametrize("how", ["before", "halfway", "after"])
-def test_the_nth_step_fails(tmp_path: Path, suffix: str, how: str) -> None:
+def test_the_nth_step_fails(tmp_path: Path, suffix: str, form: DocumentForm, how: str) -> None:
     steps: list[str] = []
     for number in itertools.count():
         folder = tmp_path / str(number)
@@ -83,14 +86,14 @@ def test_the_nth_step_fails(tmp_path: Path, suffix: str, how: str) -> None:
         path = folder / f"queue.{suffix}"
         ops = FailingOps()
         ops.how = how
-        engine = FileEngine(path, ops=ops)
-        engine.apply([Put("q", (("a", b"1"), ("b", b"2")))])
+        engine = FileEngine(path, form=form, name="q", ops=ops)
+        engine.apply([Put("q", (("a", value(form, "1")), ("b", value(form, "2"))))])
         claimed: Any = engine.apply([Claim((("q", 1),))])[0]
         ops.left = number
         batch: list[Request] = [
-            Put("q", (("c", b"3"),)),
+            Put("q", (("c", value(form, "3")),)),
             Ack("q", "a", claimed[0].token),
-            Put("r", (("d", b"4"),)),
+            Put("q" if form == "repository" else "r", (("d", value(form, "4")),)),
         ]
         failure: StoreError | None = None
         try:
@@ -107,27 +110,28 @@ def test_the_nth_step_fails(tmp_path: Path, suffix: str, how: str) -> None:
         now = keys(path)
         assert now in (["a", "b"], ["b", "c", "d"])
         # The cause is gone: work goes on, with what is on the disk.
-        engine.apply([Put("q", (("e", b"5"),))])
+        engine.apply([Put("q", (("e", value(form, "5")),))])
         assert keys(path) == sorted([*now, "e"])
         assert not list(folder.glob("*.damaged*"))
     assert steps == ["write", "write", "sync", "sync", "rename", "rename", "sync"]
 
 
+@FORMS
 @pytest.mark.filterwarnings("ignore::leasedkeyq.stores.file.FileStoreWarning")
-def test_a_failing_repair_is_repeated(tmp_path: Path) -> None:
+def test_a_failing_repair_is_repeated(tmp_path: Path, form: DocumentForm) -> None:
     number = 0
     for number in itertools.count():
         path = tmp_path / f"queue{number}.yaml"
         ops = FailingOps()
-        engine = FileEngine(path, ops=ops)
+        engine = FileEngine(path, form=form, name="q", ops=ops)
         engine.settled = 0.0
-        engine.apply([Put("q", (("a", b"1"), ("b", b"2")))])
+        engine.apply([Put("q", (("a", value(form, "1")), ("b", value(form, "2"))))])
         path.write_bytes(path.read_bytes()[:150])
         ops.left = number
         try:
-            engine.apply([Put("q", (("c", b"3"),))])
+            engine.apply([Put("q", (("c", value(form, "3")),))])
         except StoreError:
-            engine.apply([Put("q", (("c", b"3"),))])
+            engine.apply([Put("q", (("c", value(form, "3")),))])
             assert keys(path) == ["a", "b", "c"]
         else:
             break
@@ -233,20 +237,23 @@ def _rename(names: dict[str, int], change: dict[str, int | None]) -> None:
 
 
 @SUFFIXES
-def test_a_loss_of_power_at_each_step_loses_nothing(tmp_path: Path, suffix: str) -> None:
+@FORMS
+def test_a_loss_of_power_at_each_step_loses_nothing(
+    tmp_path: Path, suffix: str, form: DocumentForm
+) -> None:
     name = f"queue.{suffix}"
-    live = tmp_path / "live"
-    live.mkdir()
+    folder = tmp_path / "live"
+    folder.mkdir()
     ops = RecordingOps()
-    engine = FileEngine(live / name, ops=ops)
+    engine = FileEngine(folder / name, form=form, name="q", ops=ops)
     # How many steps were made when each state was acknowledged.
     acknowledged: list[tuple[int, list[str]]] = [(0, [])]
     for key in ("a", "b", "c"):
-        engine.apply([Put("q", ((key, b"1"),))])
-        acknowledged.append((len(ops.steps), keys(live / name)))
+        engine.apply([Put("q", ((key, value(form, "1")),))])
+        acknowledged.append((len(ops.steps), keys(folder / name)))
     claimed: Any = engine.apply([Claim((("q", 1),))])[0]
     engine.apply([Ack("q", "a", claimed[0].token)])
-    acknowledged.append((len(ops.steps), keys(live / name)))
+    acknowledged.append((len(ops.steps), keys(folder / name)))
     assert acknowledged[-1][1] == ["b", "c"]
 
     disk = Disk()
@@ -267,100 +274,3 @@ def test_a_loss_of_power_at_each_step_loses_nothing(tmp_path: Path, suffix: str)
                 (folder / file).write_bytes(data)
             assert keys(folder / name) in [past[-1], *future]
     assert len(tried) > len(ops.steps)
-
-
-# Kill -9
-
-
-class DeadlyOps(FileOps):
-    """Ends the process at the n-th step, before or after it."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def _tick(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def write(self, path: Path, data: bytes, mode: int) -> None:
-        self._tick()
-        super().write(path, data[: len(data) // 2], mode)
-        self._tick()
-        super().write(path, data, mode)
-
-    def sync(self, path: Path) -> None:
-        self._tick()
-        super().sync(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._tick()
-        super().rename(source, target)
-        self._tick()
-
-
-LEASE = 0.3
-
-
-def _live(path: Path, log: Path, name: int, lethal: int) -> None:
-    """Puts, claims and acks; writes down each thing when it is acknowledged."""
-    engine = FileEngine(path, ops=DeadlyOps(lethal) if lethal else None)
-    with log.open("a", buffering=1) as file:
-        for number in itertools.count():
-            key = f"{name}.{number}"
-            engine.apply([Put("q", ((key, json.dumps(key).encode()),))])
-            file.write(f"put {key}\n")
-            claimed: Any = engine.apply([Claim((("q", 1),), lease_time=LEASE)])[0]
-            items: list[Claimed] = list(claimed)
-            for item in items:
-                start = time.time()
-                file.write(f"try {item.key} {item.fence}\n")
-                answer = engine.apply([Ack("q", item.key, item.token)])[0]
-                if answer is None:
-                    file.write(f"ack {item.key} {item.fence} {start} {time.time()}\n")
-
-
-@SUFFIXES
-def test_killed_at_each_point_and_at_random(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"queue.{suffix}"
-    dice = random.Random(suffix)
-    logs: list[Path] = []
-    for turn in range(8):
-        started = []
-        for name in range(3):
-            log = tmp_path / f"log{turn}.{name}"
-            logs.append(log)
-            lethal = 0 if name == 2 else 1 + dice.randrange(60)
-            arguments = (path, log, 10 * turn + name, lethal)
-            started.append(processes.Process(target=_live, args=arguments))
-        for process in started:
-            process.start()
-        # Those that do not die by themselves are killed at random.
-        while not logs[-1].exists():
-            time.sleep(0.01)
-        time.sleep(dice.random() * 0.3)
-        for process in started:
-            process.kill()
-            process.join()
-    puts: set[str] = set()
-    tries: set[str] = set()
-    acks: list[str] = []
-    fences: list[str] = []
-    for log in logs:
-        for line in log.read_text().split("\n")[:-1] if log.exists() else ():
-            kind, key, *rest = line.split()
-            if kind == "put":
-                puts.add(key)
-            elif kind == "try":
-                tries.add(key)
-                fences.append(rest[0])
-            else:
-                acks.append(key)
-    assert len(puts) > 20
-    assert len(set(acks)) == len(acks)
-    assert len(set(fences)) == len(fences)
-    left = keys(path)
-    # A put that was acknowledged is there or was acked; an ack may have lost its line in the log.
-    assert puts <= {*left, *acks, *tries}
-    assert not set(left) & set(acks)
-    assert not list(tmp_path.glob("*.damaged*"))

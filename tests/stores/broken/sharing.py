@@ -1,0 +1,111 @@
+"""Faults of stores that claim to be shared by processes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasedkeyq.stores.contract import (
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Extend,
+    Put,
+    Refusal,
+    Release,
+)
+from leasedkeyq.stores.store import Store
+from tests.stores.broken.editing import EditsWhatItSawBefore
+from tests.stores.broken.leasing import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
+from tests.stores.broken.through import PutAnswer, Through, caught_by
+from tests.stores.broken.waiting import WakesItself
+
+
+@caught_by("test_processes_hold_each_key_once_and_finish_each_item_once")
+class GivesAKeyToTwoProcesses(GivesAKeyTwice):
+    """Hands out what is leased elsewhere when there is nothing else."""
+
+
+@caught_by("test_processes_hold_each_key_once_and_finish_each_item_once")
+class FinishesTooMuch(Through):
+    """Takes a newer value along when the older one is done."""
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers = await self.inner.settle(requests)
+        await self.inner.settle([Cancel(c.queue, c.key) for c in requests if isinstance(c, Ack)])
+        return answers
+
+
+@caught_by("test_changes_in_one_process_wake_those_who_wait_in_another")
+class WakesOwnProcessOnly(WakesItself):
+    """Those who wait in another process hear nothing."""
+
+    silent = "sweep"
+
+
+@caught_by("test_a_waiting_get_is_woken_by_another_process")
+class LeavesOthersWaiting(WakesItself):
+    """Consumers in another process hear nothing."""
+
+    silent = "sweep"
+
+
+@caught_by("test_the_lease_of_a_killed_process_expires")
+class ForgetsLeasesOfTheDead(KeepsTimeItself):
+    """Only the process that claimed an item can end its lease."""
+
+
+@caught_by("test_a_lease_is_checked_wherever_it_is_used")
+class TrustsItsOwnMemory(AcceptsExpiredLeases):
+    """Does not see that its lease was given to another process."""
+
+
+@caught_by("test_a_lease_is_checked_wherever_it_is_used")
+class RefusesLeasesOfOthers(Through):
+    """Knows only the leases that it gave itself."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.given: set[str] = set()
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers = await self.inner.claim(requests)
+        self.given |= {item.token for answer in answers for item in answer}
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers: list[Answer] = []
+        for change in requests:
+            if isinstance(change, Ack | Release | Extend | Bury) and change.token not in self.given:
+                answers.append(Refusal(change.key))
+            else:
+                answers.append(await self.settle_one(change))
+        return answers
+
+
+@caught_by("test_store_objects_on_one_place_are_one_store")
+class HandsOutOnlyItsOwn(Through):
+    """Does not see what others put."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.mine: set[str] = set()
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+        self.mine |= {key for request in requests for key, _ in request.items}
+        return await self.inner.put(requests)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers: list[tuple[Claimed, ...]] = []
+        for answer in await self.inner.claim(requests):
+            foreign = [item for item in answer if item.key not in self.mine]
+            await self.inner.settle([Release(i.queue, i.key, i.token, undo=True) for i in foreign])
+            answers.append(tuple(item for item in answer if item not in foreign))
+        return answers
+
+
+@caught_by("test_edits_of_several_stores_do_not_run_into_each_other")
+class EditsWithoutTheOthers(EditsWhatItSawBefore):
+    """Does not keep others out while it edits."""

@@ -1,0 +1,35 @@
+"""A queue for programs without an event loop: items, a queue of them, a repository, a service."""
+
+from leasedkeyq.repository.backoff import Backoff
+from leasedkeyq.repository.errors import (
+    DuplicateItemError,
+    InvalidItemError,
+    InvalidTransitionError,
+    ItemNotFoundError,
+    QueueConflictError,
+    TransactionError,
+)
+from leasedkeyq.repository.model import Queue, QueueItem
+from leasedkeyq.repository.repository import QueueRepository, RecoveryReport
+from leasedkeyq.repository.service import QueueService
+from leasedkeyq.repository.status import QueueItemStatus
+
+__all__ = [
+    # The front doors
+    "QueueRepository",
+    "QueueService",
+    # What they hold
+    "Queue",
+    "QueueItem",
+    "QueueItemStatus",
+    # What they are told, and what they tell
+    "Backoff",
+    "RecoveryReport",
+    # Errors
+    "DuplicateItemError",
+    "InvalidItemError",
+    "InvalidTransitionError",
+    "ItemNotFoundError",
+    "QueueConflictError",
+    "TransactionError",
+]

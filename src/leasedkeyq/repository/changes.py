@@ -1,0 +1,261 @@
+"""Changes of items: who may make them, and what they ask of the store."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from leasedkeyq.repository.bridge import Handoff, inside
+from leasedkeyq.repository.connection import Connection
+from leasedkeyq.repository.errors import (
+    InvalidItemError,
+    InvalidTransitionError,
+    ItemNotFoundError,
+    QueueConflictError,
+)
+from leasedkeyq.repository.leases import HeldLease, HeldLeases
+from leasedkeyq.repository.mapping import (
+    PENDING,
+    PROCESSING,
+    STATUS,
+    Terms,
+    Wish,
+    latest,
+    lease_lost,
+    show,
+)
+from leasedkeyq.repository.model import Origin, Queue, QueueItem, new_id, queue_full
+from leasedkeyq.repository.session import Session, Settings
+from leasedkeyq.stores.contract import StoredItem
+
+
+class Step(NamedTuple):
+    """One item that changes. None: it is not there."""
+
+    stored: StoredItem | None
+    old: QueueItem | None
+    new: QueueItem | None
+
+
+class Edit(Handoff):
+    """An edit whose work is done by the thread that called.
+
+    Attributes:
+        settings: Those of the queue.
+        new_settings: What they are to be; None for as they are.
+        began: When the store began with it: delays count from then.
+    """
+
+    def __init__(self, session: Session, clock: Callable[[], float]) -> None:
+        super().__init__(self._begin, self._finish)
+        self._session = session
+        self._clock = clock
+        self.began = 0.0
+        self.settings = session.settings
+        self.new_settings: Settings | None = None
+
+    def _begin(self) -> None:
+        self.began = self._clock()
+        self.settings = self._session.settings
+
+    def _finish(self) -> None:
+        if self.new_settings is not None:
+            self._session.change_settings(self.new_settings)
+
+
+class Changes:
+    """The changes that one repository makes.
+
+    Attributes:
+        held: The leases that it handed out.
+    """
+
+    def __init__(self, connection: Connection, terms: Terms, clock: Callable[[], float]) -> None:
+        self.held = HeldLeases()
+        self._connection = connection
+        self._terms = terms
+        self._clock = clock
+        self._owner = new_id()
+
+    # Of one item
+
+    @contextmanager
+    def by_caller(self, keys: Sequence[str] | None) -> Generator[Edit]:
+        """An edit whose work is the body of the `with` statement."""
+        with self._connection.using() as session:
+            edit = Edit(session, self._clock)
+            with (
+                inside(self._connection.place),
+                edit.during(session.bridge, lambda work: session.edit(work, keys)),
+            ):
+                yield edit
+
+    def by_us(
+        self, item_id: str, change: Callable[[QueueItem], object], *, anybody: bool = False
+    ) -> QueueItem:
+        """Change an item by a function of ours, which may be called again.
+
+        With `anybody`, it does not matter who has a lease on it.
+        """
+        held = None if anybody else self.held.get(item_id)
+        steps: list[Step] = []
+        with self._connection.using() as session:
+
+            def look(stored: StoredItem | None) -> Sequence[Wish]:
+                if stored is None:
+                    if held is not None:
+                        raise lease_lost(item_id, None, None, held.attempt)
+                    raise ItemNotFoundError(item_id, self._terms.queue)
+                steps[:] = [self.of_item(stored, change, session.settings, held)]
+                return () if stored.state == "done" else self.plan(steps, self._clock())
+
+            session.change(item_id, look)
+            self.note(steps)
+        stored, _, new = steps[0]
+        if stored is not None and stored.state == "done":
+            new = self.of_one(item_id, change, anybody=anybody)
+        if new is None:
+            raise ItemNotFoundError(item_id, self._terms.queue)
+        return new
+
+    def of_one(
+        self, item_id: str, change: Callable[[QueueItem], object] | None, *, anybody: bool = False
+    ) -> QueueItem | None:
+        """Change an item, by somebody else's function that is called once; None removes it.
+
+        Returns the item as it is then, or as it was; None if there is none.
+        """
+        held = None if anybody else self.held.get(item_id)
+        keys: list[str] | None = [item_id]
+        while True:
+            with self.by_caller(keys) as edit:
+                stored = latest(edit.items).get(item_id)
+                if stored is None:
+                    return None
+                if stored.state == "done" and keys is not None:
+                    # A result can only be changed in sight of all others.
+                    keys = None
+                    continue
+                if change is None:
+                    step = Step(stored, show(stored, edit.settings.default_max_retries), None)
+                else:
+                    step = self.of_item(stored, change, edit.settings, held)
+                edit.wishes = self.plan([step], edit.began, edit.items)
+            self.note([step])
+            return step.new or step.old
+
+    def of_item(
+        self,
+        stored: StoredItem,
+        change: Callable[[QueueItem], object],
+        settings: Settings,
+        held: HeldLease | None,
+    ) -> Step:
+        """An item before and after a change, by somebody who was given the lease `held`."""
+        old = show(stored, settings.default_max_retries)
+        new = show(stored, settings.default_max_retries)
+        lost = None
+        if held is not None and held.token != stored.token:
+            lost = lease_lost(stored.key, stored, old.status, held.attempt)
+            if old.status is PROCESSING:
+                raise lost
+        try:
+            change(new)
+        except InvalidTransitionError as error:
+            # It is because the lease is lost that the item is not what the worker thinks.
+            raise lost or error from None
+        if new.id != stored.key:
+            message = f"item {stored.key!r}: its id cannot be changed"
+            raise InvalidItemError(message, item_id=stored.key, field="id")
+        if lost is not None and new.status is not old.status:
+            raise lost
+        return Step(stored, old, new)
+
+    def plan(
+        self, steps: Sequence[Step], now: float, items: Sequence[StoredItem] = ()
+    ) -> list[Wish]:
+        """What steps ask of the store. If results are to change, `items` must be all there are."""
+        changed = [step for step in steps if step.old != step.new]
+        gone = {step.stored.id for step in changed if step.stored and step.stored.state == "done"}
+        wishes = self._terms.without(gone, items, now) if gone else []
+        for stored, old, new in changed:
+            wishes += self._terms.plan(stored, old, new, now)
+        return wishes
+
+    def note(self, steps: Sequence[Step]) -> None:
+        """After a change: forget the leases that it ended."""
+        for stored, _, new in steps:
+            if stored is not None and (new is None or new.status is not PROCESSING):
+                self.held.drop(stored.key, stored.token)
+
+    # Of the queue
+
+    def read_queue(self, stored_items: Sequence[StoredItem], settings: Settings) -> Queue:
+        """The queue as it is stored, which remembers what it was like."""
+        current = latest(stored_items)
+        retries = settings.default_max_retries
+        items = [show(stored, retries) for stored in current.values()]
+        queue = Queue(self._terms.queue, items, settings.max_size, retries)
+        # The items again, as the others will be changed.
+        seen = {key: show(stored, retries) for key, stored in current.items()}
+        queue._origin = Origin(self._owner, seen, settings.max_size, retries)
+        return queue
+
+    def of_queue(self, edit: Edit, queue: Queue) -> list[Step]:
+        """Have `edit` store what was changed in `queue` since it was read."""
+        current = latest(edit.items)
+        origin = queue._origin
+        if origin is None or origin.owner != self._owner:
+            # It comes from elsewhere: all its items are new here, and its settings are not ours.
+            origin = Origin(self._owner, {}, queue.max_size, queue.default_max_retries)
+        wanted = _by_id(queue)
+        known = origin.items
+        changed = [key for key in known if key not in wanted]
+        changed += [key for key, item in wanted.items() if known.get(key) != item]
+        steps = [Step(current.get(key), known.get(key), wanted.get(key)) for key in changed]
+        conflicts = [
+            key
+            for key, (stored, old, _) in zip(changed, steps, strict=True)
+            if old != (stored and show(stored, edit.settings.default_max_retries))
+        ]
+        if conflicts:
+            raise QueueConflictError(tuple(conflicts), self._terms.queue)
+        _check_room(current, steps, queue)
+        if (queue.max_size, queue.default_max_retries) != origin[2:]:
+            edit.new_settings = Settings(queue.max_size, queue.default_max_retries)
+        for step in steps:
+            self._check_lease(step)
+        edit.wishes = self.plan(steps, edit.began, edit.items)
+        return steps
+
+    def _check_lease(self, step: Step) -> None:
+        stored, old, new = step
+        if stored is None or old is None or new is None:
+            return
+        held = self.held.get(stored.key)
+        lost = held is not None and held.token != stored.token
+        if lost and (old.status is PROCESSING or old.status is not new.status):
+            raise lease_lost(stored.key, stored, old.status, held.attempt if held else 0)
+
+
+def _by_id(queue: Queue) -> dict[str, QueueItem]:
+    items: dict[str, QueueItem] = {}
+    for item in queue.items:
+        if item.id in items:
+            message = f"the item {item.id!r} is in the queue twice"
+            raise InvalidItemError(message, item_id=item.id, field="id")
+        items[item.id] = item
+    return items
+
+
+def _check_room(current: dict[str, StoredItem], steps: Sequence[Step], queue: Queue) -> None:
+    """New items must find room beside those that are pending then."""
+    pending = {key for key, stored in current.items() if STATUS[stored.state] is PENDING}
+    added = False
+    for _, old, new in steps:
+        if new is not None and new.status is PENDING:
+            pending.add(new.id)
+            added |= old is None
+        elif old is not None:
+            pending.discard(old.id)
+    if added and queue.max_size and len(pending) > queue.max_size:
+        raise queue_full(queue.name, queue.max_size)

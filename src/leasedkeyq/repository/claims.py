@@ -1,0 +1,126 @@
+"""Handing out items, and taking back those whose worker died."""
+
+from collections.abc import Callable, Sequence
+
+from leasedkeyq.repository.changes import Changes, Step
+from leasedkeyq.repository.errors import InvalidItemError
+from leasedkeyq.repository.leases import HeldLease
+from leasedkeyq.repository.mapping import (
+    FAILED,
+    Terms,
+    Wish,
+    claimed_item,
+    death_of,
+    moment,
+    read,
+    says_error,
+    show,
+)
+from leasedkeyq.repository.model import QueueItem
+from leasedkeyq.repository.session import Session
+from leasedkeyq.repository.status import QueueItemStatus
+from leasedkeyq.stores.contract import Bury, Claimed, Release, StoredItem
+
+
+class Claims:
+    """The items that one repository hands out."""
+
+    def __init__(self, changes: Changes, terms: Terms, clock: Callable[[], float]) -> None:
+        self._changes = changes
+        self._terms = terms
+        self._clock = clock
+
+    def next(
+        self, session: Session, timeout: float | None, key: str | None = None
+    ) -> Claimed | None:
+        """Lease the next item, or that of `key`; wait for it for so long, None for ever."""
+        if timeout == 0:
+            return session.claim(self._terms.claim(key))
+        return session.claim_in_time(key, timeout, self._terms.lease_time)
+
+    def accept(self, session: Session, claimed: Claimed) -> QueueItem | None:
+        """The item that was leased, or None if it had to be given up."""
+        leased_at = self._clock()
+        if claimed.expires_at is not None and self._terms.lease_time is not None:
+            leased_at = claimed.expires_at - self._terms.lease_time
+        try:
+            item = read(claimed_item(claimed, leased_at), session.settings.default_max_retries)
+        except InvalidItemError as error:
+            bury = Bury(self._terms.queue, claimed.key, claimed.token, str(error))
+            session.call(session.store.settle([bury]))
+            return None
+        if claimed.attempt > 1 and item.retry_count >= item.max_retries:
+            self._give_up(session, claimed)
+            return None
+        self._changes.held.add(item.id, HeldLease(claimed.token, claimed.attempt))
+        return item
+
+    def _give_up(self, session: Session, claimed: Claimed) -> None:
+        """Fail an item that was leased once more than it may be."""
+
+        def look(stored: StoredItem | None) -> Sequence[Wish]:
+            if stored is None or stored.token != claimed.token:
+                return ()
+            old = show(stored, session.settings.default_max_retries)
+            new = show(stored, session.settings.default_max_retries)
+            deaths = sum(past.how == "expired" for past in stored.history)
+            times = "once" if deaths == 1 else f"{deaths} times"
+            new.status = FAILED
+            new.error_message = f"the worker died {times}, and no attempts are left"
+            return self._changes.plan([Step(stored, old, new)], self._clock())
+
+        session.change(claimed.key, look)
+
+    def recover(self, session: Session, item_id: str, since: float) -> QueueItemStatus | None:
+        """Deal with an item whose worker died, or got it before `since`.
+
+        Returns what has become of it, or None if there was nothing to do.
+        """
+        steps: list[Step] = []
+        used_up: list[str] = []
+
+        def look(stored: StoredItem | None) -> Sequence[Wish]:
+            steps.clear()
+            used_up.clear()
+            if stored is None:
+                return ()
+            old = show(stored, session.settings.default_max_retries)
+            new = show(stored, session.settings.default_max_retries)
+            if is_older(stored, since):
+                error = f"the worker died in attempt {stored.attempt}: it was given up"
+                new.fail(error, backoff=lambda _: 0.0, now=moment(self._clock()))
+            elif stored.state != "available" or not death_of(stored):
+                return ()
+            elif new.retry_count >= new.max_retries:
+                used_up.append(item_id)
+                return ()
+            elif says_error(stored) == death_of(stored):
+                return ()  # It was reported before.
+            else:
+                old.error_message = None  # What is shown has to be stored.
+            steps.append(Step(stored, old, new))
+            return self._changes.plan(steps, self._clock())
+
+        session.change(item_id, look)
+        if used_up:
+            return self._fail_dead(session, item_id)
+        self._changes.note(steps)
+        return steps[0].new.status if steps and steps[0].new else None
+
+    def _fail_dead(self, session: Session, item_id: str) -> QueueItemStatus | None:
+        """Lease an item whose retries are used up, which fails it."""
+        claimed = self.next(session, 0, item_id)
+        if claimed is None:
+            return None
+        if self.accept(session, claimed) is None:
+            return FAILED
+        # Somebody gave it more retries meanwhile.
+        back = Release(self._terms.queue, item_id, claimed.token, undo=True)
+        session.call(session.store.settle([back]))
+        self._changes.held.drop(item_id, claimed.token)
+        return None
+
+
+def is_older(stored: StoredItem, since: float) -> bool:
+    """Whether a worker has had an item from before `since`."""
+    return stored.state == "in_flight" and (stored.leased_at or 0.0) < since

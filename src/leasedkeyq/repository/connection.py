@@ -1,0 +1,187 @@
+"""How a repository gets at its store: opening it, forking with it, closing it."""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
+
+from leasedkeyq.errors import QueueClosedError, StoreError
+from leasedkeyq.repository.bridge import Bridge, is_inside, refuse_inside
+from leasedkeyq.repository.leases import HeldLeases
+from leasedkeyq.repository.session import Session, Settings
+from leasedkeyq.repository.traffic import Traffic
+from leasedkeyq.stores.connect import connect
+from leasedkeyq.stores.store import Store
+
+DOCUMENTS: Final = (".yaml", ".yml", ".json")
+MAX_RETRIES: Final = 3
+
+
+class Connection:
+    """The way to one queue.
+
+    A store that is open at a fork is in the hands of two processes, and that does harm: SQLite
+    does not notice what the other one does. So stores are closed before a fork, when nobody uses
+    them, and opened again afterwards, on both sides.
+
+    Attributes:
+        place: Says which store this is: two with the same place must not wait for each other.
+        closed: Whether `close` was called.
+    """
+
+    _all: ClassVar["weakref.WeakSet[Connection]"] = weakref.WeakSet()
+    _traffic: ClassVar = Traffic()
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Store,
+        name: str | None,
+        max_size: int | None,
+        default_max_retries: int | None,
+    ) -> None:
+        self.closed = False
+        retries = MAX_RETRIES if default_max_retries is None else default_max_retries
+        self._given = Settings(max_size, retries)
+        self._name = name
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._left_behind: Session | None = None
+        self._open: Callable[[], Store] | None = None
+        self.place: object = source
+        with self._traffic:
+            if isinstance(source, Store):
+                self._begin(source)
+            else:
+                said = {"max_size": max_size, "default_max_retries": default_max_retries}
+                self.place, self._open = _opener(source, name=name, **said)
+                self._begin(self._open())
+            self._all.add(self)
+
+    @contextmanager
+    def using(self) -> Generator[Session]:
+        """The open store. A fork waits until this ends.
+
+        Raises:
+            QueueClosedError: `close` was called.
+            TransactionError: This thread is inside a transaction of the same store.
+            StoreError: The store cannot be opened, or was carried over a fork.
+        """
+        refuse_inside(self.place)
+        with self._traffic:
+            yield self._session or self._begin_again()
+
+    def close(self) -> None:
+        """Let go of the store. Who waits gets a `QueueClosedError`, who works may finish."""
+        refuse_inside(self.place)
+        with self._traffic:
+            with self._lock:
+                self.closed = True
+                session, self._session = self._session, None
+            if session is not None:
+                self._finalizer.detach()
+                session.end()
+
+    def _begin(self, store: Store) -> Session:
+        session = Session(store, self._name, self._given, owned=self._open is not None)
+        self._name = session.name
+        # A repository that nobody closed: its thread must not outlive it.
+        self._finalizer = weakref.finalize(self, _let_go, session)
+        self._session = session
+        return session
+
+    def _begin_again(self) -> Session:
+        with self._lock:
+            if self.closed:
+                raise QueueClosedError("the repository is closed; make a new one")
+            if self._session is not None:
+                return self._session
+            if self._open is None:
+                raise StoreError(
+                    "the store of this repository was opened before a fork; make a repository in "
+                    "the new process, or give it a path or a URL of a store that processes share: "
+                    "then it opens its store again by itself"
+                )
+            return self._begin(self._open())
+
+    # Forks
+
+    def _closes_for_fork(self) -> bool:
+        session = self._session
+        if self._open is None or session is None or is_inside(self.place):
+            return False
+        return session.store.capabilities.cross_process
+
+    @classmethod
+    def before_fork(cls) -> None:
+        """Wait until nobody uses a store, and close all that can be opened again."""
+        cls._traffic.stop(cls._send_away)
+        for connection in cls._all:
+            if connection._session is not None and connection._closes_for_fork():
+                connection._finalizer.detach()
+                connection._session.end()
+                connection._session = None
+
+    @classmethod
+    def _send_away(cls) -> None:
+        for connection in cls._all:
+            session = connection._session
+            if session is not None and connection._closes_for_fork():
+                session.ended_by_fork = True
+                with suppress(QueueClosedError):
+                    session.send_away()
+
+    @classmethod
+    def after_fork_in_parent(cls) -> None:
+        """Go on."""
+        cls._traffic.resume()
+
+    @classmethod
+    def after_fork_in_child(cls) -> None:
+        """Go on without what belongs to the old process."""
+        Bridge.after_fork()
+        HeldLeases.after_fork()
+        cls._traffic.begin_anew()
+        for connection in cls._all:
+            if connection._session is not None:
+                # It must not be closed here: it is in use in the old process.
+                connection._left_behind, connection._session = connection._session, None
+                connection._finalizer.detach()
+                connection._open = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=Connection.before_fork,
+        after_in_parent=Connection.after_fork_in_parent,
+        after_in_child=Connection.after_fork_in_child,
+    )
+
+
+def _let_go(session: Session) -> None:
+    # In any other thread this may be the garbage collector, at a moment when waiting is not safe.
+    session.leave(wait=threading.current_thread() is threading.main_thread())
+
+
+def _opener(
+    source: str | os.PathLike[str], **document: str | int | None
+) -> tuple[object, Callable[[], Store]]:
+    """Where a store is, and how to open it; `document` is said of a document only."""
+    if isinstance(source, str) and len(urlsplit(source).scheme) > 1:
+        return source, partial(connect, source)
+    given: object = source
+    if not isinstance(given, str | os.PathLike):
+        kind = type(given).__name__
+        raise TypeError(f"source must be a path, a URL or a Store, got {kind}")
+    path = Path(source).absolute()
+    if path.suffix not in DOCUMENTS:
+        raise ValueError(
+            f"{os.fspath(source)!r} is no document (.yaml, .yml or .json); for another store write "
+            f"its URL, such as sqlite://{path}"
+        )
+    said = {name: value for name, value in document.items() if value is not None}
+    return path, partial(connect, path.as_uri(), form="repository", **said)

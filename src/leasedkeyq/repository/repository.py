@@ -1,0 +1,427 @@
+"""`QueueRepository`: a queue on any store, for programs without an event loop."""
+
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from leasedkeyq import checks
+from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
+from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
+from leasedkeyq.repository.changes import Changes
+from leasedkeyq.repository.claims import Claims, is_older
+from leasedkeyq.repository.connection import Connection
+from leasedkeyq.repository.errors import DuplicateItemError, ItemNotFoundError
+from leasedkeyq.repository.mapping import (
+    FAILED,
+    FOR_GOOD,
+    PENDING,
+    PROCESSING,
+    Terms,
+    Wish,
+    death_of,
+    lease_lost,
+    moment,
+    show,
+)
+from leasedkeyq.repository.model import Queue, QueueItem
+from leasedkeyq.repository.session import Session
+from leasedkeyq.repository.status import QueueItemStatus
+from leasedkeyq.stores.contract import Extend, StoredItem, StoredState
+from leasedkeyq.stores.store import Store
+from leasedkeyq.types import Duration
+
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What `QueueRepository.recover` did.
+
+    Attributes:
+        pending: The ids of items whose worker died and that wait for another one now.
+        failed: The ids of those that were given up, as their retries are used up.
+    """
+
+    pending: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class QueueRepository:
+    """A queue of `QueueItem` objects that threads and processes share.
+
+    Every method is atomic, and durable on return as far as the store is. It blocks the calling
+    thread meanwhile, also where that runs an event loop. A repository can be used from any number
+    of threads. After a fork it opens its store again by itself, if it was given a path or a URL.
+
+    An item that was handed out is leased for `lease_time`. If its worker does not settle it by
+    then, it is pending again, with its retry counted.
+
+    Args:
+        source: Where the queue is: the path of a document (``queue.yaml``, ``.yml`` or ``.json``),
+            a URL for `leasedkeyq.stores.connect`, or a store. A document has one queue in it and
+            is easy to read. A store that is passed in is not closed here.
+        name: Which queue. A document has its own name; elsewhere it is ``"queue"`` by default.
+        max_size: How many items may be pending; None or 0 for no limit. In a document it is what
+            the document says, and this counts where it says nothing.
+        default_max_retries: `max_retries` of items that do not say it, as with `max_size`; 3 where
+            nobody says it.
+        lease_time: How long a worker has for an item, or None for ever.
+        backoff: Called with how often an item has failed; says how long to wait for the next try.
+        keep_finished: How long completed and cancelled items are kept, or None for good. Failed
+            items are kept until they are retried or removed; stores have a limit on their number.
+        clock: Unix time, for tests. Give the store the same one.
+
+    Raises:
+        StoreError: The store cannot be opened; the message says why and what to do.
+        ValueError: `source` is neither a document nor a URL, or another argument is wrong.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Store,
+        name: str | None = None,
+        *,
+        max_size: int | None = None,
+        default_max_retries: int | None = None,
+        lease_time: Duration | None = timedelta(hours=1),
+        backoff: Callable[[int], Duration] = DEFAULT_BACKOFF,
+        keep_finished: Duration | None = timedelta(days=7),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if max_size is not None:
+            checks.whole("max_size", max_size, 0)
+        if default_max_retries is not None:
+            checks.whole("default_max_retries", default_max_retries, 0)
+        lease_seconds = checks.lease_time("lease_time", lease_time)
+        keep = checks.wait_time("keep_finished", keep_finished)
+        self._backoff = backoff
+        self._clock = clock
+        self._connection = Connection(source, name, max_size, default_max_retries)
+        with self._connection.using() as session:
+            self._name, limits = session.name, session.store.limits
+        keep_seconds = FOR_GOOD if keep is None else keep
+        self._terms = Terms(self._name, limits, keep_seconds, lease_seconds)
+        self._changes = Changes(self._connection, self._terms, clock)
+        self._claims = Claims(self._changes, self._terms, clock)
+
+    # Life
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._name
+
+    @property
+    def max_size(self) -> int | None:
+        """How many items may be pending; None or 0 for no limit."""
+        with self._connection.using() as session:
+            return session.read_settings().max_size
+
+    @property
+    def default_max_retries(self) -> int:
+        """`max_retries` of items that do not say it."""
+        with self._connection.using() as session:
+            return session.read_settings().default_max_retries
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._connection.closed
+
+    def close(self) -> None:
+        """Let go of the store. What was handed out stays so until its lease expires.
+
+        Calls that are under way are finished; a thread that waits in `dequeue` gets a
+        `QueueClosedError`, and so does every call from now on.
+        """
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # The whole queue
+
+    def get_queue(self) -> Queue:
+        """All items as they are at one moment.
+
+        Changes to the `Queue` change nothing in the store; `save_queue` saves them.
+        """
+        with self._connection.using() as session:
+            items, settings = session.read()
+        return self._changes.read_queue(items, settings)
+
+    def save_queue(self, queue: Queue) -> None:
+        """Save what was changed in `queue` since `get_queue` returned it, all or nothing.
+
+        Items that others changed or added meanwhile stay as they are. If they changed the same
+        items, nothing is saved. A `Queue` that did not come from `get_queue` of this repository is
+        all new: none of its items may be there yet, and none can be processing. On return `queue`
+        shows what is stored.
+
+        Raises:
+            QueueConflictError: Others changed the same items since `get_queue`, or added them.
+            QueueFullError: More items would be pending than `max_size` allows.
+            InvalidItemError: An item cannot be stored, or is there twice.
+            InvalidTransitionError: There is no way from an item's status to the new one.
+            InvalidLeaseError: An item was handed out to this thread, and its lease is lost.
+        """
+        with self._changes.by_caller(None) as edit:
+            steps = self._changes.of_queue(edit, queue)
+        self._changes.note(steps)
+        queue._take_over(self.get_queue())
+
+    @contextmanager
+    def transaction(self) -> Generator[Queue]:
+        """Change the queue as a whole: ``with repository.transaction() as queue:``.
+
+        The block gets all items as they are. When it ends, what it changed is stored, all or
+        nothing; if it raises, nothing is. Nobody else can change the queue meanwhile, in any
+        process: keep it short. The calling thread cannot use this repository in the block. The
+        order of `queue.items` is not stored: higher priority goes first, then first in, first out.
+
+        Raises:
+            QueueFullError: More items would be pending than `max_size` allows.
+            InvalidItemError: An item cannot be stored, or is there twice.
+            InvalidTransitionError: There is no way from an item's status to the new one.
+            InvalidLeaseError: An item was handed out to this thread, and its lease is lost.
+            TransactionError: An item was started, which only `dequeue` can do; or this thread is
+                inside a transaction of the same store already.
+        """
+        with self._changes.by_caller(None) as edit:
+            queue = self._changes.read_queue(edit.items, edit.settings)
+            yield queue
+            steps = self._changes.of_queue(edit, queue)
+        self._changes.note(steps)
+
+    # Single items
+
+    def enqueue(self, item: QueueItem) -> None:
+        """Add an item.
+
+        Raises:
+            QueueFullError: `max_size` items are pending.
+            DuplicateItemError: An item with its id is there, in whatever status.
+            InvalidItemError: It cannot be stored; the error names the field.
+        """
+        with self._connection.using() as session:
+
+            def look(stored: StoredItem | None) -> Sequence[Wish]:
+                if stored is not None:
+                    raise DuplicateItemError(item.id, self._name)
+                room = session.settings.max_size or 0 if item.status is PENDING else 0
+                return self._terms.plan(None, None, item, self._clock(), room)
+
+            session.change(item.id, look)
+
+    def dequeue(self, timeout: Duration | None = 0) -> QueueItem | None:
+        """Hand out the next item, which is then processing, or None if there is none.
+
+        That is the first in, of the highest priority, of the pending items whose time has come.
+        An item whose worker died and that has no retries left is given up on the way.
+
+        Args:
+            timeout: How long to wait for an item; None to wait for ever.
+
+        Raises:
+            QueueClosedError: The repository was closed meanwhile.
+        """
+        seconds = checks.wait_time("timeout", timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            with self._connection.using() as session:
+                try:
+                    claimed = self._claims.next(session, left)
+                except QueueClosedError:
+                    if session.ended_by_fork and not self.closed:
+                        continue
+                    raise
+                if claimed is None:
+                    return None
+                item = self._claims.accept(session, claimed)
+                if item is not None:
+                    return item
+
+    def get_item(self, item_id: str) -> QueueItem | None:
+        """The item with this id as it is now, or None."""
+        found: list[QueueItem] = []
+        with self._connection.using() as session:
+
+            def look(stored: StoredItem | None) -> Sequence[Wish]:
+                if stored is not None:
+                    found[:] = [show(stored, session.settings.default_max_retries)]
+                return ()
+
+            session.change(item_id, look)
+        return found[0] if found else None
+
+    def update_item(self, item_id: str, update: Callable[[QueueItem], object]) -> QueueItem | None:
+        """Change an item while nobody else can: `update` is called with it, once.
+
+        What `update` changes in the item is stored; if it raises, nothing is. It must not use this
+        repository. What it returns does not matter.
+
+        Returns:
+            The item as it is now, or None if there is none with this id.
+
+        Raises:
+            InvalidItemError: It cannot be stored any more; the error names the field.
+            InvalidTransitionError: There is no way from its status to the new one.
+            InvalidLeaseError: It was handed out to this thread, and its lease is lost.
+        """
+        return self._changes.of_one(item_id, update)
+
+    def remove_item(self, item_id: str) -> bool:
+        """Take an item out, whatever its status; return whether it was there.
+
+        If a worker has it, that worker cannot settle it any more.
+        """
+        return self._changes.of_one(item_id, None) is not None
+
+    # What becomes of an item
+
+    def complete(self, item_id: str) -> QueueItem:
+        """The work on an item is done.
+
+        If this thread was handed the item, it must still have the lease: a worker that was paused
+        for too long cannot finish its successor's work. A thread that was not is held to the
+        lease of the last one that was, if that was a thread of this repository. Otherwise this
+        acts on the item as it is, whoever works on it.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidTransitionError: It is not being processed.
+            InvalidLeaseError: It was handed out here, and its lease is lost.
+        """
+        return self._changes.by_us(item_id, lambda item: item.complete(now=self._now()))
+
+    def fail(self, item_id: str, error: str | BaseException) -> QueueItem:
+        """The work on an item failed: it is tried again after a while, or given up.
+
+        The rules are those of `QueueItem.fail`, with the backoff of this repository, and those
+        of `complete` on who may do it.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidTransitionError: It is not being processed.
+            InvalidLeaseError: It was handed out here, and its lease is lost.
+        """
+        return self._changes.by_us(
+            item_id, lambda item: item.fail(error, backoff=self._backoff, now=self._now())
+        )
+
+    def cancel(self, item_id: str) -> QueueItem:
+        """Cancel an item. If a worker has it, that worker cannot settle it any more.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidTransitionError: It is completed, or cancelled.
+        """
+        return self._changes.by_us(item_id, QueueItem.cancel, anybody=True)
+
+    def retry(self, item_id: str) -> QueueItem:
+        """Have an item that failed tried anew, with all its retries.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidTransitionError: It did not fail.
+        """
+        return self._changes.by_us(item_id, QueueItem.retry, anybody=True)
+
+    def extend(self, item_id: str, lease_time: Duration | None = None) -> datetime | None:
+        """Give the worker of an item more time: `lease_time` from now, or that of the repository.
+
+        Returns:
+            When the lease expires now; None for never.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidLeaseError: Nobody works on it, or its lease is lost, as in `complete`.
+        """
+        held = self._changes.held.get(item_id)
+        seconds = self._terms.lease_time
+        if lease_time is not None:
+            seconds = checks.lease_time("lease_time", lease_time)
+        with self._connection.using() as session:
+
+            def look(stored: StoredItem | None) -> Sequence[Wish]:
+                if stored is None:
+                    raise ItemNotFoundError(item_id, self._name)
+                item = show(stored, session.settings.default_max_retries)
+                if held is not None and held.token != stored.token:
+                    raise lease_lost(item_id, stored, item.status, held.attempt)
+                if item.status is not PROCESSING:
+                    message = f"item {item_id!r} is {item.status.value}: nobody works on it"
+                    raise InvalidLeaseError(message, key=item_id)
+                return [Extend(self._name, item_id, stored.token, seconds)]
+
+            [expiry] = session.change(item_id, look)
+        return moment(expiry) if isinstance(expiry, float) else None
+
+    # Looking after the queue
+
+    def recover(self, *, older_than: Duration | None = None) -> RecoveryReport:
+        """Deal with items whose worker died, and say what was done.
+
+        An item whose lease has expired is pending again by itself. This reports it, once, and gives
+        it up if its retries are used up. With `older_than` it also takes items away from workers
+        that have had them for longer, lease or not: use it when you know that they are dead.
+        """
+        states: tuple[StoredState, ...] = ("available",)
+        since = float("-inf")
+        if older_than is not None:
+            states = ("available", "in_flight")
+            since = self._clock() - checks.seconds("older_than", older_than)
+        outcomes: dict[str, QueueItemStatus | None] = {}
+        with self._connection.using() as session:
+            for stored in session.call(_browse(session, states)):
+                if is_older(stored, since) or death_of(stored):
+                    outcomes[stored.key] = self._claims.recover(session, stored.key, since)
+        return RecoveryReport(
+            tuple(key for key, status in outcomes.items() if status is PENDING),
+            tuple(key for key, status in outcomes.items() if status is FAILED),
+        )
+
+    def stats(self) -> dict[str, int]:
+        """How many items there are: ``"total"``, and by status, as `Queue.get_stats` says it.
+
+        Cheap, as it reads only finished items. While others work, an item that moves may be
+        counted twice or not at all.
+        """
+        with self._connection.using() as session:
+            counts = session.call(session.store.count([self._name]))[self._name]
+            finished = session.call(_browse(session, ("done",)))
+            retries = session.settings.default_max_retries
+        stats = Queue(self._name, [show(stored, retries) for stored in finished]).get_stats()
+        stats["pending"] += counts.available + counts.scheduled
+        stats["processing"] += counts.in_flight
+        stats["failed"] += counts.buried
+        stats["total"] = sum(stats[status.value] for status in QueueItemStatus)
+        return stats
+
+    def _now(self) -> datetime:
+        return moment(self._clock())
+
+
+async def _browse(session: Session, states: Sequence[StoredState]) -> list[StoredItem]:
+    found: list[StoredItem] = []
+    cursor: str | None = None
+    while True:
+        page = await session.store.browse(session.name, states=states, cursor=cursor, limit=PAGE)
+        found += page.items
+        cursor = page.cursor
+        if cursor is None:
+            return found

@@ -1,0 +1,199 @@
+"""A store that is open, with all that a repository needs to use it."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+
+from leasedkeyq.errors import QueueClosedError
+from leasedkeyq.repository.bridge import Bridge, wait_for
+from leasedkeyq.repository.gathering import Change, ChangeServer, ClaimServer, Gatherer, Look
+from leasedkeyq.repository.mapping import Wish
+from leasedkeyq.stores.codec import check_name
+from leasedkeyq.stores.contract import Answer, Claim, Claimed, Release, StoredItem
+from leasedkeyq.stores.pump import ClaimPump
+from leasedkeyq.stores.store import Store
+
+T = TypeVar("T")
+
+NAME: Final = "queue"
+"""The name of a queue that nobody named."""
+
+
+class Settings(NamedTuple):
+    """What a queue is told, beyond its items."""
+
+    max_size: int | None
+    default_max_retries: int
+
+
+class KeptSettings(Protocol):
+    """Settings as a document has them."""
+
+    name: str
+    max_size: int | None
+    default_max_retries: int
+
+
+class Keeper(Protocol):
+    """A store that keeps the settings of its one queue itself."""
+
+    @property
+    def settings(self) -> KeptSettings | None:
+        """As of the last transaction, or the one whose work is running."""
+        ...
+
+    async def read_settings(self) -> KeptSettings | None:
+        """As of now."""
+        ...
+
+    def change_settings(self, *, max_size: int | None, default_max_retries: int) -> None:
+        """Change them together with the edit whose work is running."""
+        ...
+
+
+class Session:
+    """An open store, from its opening to its closing.
+
+    Attributes:
+        name: The name of the queue.
+        ended_by_fork: Whether it has to end for a fork, and not because somebody closes it.
+    """
+
+    def __init__(self, store: Store, name: str | None, given: Settings, *, owned: bool) -> None:
+        self.store = store
+        self.bridge = Bridge.to(store)
+        self.ended_by_fork = False
+        self._owned = owned
+        self._given = given
+        keeps = hasattr(store, "read_settings")
+        self._keeper: Keeper | None = cast("Keeper", store) if keeps else None
+        try:
+            kept = None if self._keeper is None else self.call(self._keeper.read_settings())
+            if kept is None:
+                self._keeper = None
+            if name is None:
+                name = NAME if kept is None else kept.name
+            self.name = check_name("name", name, store.limits)
+        except BaseException:
+            self.leave()
+            raise
+        self._pump = ClaimPump(store, self.name)
+        self._away = False
+        self._changes = Gatherer(self.bridge, ChangeServer(self.bridge, self.name))
+        self._claims = Gatherer(self.bridge, ClaimServer(self.bridge))
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run something of the store and wait for it."""
+        return self.bridge.call(coroutine)
+
+    def change(self, item_id: str, look: Look) -> list[Answer]:
+        """Have what `look` wants done with an item, while nobody else can change it.
+
+        What it raises is raised, and so is what the store refuses; then nothing has changed.
+        """
+        return wait_for(self._changes.submit(Change(item_id, look)))
+
+    def claim(self, claim: Claim) -> Claimed | None:
+        """Lease one item, if there is one."""
+        answer = self._claims.submit(claim)
+        try:
+            claimed = wait_for(answer)
+        except BaseException:
+            # This thread was interrupted. What comes for it goes back to where it was.
+            answer.add_done_callback(self._give_back)
+            raise
+        return claimed[0] if claimed else None
+
+    def claim_in_time(
+        self, key: str | None, timeout: float | None, lease_time: float | None
+    ) -> Claimed | None:
+        """Lease one item as soon as there is one, within `timeout` seconds."""
+        try:
+            return self.call(self._claim_in_time(key, timeout, lease_time))
+        except TimeoutError:
+            return None
+
+    async def _claim_in_time(
+        self, key: str | None, timeout: float | None, lease_time: float | None
+    ) -> Claimed:
+        if self._away:
+            raise QueueClosedError("the repository is closed; make a new one")
+        return (await self._pump.claim(key, timeout, lease_time))[0]
+
+    def _give_back(self, answer: "Future[tuple[Claimed, ...]]") -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        undo = [Release(c.queue, c.key, c.token, undo=True) for c in answer.result()]
+        with suppress(QueueClosedError):
+            self.bridge.submit(self.store.settle(undo))
+
+    def edit(
+        self, work: Callable[[Sequence[StoredItem]], Sequence[Wish]], keys: Sequence[str] | None
+    ) -> Coroutine[Any, Any, list[Answer]]:
+        """An edit of the queue."""
+        return self.store.edit(self.name, work, keys=keys)
+
+    def read(self) -> tuple[Sequence[StoredItem], Settings]:
+        """All items and the settings, as they are at one moment."""
+        seen = _Seen(self)
+        self.call(self.edit(seen, None))
+        assert seen.settings is not None
+        return seen.items, seen.settings
+
+    @property
+    def settings(self) -> Settings:
+        """As of the last transaction, or the one whose work is running."""
+        kept = None if self._keeper is None else self._keeper.settings
+        return self._given if kept is None else Settings(kept.max_size, kept.default_max_retries)
+
+    def read_settings(self) -> Settings:
+        """As of now."""
+        if self._keeper is not None:
+            self.call(self._keeper.read_settings())
+        return self.settings
+
+    def change_settings(self, settings: Settings) -> None:
+        """Change them, in the work of an edit.
+
+        Raises:
+            ValueError: The store keeps no settings.
+        """
+        if settings == self.settings:
+            return
+        if self._keeper is None:
+            raise ValueError(
+                "max_size and default_max_retries are arguments of QueueRepository on this store; "
+                "they cannot be changed in a queue"
+            )
+        self._keeper.change_settings(**settings._asdict())
+
+    def send_away(self) -> None:
+        """Everybody who waits for an item gets a `QueueClosedError`, also those who come later."""
+        self.call(self._send_away())
+
+    async def _send_away(self) -> None:
+        self._away = True
+        self._pump.close()
+
+    def end(self) -> None:
+        """Send away who waits, let everybody else finish, and let go of the store."""
+        self.send_away()
+        self.leave()
+
+    def leave(self, *, wait: bool = True) -> None:
+        """Let go of the store, and close it if it was opened here."""
+        self.bridge.leave(close_store=self._owned, wait=wait)
+
+
+class _Seen:
+    """The work of an edit that only looks."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.items: Sequence[StoredItem] = ()
+        self.settings: Settings | None = None
+
+    def __call__(self, items: Sequence[StoredItem]) -> Sequence[Wish]:
+        self.items, self.settings = items, self._session.settings
+        return ()

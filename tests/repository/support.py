@@ -1,0 +1,114 @@
+"""What several tests of the repository need."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from leasedkeyq.repository import QueueItem, QueueRepository
+from leasedkeyq.repository.session import Session
+from leasedkeyq.stores import MemoryStore, Store
+from leasedkeyq.stores.file import FileStore
+from leasedkeyq.stores.sqlite import SqliteStore
+from leasedkeyq.testing import ManualClock
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("memory", "sqlite", "yaml", "json")
+SHARED_KINDS = ("sqlite", "yaml")
+"""Those that processes share."""
+
+
+def open_store(kind: str, folder: Path, clock: ManualClock) -> Store:
+    if kind == "memory":
+        return MemoryStore(clock=clock)
+    if kind == "sqlite":
+        return SqliteStore(folder / "queue.db", clock=clock)
+    return FileStore(folder / f"queue.{kind}", form="repository", clock=clock)
+
+
+def source_of(kind: str, folder: Path) -> str:
+    """A path or a URL, for those that processes share."""
+    return f"sqlite://{folder}/queue.db" if kind == "sqlite" else str(folder / f"queue.{kind}")
+
+
+class World:
+    """A store, its clock, and repositories on it, as if in several programs."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.clock = ManualClock()
+        self.store = open_store(kind, folder, self.clock)
+        self._opened: list[QueueRepository] = []
+
+    def open(self, **options: Any) -> QueueRepository:
+        options.setdefault("backoff", lambda failures: 10.0 * failures)
+        repository = QueueRepository(self.store, clock=self.clock, **options)
+        self._opened.append(repository)
+        return repository
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now, UTC)
+
+    def close(self) -> None:
+        for repository in self._opened:
+            repository.close()
+        asyncio.run(self.store.close())
+
+
+def item(name: str = "work", priority: int = 0, **options: Any) -> QueueItem:
+    return QueueItem.create(name, {"name": name}, priority, **options)
+
+
+def types(repository: QueueRepository) -> list[str]:
+    """The types of all items, in the order of the queue."""
+    return [item.type for item in repository.get_queue().items]
+
+
+def everything(repository: QueueRepository) -> list[dict[str, Any]]:
+    """All there is, to see that nothing changed."""
+    queue = repository.get_queue()
+    settings = {"max_size": queue.max_size, "default_max_retries": queue.default_max_retries}
+    return [settings, *(item.to_dict() for item in queue.items)]
+
+
+def open_session(repository: QueueRepository) -> Session:
+    """What a repository has open."""
+    session = repository._connection._session
+    assert session is not None
+    return session
+
+
+def program(name: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a function of `tests.repository.programs` in a new process."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "tests.repository.programs", name]
+        + [str(argument) for argument in arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def finish(process: "subprocess.Popen[str]", timeout: float) -> str:
+    """What a program printed when it was done."""
+    try:
+        said, errors = process.communicate(timeout=timeout)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert (process.returncode, errors) == (0, "")
+    return said
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    """End it as a crash does (SIGKILL)."""
+    process.kill()
+    process.communicate()

@@ -1,0 +1,90 @@
+"""Lanes: the scheduler. A lane is a leased key queue with a policy."""
+
+from leasedkeyq.lanes.alerts import Alert, AlertCallback, AlertLevel, AlertManager, AlertRule
+from leasedkeyq.lanes.boost import PriorityBoostConfig
+from leasedkeyq.lanes.builder import QueueManagerBuilder
+from leasedkeyq.lanes.command import Call, Command, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandError,
+    CommandExitError,
+    CommandLostError,
+    CommandPayloadError,
+    CommandTimeoutError,
+    DrainTimeoutError,
+    LaneConfigError,
+    LaneError,
+    ManagerClosedError,
+    RemoteCommandError,
+    ShuttingDownError,
+    SubscriptionClosedError,
+    UnknownLaneError,
+    UnregisteredCommandError,
+)
+from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
+from leasedkeyq.lanes.job import CommandStatus, Handle, RunningCommand, current_command
+from leasedkeyq.lanes.manager import QueueManager
+from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
+from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.rate_limit import RateLimitConfig
+from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
+from leasedkeyq.lanes.storage import LocalStorage, StoredCommand
+from leasedkeyq.telemetry.stats import LaneStats, QueueStats
+
+__all__ = [
+    # Running commands
+    "QueueManager",
+    "QueueManagerBuilder",
+    "CommandQueue",
+    "Handle",
+    "CommandStatus",
+    # Commands
+    "Command",
+    "CommandFunction",
+    "CommandRegistry",
+    "Call",
+    "current_command",
+    "RunningCommand",
+    # Policies
+    "LaneConfig",
+    "RetryPolicy",
+    "RetryDecider",
+    "RateLimitConfig",
+    "PriorityBoostConfig",
+    # Dead letters and storage
+    "DeadLetter",
+    "DeadLetterQueue",
+    "LocalStorage",
+    "StoredCommand",
+    # Seeing what happens
+    "EventEmitter",
+    "LaneEvent",
+    "Subscription",
+    "QueueMonitor",
+    "MonitorConfig",
+    "QueueStats",
+    "LaneStats",
+    "Alert",
+    "AlertCallback",
+    "AlertLevel",
+    "AlertManager",
+    "AlertRule",
+    # Errors
+    "LaneError",
+    "LaneConfigError",
+    "UnknownLaneError",
+    "ShuttingDownError",
+    "ManagerClosedError",
+    "DrainTimeoutError",
+    "SubscriptionClosedError",
+    "CommandError",
+    "UnregisteredCommandError",
+    "CommandPayloadError",
+    "CommandTimeoutError",
+    "CommandCancelledError",
+    "CommandExitError",
+    "CommandLostError",
+    "RemoteCommandError",
+]

@@ -1,0 +1,202 @@
+"""`QueueManagerBuilder`: lanes, storage and the rest, step by step."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+from leasedkeyq import checks
+from leasedkeyq.lanes.alerts import AlertCallback, AlertManager, AlertRule
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.dead_letters import DeadLetterQueue
+from leasedkeyq.lanes.errors import LaneConfigError
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.manager import QueueManager
+from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
+from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.storage import LocalStorage
+from leasedkeyq.stores.connect import connect
+from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.metrics import LaneMetrics
+from leasedkeyq.types import Duration
+
+DEFAULT_LANES: tuple[tuple[str, int, int], ...] = (
+    ("system", 0, 5),
+    ("control", 1, 3),
+    ("query", 2, 10),
+    ("session", 3, 5),
+    ("skill", 4, 3),
+    ("prompt", 5, 2),
+)
+"""The lanes of `QueueManagerBuilder.with_default_lanes`: name, priority, maximum concurrency."""
+
+
+class QueueManagerBuilder:
+    """Builds a `QueueManager`. Every method returns the builder.
+
+    Args:
+        emitter: Told of what happens; a new one by default.
+        clock: Unix time, for tests.
+    """
+
+    def __init__(
+        self, emitter: EventEmitter | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        if emitter is not None and not isinstance(emitter, EventEmitter):
+            raise TypeError(f"emitter must be an EventEmitter, got {type(emitter).__name__}")
+        self._emitter = emitter or EventEmitter()
+        self._lanes: dict[str, tuple[LaneConfig, int, Sequence[int] | None]] = {}
+        self._storage: Store | LocalStorage | str | os.PathLike[str] | None = None
+        self._options: dict[str, Any] = {}
+        self._dlq_size: int | None = None
+        self._capacity: int | None = None
+        self._metrics: LaneMetrics | None = None
+        self._instruments: list[Instrument] = []
+        self._tracing: Tracing | None = None
+        self._alerts: AlertManager | None = None
+        self._monitor_config: MonitorConfig | None = None
+        self._registry = CommandRegistry()
+        self._drain_timeout: float | None = 30.0
+
+    def with_lane(
+        self,
+        id: str,  # noqa: A002  # the name of the seed
+        config: LaneConfig,
+        priority: int,
+        *,
+        owned_partitions: Sequence[int] | None = None,
+    ) -> Self:
+        """Add a lane; a lower `priority` goes first.
+
+        Args:
+            id: Its name.
+            config: Its policy.
+            priority: Its place among the lanes.
+            owned_partitions: Which of its partitions this process runs; all by default.
+
+        Raises:
+            LaneConfigError: There is a lane of this name already.
+        """
+        if id in self._lanes:
+            raise LaneConfigError(f"there are two lanes of the name {id!r}", lane=id)
+        self._lanes[id] = (config, priority, owned_partitions)
+        return self
+
+    def with_default_lanes(self) -> Self:
+        """Add the six lanes system, control, query, session, skill and prompt."""
+        for name, priority, most in DEFAULT_LANES:
+            self.with_lane(name, LaneConfig(1, most), priority)
+        return self
+
+    def with_storage(
+        self, storage: Store | LocalStorage | str | os.PathLike[str], **options: Any
+    ) -> Self:
+        """Keep commands in a store: an open one, a URL for `connect`, a path, or a `LocalStorage`.
+
+        A store that the manager opened is closed with it; one that was given stays open.
+        `options` are for `connect`, or for the `LocalStorage` of a path.
+        """
+        if not isinstance(storage, Store | LocalStorage | str | os.PathLike):
+            raise TypeError(f"storage must be a Store or a URL, got {type(storage).__name__}")
+        if options and isinstance(storage, Store | LocalStorage):
+            raise TypeError("options go with a URL or a path; an open store has its own")
+        self._storage = storage
+        self._options = options
+        return self
+
+    def with_dlq(self, max_size: int) -> Self:
+        """Keep at most `max_size` dead letters; beyond that the oldest is dropped."""
+        self._dlq_size = checks.whole("max_size", max_size, 1)
+        return self
+
+    def with_capacity(self, total: int) -> Self:
+        """Let at most `total` commands run at a time, in all lanes together."""
+        self._capacity = checks.whole("total", total, 1)
+        return self
+
+    def with_metrics(self, *instruments: Instrument, metrics: LaneMetrics | None = None) -> Self:
+        """Measure: in memory, for `QueueManager.metrics`, and with any further instruments."""
+        self._metrics = metrics or self._metrics or LaneMetrics()
+        self._instruments += instruments
+        return self
+
+    def with_tracing(self, tracing: Tracing) -> Self:
+        """Surround every command with spans, such as those of `OtelInstrument`."""
+        self._tracing = tracing
+        return self
+
+    def with_alerts(
+        self,
+        rules: Iterable[AlertRule] | AlertManager,
+        *callbacks: AlertCallback,
+        monitor: MonitorConfig | None = None,
+    ) -> Self:
+        """Check rules from time to time while the manager runs, and call back when one is met."""
+        if isinstance(rules, AlertManager):
+            self._alerts = rules
+        else:
+            self._alerts = AlertManager(rules, callbacks)
+        self._monitor_config = monitor
+        return self
+
+    def with_commands(self, registry: CommandRegistry) -> Self:
+        """Take the types of commands from a registry, which several managers may share."""
+        self._registry = registry
+        return self
+
+    def with_drain_timeout(self, timeout: Duration | None) -> Self:
+        """How long leaving ``async with manager`` waits for commands that are not done."""
+        self._drain_timeout = checks.wait_time("timeout", timeout)
+        return self
+
+    def build(self) -> QueueManager:
+        """Build the manager. It runs nothing until it is started.
+
+        Raises:
+            LaneConfigError: There is no lane, or the minima of the lanes exceed the capacity, or
+                leave nothing of it to a lane without a minimum.
+        """
+        if not self._lanes:
+            raise LaneConfigError("a manager needs at least one lane: call with_lane first")
+        store: Store | None = None
+        owned = False
+        if isinstance(self._storage, str):
+            store, owned = connect(self._storage, **self._options), True
+        elif isinstance(self._storage, os.PathLike):
+            store, owned = LocalStorage(self._storage, **self._options).store, True
+        elif isinstance(self._storage, LocalStorage):
+            store = self._storage.store
+        elif self._storage is not None:
+            store = self._storage
+        instruments = [*self._instruments]
+        if self._metrics is not None:
+            instruments.insert(0, self._metrics)
+        dlq = None
+        if store is None and self._dlq_size is not None:
+            dlq = DeadLetterQueue(self._dlq_size)
+        queue = CommandQueue(
+            self._emitter,
+            dlq=dlq,
+            capacity=self._capacity,
+            store=store,
+            registry=self._registry,
+            max_dead_letters=self._dlq_size,
+            instruments=instruments,
+            tracing=self._tracing,
+            clock=self._clock,
+        )
+        for name, (config, priority, partitions) in self._lanes.items():
+            queue.add_lane(name, config, priority, owned=partitions)
+        queue.check_lanes()
+        manager = QueueManager(
+            queue,
+            metrics=self._metrics,
+            store_to_close=store if owned else None,
+            drain_timeout=self._drain_timeout,
+        )
+        if self._alerts is not None:
+            manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))
+        return manager

@@ -1,0 +1,349 @@
+"""Commands: what lanes run, and how commands are written down and read back.
+
+A command is any object with ``async execute()`` and a `command_type`. A store that outlives the
+process keeps only the type and the arguments, so there the type must be registered: a function
+with `CommandRegistry.register`, or a class whose fields msgspec can encode.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
+
+import msgspec
+
+from leasedkeyq.errors import describe
+from leasedkeyq.lanes.errors import CommandPayloadError, LaneConfigError, UnregisteredCommandError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+C = TypeVar("C")
+
+_encoder = msgspec.json.Encoder()
+
+
+class Command(Protocol[R_co]):
+    """Something that a lane can run."""
+
+    @property
+    def command_type(self) -> str:
+        """The name of this kind of command, for workers, logs and metrics."""
+        ...
+
+    def execute(self) -> Awaitable[R_co]:
+        """Do the work. What it returns or raises is what awaiting the handle returns or raises."""
+        ...
+
+
+class Call(Generic[R]):
+    """A registered function with its arguments: a command, made by calling the function."""
+
+    __slots__ = ("arguments", "command_type", "function")
+
+    def __init__(
+        self, function: "CommandFunction[..., R]", command_type: str, arguments: msgspec.Struct
+    ) -> None:
+        self.function = function
+        self.command_type = command_type
+        self.arguments = arguments
+
+    def execute(self) -> Awaitable[R]:
+        """Call the function."""
+        return self.function.call(self.arguments)
+
+    def __repr__(self) -> str:
+        return f"<{self.command_type} {self.arguments!r}>"
+
+
+class CommandFunction(Generic[P, R]):
+    """An async function as a type of command. Calling it makes a command, and runs nothing.
+
+    The arguments are checked against the annotations of the function.
+
+    Attributes:
+        command_type: The name under which it is registered.
+        function: The function itself, to be called directly.
+    """
+
+    def __init__(self, command_type: str, function: Callable[P, Awaitable[R]]) -> None:
+        self.command_type = command_type
+        self.function = function
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", command_type)
+        self.__wrapped__ = function
+        hints = _hints(function)
+        self.returns: Any = hints.get("return", Any)
+        parameters = inspect.signature(function).parameters
+        fields: list[Any] = []
+        for name, parameter in parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(
+                    f"command {command_type!r}: {parameter} cannot be written down; "
+                    "name the parameters of the function"
+                )
+            fields.append(_field(name, hints.get(name, Any), parameter.default))
+        self._names = tuple(parameters)
+        kinds = [parameter.kind for parameter in parameters.values()]
+        self._by_position = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY)
+        self._positional = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+        self._struct: type[msgspec.Struct] = msgspec.defstruct(
+            "Arguments", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        self._nothing = None if fields else self._struct()
+        self._decoder = msgspec.json.Decoder(self._struct)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A command that calls the function with these arguments.
+
+        Raises:
+            CommandPayloadError: The arguments do not fit the function.
+        """
+        if self._nothing is not None and not args and not kwargs:
+            return Call(self, self.command_type, self._nothing)
+        return Call(self, self.command_type, self._check(args, kwargs))
+
+    def _check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
+        if args:
+            if len(args) > self._by_position:
+                most = self._by_position
+                raise self._wrong(TypeError(f"at most {most} without a name, got {len(args)}"))
+            given = dict(zip(self._names, args, strict=False))
+            twice = given.keys() & kwargs.keys()
+            if twice:
+                raise self._wrong(TypeError(f"{', '.join(sorted(twice))} given twice"))
+            kwargs = {**given, **kwargs}
+        try:
+            return msgspec.convert(kwargs, self._struct)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise self._wrong(error) from error
+
+    def _wrong(self, error: Exception) -> CommandPayloadError:
+        return CommandPayloadError(
+            f"the arguments of command {self.command_type!r} do not fit: {error}",
+            command_type=self.command_type,
+        )
+
+    def call(self, arguments: msgspec.Struct) -> Awaitable[R]:
+        """Run the function with arguments that were checked."""
+        if arguments is self._nothing:
+            return self.function()  # type: ignore[call-arg]  # it has no parameters  # pyright: ignore[reportCallIssue]
+        names = self._names
+        positional = [getattr(arguments, name) for name in names[: self._positional]]
+        named = {name: getattr(arguments, name) for name in names[self._positional :]}
+        function = cast("Callable[..., Awaitable[R]]", self.function)
+        return function(*positional, **named)
+
+    def encode(self, command: Any) -> bytes:
+        """The arguments of a command as JSON."""
+        return _encoder.encode(command.arguments)
+
+    def decode(self, payload: bytes) -> Call[R]:
+        """The command that was written down as `payload`."""
+        try:
+            return Call(self, self.command_type, self._decoder.decode(payload))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise self._wrong(error) from error
+
+
+class CommandClass(Generic[C]):
+    """A class of commands: its instances are written down by their fields."""
+
+    def __init__(self, command_type: str, cls: type[C]) -> None:
+        self.command_type = command_type
+        self.cls = cls
+        execute = getattr(cls, "execute", None)
+        if execute is None:
+            raise TypeError(f"command {command_type!r}: {cls.__name__} has no method execute")
+        self.returns: Any = _hints(execute).get("return", Any)
+        try:
+            self._decoder = msgspec.json.Decoder(cls)
+        except TypeError as error:
+            raise TypeError(
+                f"command {command_type!r}: msgspec cannot read {cls.__name__}: {error}; make it a "
+                "dataclass or a msgspec.Struct"
+            ) from error
+
+    def encode(self, command: Any) -> bytes:
+        """The fields of a command as JSON."""
+        return _encoder.encode(command)
+
+    def decode(self, payload: bytes) -> C:
+        """The command that was written down as `payload`."""
+        try:
+            return self._decoder.decode(payload)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise CommandPayloadError(
+                f"the fields of command {self.command_type!r} do not fit: {error}",
+                command_type=self.command_type,
+            ) from error
+
+
+Registered = CommandFunction[..., Any] | CommandClass[Any]
+
+
+class CommandRegistry:
+    """The types of commands that this process can read and run."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, Registered] = {}
+
+    @overload
+    def register(self, command_type: str, target: None = None) -> "Decorator": ...
+
+    @overload
+    def register(
+        self, command_type: str, target: Callable[P, Awaitable[R]]
+    ) -> CommandFunction[P, R]: ...
+
+    def register(self, command_type: str, target: Any = None) -> Any:
+        """Register an async function, or a class with ``async execute()``, under a name.
+
+        Without `target` it returns a decorator. A function becomes a `CommandFunction`, whose
+        calls are commands; a class stays what it is.
+
+        Raises:
+            TypeError: The function is not async, or has parameters that cannot be written down.
+            LaneConfigError: The name is taken.
+        """
+        if not isinstance(command_type, str) or not command_type:
+            raise TypeError(f"a command type is a name, got {describe(command_type)}")
+        if target is None:
+            return Decorator(self, command_type)
+        return self._add(command_type, target)
+
+    def _add(self, command_type: str, target: Any) -> Any:
+        if command_type in self.types:
+            raise LaneConfigError(f"the command type {command_type!r} is registered already")
+        if isinstance(target, type):
+            self.types[command_type] = CommandClass(command_type, target)
+            if getattr(target, "command_type", None) != command_type:
+                target.command_type = command_type  # type: ignore[attr-defined]  # as `Command` asks for
+            return target
+        if not _is_async(target):
+            kind = getattr(target, "__name__", type(target).__name__)
+            raise TypeError(
+                f"command {command_type!r}: {kind} must be an async function; run blocking work in "
+                "one with asyncio.to_thread"
+            )
+        function: CommandFunction[..., Any] = CommandFunction(command_type, target)
+        self.types[command_type] = function
+        return function
+
+    def encode(self, command: Command[Any], lane: str) -> bytes:
+        """Write down a command.
+
+        Raises:
+            UnregisteredCommandError: Its type is not registered, or is that of another class.
+            CommandPayloadError: It has something in it that msgspec cannot encode.
+        """
+        kind = command_type_of(command)
+        registered = self.types.get(kind)
+        expected = registered.cls if isinstance(registered, CommandClass) else Call
+        if registered is None or not isinstance(command, expected):
+            raise UnregisteredCommandError(
+                f"lane {lane!r} is on a store that outlives this process, so it takes registered "
+                f"commands only, and {command!r} is of the type {kind!r}, which is not "
+                f'registered for it; use @manager.command("{kind}") on its function or class',
+                lane=lane,
+                command_type=kind,
+            )
+        try:
+            return registered.encode(command)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise CommandPayloadError(
+                f"command {kind!r} cannot be written down: {error}", lane=lane, command_type=kind
+            ) from error
+
+    def decode(self, command_type: str, payload: bytes) -> Command[Any]:
+        """Read a command that was written down."""
+        return cast("Command[Any]", self.types[command_type].decode(payload))
+
+    def rebuild(self, command_type: str, payload: Any) -> Command[Any]:
+        """The command of a type with these arguments, as a letter shows them.
+
+        Raises:
+            UnregisteredCommandError: The type is not registered.
+            CommandPayloadError: The arguments do not fit.
+        """
+        if command_type not in self.types:
+            raise UnregisteredCommandError(
+                f"the command type {command_type!r} is not registered", command_type=command_type
+            )
+        return self.decode(command_type, _encoder.encode(payload))
+
+    def returns(self, command_type: str) -> Any:
+        """What a command of this type returns, as far as its annotation tells."""
+        registered = self.types.get(command_type)
+        return Any if registered is None else registered.returns
+
+
+class Decorator:
+    """Registers what it decorates."""
+
+    def __init__(self, registry: CommandRegistry, command_type: str) -> None:
+        self._registry = registry
+        self._command_type = command_type
+
+    @overload
+    def __call__(self, target: type[C]) -> type[C]: ...  # type: ignore[overload-overlap]  # a class is callable, too
+
+    @overload
+    def __call__(self, target: Callable[P, Awaitable[R]]) -> CommandFunction[P, R]: ...
+
+    def __call__(self, target: Any) -> Any:
+        """Register `target`."""
+        return self._registry._add(self._command_type, target)
+
+
+def command_type_of(command: Any) -> str:
+    """The type of a command; a method that tells it will do.
+
+    Raises:
+        TypeError: It is no command.
+    """
+    kind = getattr(command, "command_type", None)
+    if isinstance(command, CommandFunction):
+        raise TypeError(
+            f"{kind!r} is a type of command; call it with its arguments to have a command: "
+            f"{cast('CommandFunction[..., Any]', command).__name__}(...)"
+        )
+    is_class = isinstance(command, type)
+    if callable(kind) and not is_class:
+        kind = kind()
+    executable = callable(getattr(command, "execute", None)) and not is_class
+    if not isinstance(kind, str) or not kind or not executable:
+        raise TypeError(
+            "a command has an attribute command_type and a method async execute(), or is made by "
+            f"calling a registered function; got {describe(command)}"
+        )
+    return kind
+
+
+def _field(name: str, kind: Any, default: Any) -> Any:
+    if default is inspect.Parameter.empty:
+        return name, kind
+    if isinstance(default, list | dict | set):
+        default = msgspec.field(default_factory=_copier(cast("Any", default)))
+    return name, kind, default
+
+
+def _copier(default: Any) -> Callable[[], Any]:
+    copy: Callable[[], Any] = default.copy
+    return copy
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations, where they can be resolved."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def _is_async(function: Any) -> bool:
+    if not callable(function):
+        return False
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object whose call is async
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+        call
+    )

@@ -1,0 +1,123 @@
+"""Dead letters: the commands that were given up, to be looked at and tried again."""
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from leasedkeyq import checks
+from leasedkeyq.lanes.errors import LaneError
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that was given up."""
+
+    id: str = ""
+    """The id that the command had."""
+    lane: str
+    command_type: str
+    key: str = ""
+    payload: Any = None
+    """Its arguments: a mapping where the type is registered, else the command itself."""
+    error: str = ""
+    """Why it was given up, in a line."""
+    traceback: str = ""
+    """Where the last attempt failed, as text."""
+    attempts: int = 0
+    """How often it was tried."""
+    priority: int = 0
+    submitted_at: float = 0.0
+    """When it was submitted, as Unix time."""
+    failed_at: float = msgspec.field(default_factory=time.time)
+    """When it was given up, as Unix time."""
+    command: Any = None
+    """The command itself, where it is in memory."""
+
+
+Resubmit = Callable[[DeadLetter], Awaitable[bool]]
+"""Puts a letter back into its lane."""
+
+
+class DeadLetterQueue:
+    """Dead letters in memory. When it is full, the oldest letter is dropped.
+
+    Its methods are awaited, as those of dead letters in a store are.
+
+    Args:
+        max_size: How many letters it holds.
+
+    Attributes:
+        dropped: How many letters were dropped because it was full.
+    """
+
+    def __init__(self, max_size: int = 1000) -> None:
+        self.max_size = checks.whole("max_size", max_size, 1)
+        self.dropped = 0
+        self._letters: deque[DeadLetter] = deque()
+        self._resubmit: Resubmit | None = None
+
+    def attach(self, resubmit: Resubmit) -> None:
+        """Let `requeue` put letters back with this."""
+        self._resubmit = resubmit
+
+    def add(self, letter: DeadLetter) -> None:
+        """Add a letter without waiting."""
+        if len(self._letters) >= self.max_size:
+            self._letters.popleft()
+            self.dropped += 1
+        self._letters.append(letter)
+
+    async def push(self, letter: DeadLetter) -> None:
+        """Add a letter."""
+        if not isinstance(letter, DeadLetter):
+            raise TypeError(f"letter must be a DeadLetter, got {type(letter).__name__}")
+        self.add(letter)
+
+    async def pop(self) -> DeadLetter | None:
+        """Remove and return the oldest letter, or None."""
+        return self._letters.popleft() if self._letters else None
+
+    async def list(self, lane: str | None = None) -> "list[DeadLetter]":
+        """All letters, or those of a lane, oldest first."""
+        return [letter for letter in self._letters if lane is None or letter.lane == lane]
+
+    async def clear(self) -> int:
+        """Forget all letters; returns how many there were."""
+        count = len(self._letters)
+        self._letters.clear()
+        return count
+
+    async def len(self) -> int:
+        """How many letters there are."""
+        return len(self._letters)
+
+    async def requeue(self, letter: DeadLetter) -> bool:
+        """Put a letter back into its lane, where it starts anew.
+
+        Returns whether it was still here.
+
+        Raises:
+            UnknownLaneError: Its lane is not there any more. The letter stays.
+            ShuttingDownError: The manager takes no more commands. The letter stays.
+        """
+        if self._resubmit is None:
+            raise LaneError("this dead letter queue belongs to no manager; there is no lane")
+        for position, mine in enumerate(self._letters):
+            if mine is letter or (letter.id and mine.id == letter.id and mine.lane == letter.lane):
+                del self._letters[position]
+                try:
+                    return await self._resubmit(mine)
+                except BaseException:
+                    self._letters.insert(min(position, len(self._letters)), mine)
+                    raise
+        return False
+
+    async def requeue_all(self, wanted: Callable[[DeadLetter], bool] | None = None) -> int:
+        """Put back all letters, or those for which `wanted` is true; returns how many."""
+        count = 0
+        for letter in await self.list():
+            if wanted is None or wanted(letter):
+                count += await self.requeue(letter)
+        return count

@@ -1,0 +1,500 @@
+"""What every engine of the scheduler has in common: running commands, and judging how they end.
+
+An engine owns the commands of all lanes: in memory, or on a store. This class starts a command
+that has its slot, keeps its time, cancels it, and decides what becomes of it. Where commands
+wait and how an outcome is kept is the matter of its subclasses.
+"""
+
+import asyncio
+import contextvars
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasedkeyq import checks
+from leasedkeyq.errors import WrongEventLoopError, describe
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandExitError,
+    CommandTimeoutError,
+    LaneError,
+    ManagerClosedError,
+)
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.job import CURRENT, CommandStatus, Handle, Interruption, Job
+from leasedkeyq.lanes.lane import Lane, Share, Slots
+from leasedkeyq.lanes.tracing import GuardedTracing
+from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.types import InFlightPolicy
+
+logger = logging.getLogger("leasedkeyq")
+
+LONGEST_LINE = 1000
+LONGEST_TRACEBACK = 20_000
+"""Characters that are kept of what an exception says, and of where it was raised."""
+
+
+class Engine(ABC):
+    """Runs the commands of lanes, in one event loop.
+
+    Args:
+        lanes: The lanes by name.
+        slots: How many commands may run.
+        emitter: Told of everything that happens.
+        instruments: Told the numbers.
+        tracing: Told the spans, if anybody wants them.
+        clock: Unix time, for tests.
+    """
+
+    def __init__(
+        self,
+        lanes: dict[str, Lane],
+        *,
+        slots: Slots,
+        emitter: EventEmitter,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lanes = lanes
+        self.clock = clock
+        self.slots = slots
+        self.emitter = emitter
+        self.running: set[Job] = set()
+        self.started = False
+        self.stopped = False
+        self._instruments = list(instruments)
+        self._tracing = None if tracing is None else GuardedTracing(tracing)
+        self._loop_: AbstractEventLoop | None = None
+        self._context = contextvars.Context()
+        self._quiet: list[Future[None]] = []
+        self._abandoned: set[Task[None]] = set()
+        self.shares: list[Share] = []
+        for lane in lanes.values():
+            self.add_lane(lane)
+
+    def add_lane(self, lane: Lane) -> None:
+        """Serve one more lane."""
+        for share in lane.shares:
+            self.shares.append(share)
+            if share.owned:
+                self.slots.add(share)
+        self.shares.sort(key=lambda share: (share.lane.priority, share.lane.index, share.index))
+
+    def add_instrument(self, instrument: Instrument) -> None:
+        """Tell the numbers to one more."""
+        self._instruments.append(instrument)
+
+    @property
+    def _loop(self) -> AbstractEventLoop:
+        """The event loop that this engine belongs to: that of its first use."""
+        if self._loop_ is None:
+            self._loop_ = asyncio.get_running_loop()
+            self._context = contextvars.copy_context()
+        return self._loop_
+
+    def check_home(self) -> None:
+        """Refuse to work in another event loop than that of the first use."""
+        if self._loop is not asyncio.get_running_loop():
+            raise WrongEventLoopError(
+                "the manager belongs to another event loop; from another thread, go through "
+                "asyncio.run_coroutine_threadsafe(manager.submit(...), loop)"
+            )
+
+    def check_outside(self) -> None:
+        """Refuse to let a command wait until all commands are done."""
+        job = CURRENT.get(None)
+        if job is not None and job in self.running and job.task is asyncio.current_task():
+            lane = job.share.lane.id
+            raise LaneError(
+                f"lane {lane!r}: command {job.kind!r} would wait for itself; no command can drain "
+                "the manager that runs it",
+                lane=lane,
+            )
+
+    # What a subclass does
+
+    @abstractmethod
+    async def submit(
+        self,
+        lane: Lane,
+        command: Any,
+        *,
+        kind: str,
+        key: str | None,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> Job:
+        """Take a command; returns the job that stands for it, which may be an older one."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to run commands."""
+
+    @abstractmethod
+    def wake(self, share: Share | None = None) -> None:
+        """Something has changed by which a command may be able to start, of `share` or any."""
+
+    @abstractmethod
+    async def cancel(self, lane: Lane, key: str) -> bool:
+        """Cancel whatever there is of a key; returns whether there was anything."""
+
+    @abstractmethod
+    async def cancel_job(self, job: Job) -> bool:
+        """Cancel a job, if it is not over; returns whether that was possible."""
+
+    @abstractmethod
+    async def stats(self) -> QueueStats:
+        """How things stand."""
+
+    @abstractmethod
+    async def idle(self) -> None:
+        """Wait until no command waits, runs or is scheduled."""
+
+    @abstractmethod
+    async def unfinished(self) -> dict[str, int]:
+        """How many commands each lane has left, where it has any."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything, once nothing runs any more."""
+
+    @abstractmethod
+    def _completed(self, job: Job, result: Any) -> None:
+        """Its command is done."""
+
+    @abstractmethod
+    def _retry(self, job: Job, delay: float, error: BaseException) -> None:
+        """Its command failed and shall run again."""
+
+    @abstractmethod
+    def _give_up(self, job: Job, error: BaseException) -> None:
+        """Its command failed for good."""
+
+    @abstractmethod
+    def _cancelled(self, job: Job) -> None:
+        """Its command was cancelled while it ran."""
+
+    @abstractmethod
+    def _give_back(self, job: Job) -> None:
+        """Its run was stopped because the engine stops, through no fault of the command."""
+
+    # Running
+
+    def _begin(self, job: Job) -> None:
+        """Run the command of a job whose lease and slot have been taken."""
+        loop = self._loop
+        job.status = "running"
+        job.begun = False
+        job.interruption = None
+        job.started_at = loop.time()
+        if job.timeout is not None:
+            job.timer = loop.call_later(job.timeout, self._time_out, job)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_STARTED, job)
+        if self._instruments:
+            waited = max(0.0, job.started_at - job.ready_at)
+            self._instruct("started", job, job.attempt, waited)
+        self.running.add(job)
+        job.task = loop.create_task(self._run(job), context=self._context.copy())
+
+    async def _run(self, job: Job) -> None:
+        lease = job.lease
+        task = asyncio.current_task()
+        result: Any = None
+        error: BaseException | None = None
+        job.begun = True
+        CURRENT.set(job)
+        if job.interruption is None:
+            try:
+                if self._tracing is None:
+                    result = await job.command.execute()
+                else:
+                    result = await self._run_traced(self._tracing, job)
+            except (asyncio.CancelledError, Exception) as caught:
+                error = caught
+            except BaseException as caught:
+                if not self._loop.is_running():
+                    raise  # nothing can be done any more: the event loop was closed
+                ended = self._error(CommandExitError, job, f"raised {caught!r}")
+                ended.__cause__ = caught
+                error = ended
+        if job.task is task and job.lease is lease:
+            self._ended(job, result, error)
+        else:
+            name = f"command {job.kind!r} of key {describe(job.key)}"
+            logger.warning("lane %r: %s has ended at last", job.share.lane.id, name)
+
+    async def _run_traced(self, tracing: GuardedTracing, job: Job) -> Any:
+        carrier = job.carrier or {}
+        lane = job.share.lane.id
+        with tracing.processing(lane, job.kind, str(job.id), job.attempt, carrier):
+            return await job.command.execute()
+
+    def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
+        """A run is over: free its slot, and decide what becomes of the command."""
+        self._no_longer_running(job)
+        match job.interruption:
+            case None:
+                if error is None:
+                    self._measure(job, "completed", None)
+                    self._completed(job, result)
+                else:
+                    self._failed(job, error)
+            case "timeout":
+                self._timed_out(job)
+            case "cancel":
+                self._measure(job, "cancelled", None)
+                self._cancelled(job)
+            case "lost":
+                self._measure(job, "lost", None)
+            case "stop":
+                self._give_back(job)
+        self.wake(job.share)
+
+    def _timed_out(self, job: Job, *, stuck: bool = False) -> None:
+        job.share.lane.timed_out += 1
+        text = f"ran longer than {job.timeout} s"
+        if stuck:
+            text += " and did not stop when it was cancelled; it was left to itself"
+        error = self._error(CommandTimeoutError, job, text)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_TIMEOUT, job, error)
+        self._failed(job, error, stuck=stuck)
+
+    def _failed(self, job: Job, error: BaseException, *, stuck: bool = False) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            text = "raised CancelledError, though nobody had cancelled it"
+            error = self._error(CommandCancelledError, job, text)
+        delay = None if stuck else self._delay(job, error)
+        timeout = job.interruption == "timeout"
+        outcome: Outcome = "retry" if delay is not None else "timeout" if timeout else "failed"
+        self._measure(job, outcome, error)
+        if delay is None:
+            job.share.lane.failed += 1
+            self._give_up(job, error)
+            if self.emitter.listening:
+                self._emit(events.COMMAND_FAILED, job, error)
+        else:
+            job.share.lane.retried += 1
+            if self.emitter.listening:
+                self._emit(events.COMMAND_RETRY, job, error, delay=delay)
+            self._retry(job, delay, error)
+
+    def _delay(self, job: Job, error: BaseException) -> float | None:
+        config = job.share.lane.config
+        if job.attempt >= config.max_attempts:
+            return None
+        try:
+            delay = config.retry_policy.delay(job.attempt, error)
+            if delay is None:
+                return None
+            return checks.delay_time("delay", max(delay, 0.0))
+        except Exception:
+            logger.exception("lane %r: its retry policy failed", job.share.lane.id)
+            return None
+
+    # Ending a run from outside
+
+    def _time_out(self, job: Job) -> None:
+        self._interrupt(job, "timeout")
+
+    def _cancel_run(self, job: Job) -> None:
+        """Cancel a run for somebody who wants the command no more."""
+        if job.interruption is None:
+            self._interrupt(job, "cancel")
+        elif job.interruption == "timeout":
+            job.interruption = "cancel"  # it is being stopped, and shall not be tried again
+
+    def _interrupt(self, job: Job, why: Interruption) -> None:
+        """Cancel a run. If it does not end soon, it is left to itself."""
+        if job.timer is not None:
+            job.timer.cancel()
+        job.interruption = why
+        grace = job.share.lane.cancel_grace
+        job.timer = self._loop.call_later(grace, self._abandon, job)
+        if job.begun and job.task is not None:
+            job.task.cancel()
+
+    def _abandon(self, job: Job) -> None:
+        """A command goes on although it was cancelled: nobody waits for it any longer."""
+        name = f"command {job.kind!r} of key {describe(job.key)}"
+        logger.error(
+            "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
+            "and may still be running",
+            job.share.lane.id,
+            name,
+            job.share.lane.cancel_grace,
+        )
+        if job.task is not None:
+            self._abandoned.add(job.task)  # an event loop does not keep its tasks alive
+            job.task.add_done_callback(self._abandoned.discard)
+        self._no_longer_running(job)
+        match job.interruption:
+            case "timeout":
+                self._timed_out(job, stuck=True)
+            case "stop":
+                self._give_back(job)
+            case "cancel":
+                self._measure(job, "cancelled", None)
+                self._cancelled(job)
+            case _:
+                self._measure(job, "lost", None)
+        self.wake(job.share)
+
+    async def stop(self) -> None:
+        """Start nothing more, and end what runs; its commands are given back."""
+        self.stopped = True
+        for job in list(self.running):
+            if job.interruption is None:
+                self._interrupt(job, "stop")
+        await self.quiet()
+
+    async def quiet(self) -> None:
+        """Start nothing more, and wait until nothing runs."""
+        self.stopped = True
+        if self.running:
+            waiter: Future[None] = self._loop.create_future()
+            self._quiet.append(waiter)
+            await waiter
+
+    def _no_longer_running(self, job: Job) -> None:
+        if job.timer is not None:
+            job.timer.cancel()
+        job.task = job.timer = None
+        self.running.discard(job)
+        self.slots.give(job.share)
+        if not self.running and self._quiet:
+            for waiter in self._quiet:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._quiet.clear()
+
+    # Telling
+
+    def _finish(
+        self,
+        job: Job,
+        status: CommandStatus,
+        result: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """The job is over, whatever came of it."""
+        job.end(status, result, error)
+        if self.emitter.listening:
+            if status == "completed":
+                self._emit(events.COMMAND_COMPLETED, job)
+            elif status == "cancelled":
+                self._emit(events.COMMAND_CANCELLED, job)
+
+    def _emit(self, key: str, job: Job, error: BaseException | None = None, **more: object) -> None:
+        payload: dict[str, Any] = {
+            "lane": job.share.lane.id,
+            "command_id": str(job.id),
+            "command_type": job.kind,
+            "key": job.key,
+            "attempt": job.attempt,
+            **more,
+        }
+        if error is not None:
+            payload["error"] = error_line(error)
+        self.emitter.emit(key, payload)
+
+    def _tell_pressure(self, lane: Lane, waiting: int, active: int) -> None:
+        """Tell when a lane fills up, and when it is empty again."""
+        threshold = lane.config.pressure_threshold
+        if threshold is not None and waiting >= threshold and not lane.pressed:
+            lane.pressed = True
+            payload = {"lane": lane.id, "pending": waiting, "threshold": threshold}
+            self.emitter.emit(events.LANE_PRESSURE, payload)
+        elif lane.pressed and not waiting and not active:
+            lane.pressed = False
+            self.emitter.emit(events.LANE_IDLE, {"lane": lane.id})
+
+    def _measure(self, job: Job, outcome: Outcome, error: BaseException | None) -> None:
+        if not self._instruments:
+            return
+        now = self._loop.time()
+        ran, total = now - job.started_at, now - job.submitted_at
+        self._instruct("ended", job, job.attempt, outcome, ran, total, error)
+
+    def _instruct(self, name: str, job: Job, *more: object) -> None:
+        """Tell the instruments. One that fails harms nobody."""
+        for instrument in self._instruments:
+            try:
+                getattr(instrument, name)(job.share.lane.id, job.kind, str(job.id), *more)
+            except Exception:
+                logger.exception("the instrument %r failed in %s", instrument, name)
+
+    def tell_gauges(self, stats: QueueStats) -> None:
+        """Tell the instruments how things stand."""
+        for instrument in self._instruments:
+            try:
+                instrument.gauges(stats)
+            except Exception:
+                logger.exception("the instrument %r failed in gauges", instrument)
+
+    def _buried(self, job: Job, error: BaseException) -> None:
+        """It is with the dead letters now."""
+        job.share.lane.dead_lettered += 1
+        if self.emitter.listening:
+            self._emit(events.COMMAND_DEAD_LETTERED, job, error)
+        if self._instruments:
+            self._instruct("dead_lettered", job)
+
+    def _error(self, kind: Any, job: Job, text: str) -> Any:
+        lane = job.share.lane.id
+        return kind(
+            f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} {text}",
+            lane=lane,
+            command_type=job.kind,
+            key=job.key,
+        )
+
+    def closed_error(self, job: Job) -> ManagerClosedError:
+        """For those who wait for a command that will not run here."""
+        lane = job.share.lane.id
+        return ManagerClosedError(
+            f"lane {lane!r}: the manager was closed before command {job.kind!r} of key "
+            f"{describe(job.key)} was done",
+            lane=lane,
+        )
+
+    def handle(self, job: Job) -> Handle[Any]:
+        """What the submitter of a job is given."""
+        return Handle(job, self)
+
+    def expect(self, job: Job) -> None:
+        """Somebody waits for a job that another process may run. Here, none does."""
+        assert not job.remote
+
+
+def error_line(error: BaseException) -> str:
+    """An exception in a line: its class and what it says."""
+    try:
+        text = " ".join(str(error).splitlines())
+    except Exception:
+        text = "(an exception that cannot be shown)"
+    return _shortened(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__, LONGEST_LINE
+    )
+
+
+def traceback_text(error: BaseException) -> str:
+    """Where an exception was raised."""
+    return _shortened("".join(traceback.format_exception(error)), LONGEST_TRACEBACK)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long to keep."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

@@ -1,0 +1,147 @@
+"""How a command and its end are written down in a store."""
+
+from typing import Any
+
+import msgspec
+
+from leasedkeyq.errors import LimitExceededError, describe
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandPayloadError,
+    RemoteCommandError,
+)
+from leasedkeyq.stores.contract import Limits, StoredItem
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """A command in a store: the value of its item. Its type is the kind of the item."""
+
+    payload: msgspec.Raw
+    """The arguments, as JSON."""
+    at: float
+    """When it was submitted, as Unix time."""
+    deadline: float | None = None
+    """By when it should have been started, as Unix time."""
+    timeout: float | None = None
+    """How long it may run; None: as its lane says; 0: as long as it likes."""
+    after: float = 0.0
+    """How many seconds it was delayed."""
+    trace: dict[str, str] | None = None
+    """The trace context of its submission."""
+
+
+class Ending(msgspec.Struct, omit_defaults=True):
+    """What became of a command: the result of its item."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    cancelled: bool = False
+    opaque: str = ""
+    """The result, as text, where it cannot be written down."""
+
+
+_encoder = msgspec.json.Encoder()
+_envelopes = msgspec.json.Decoder(Envelope)
+_endings = msgspec.json.Decoder(Ending)
+
+CANCELLED = _encoder.encode(Ending(cancelled=True))
+
+
+def seal(envelope: Envelope, kind: str, key: str, most: int) -> bytes:
+    """An envelope as JSON.
+
+    Raises:
+        LimitExceededError: It is larger than `most` bytes.
+    """
+    raw = _encoder.encode(envelope)
+    if len(raw) > most:
+        raise LimitExceededError(
+            f"command {kind!r} of key {describe(key)} has {len(raw)} bytes; the limit value_size "
+            f"is {most}",
+            limit="value_size",
+            most=most,
+        )
+    return raw
+
+
+def unseal(raw: bytes) -> Envelope:
+    """The envelope that a store kept.
+
+    Raises:
+        CommandPayloadError: It is none.
+    """
+    try:
+        return _envelopes.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandPayloadError(f"this is no command: {error}: {describe(raw)}") from error
+
+
+def seal_payload(payload: Any, at: float, kind: str, key: str, limits: Limits) -> bytes:
+    """Arguments that are at hand as plain values, as the value of an item."""
+    raw = msgspec.Raw(_encoder.encode(payload))
+    return seal(Envelope(raw, at), kind, key, limits.value_size)
+
+
+def read_payload(item: StoredItem) -> tuple[Any, float]:
+    """The arguments of a stored command as plain values, and when it was submitted.
+
+    What is no command is shown as it is stored.
+    """
+    try:
+        envelope = unseal(item.value)
+        return msgspec.json.decode(envelope.payload), envelope.at
+    except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return item.value, item.put_at
+
+
+def ending(result: Any, most: int) -> bytes:
+    """How a command ended that returned `result`; at least as text."""
+    try:
+        raw = _encoder.encode(Ending(result=msgspec.Raw(_encoder.encode(result))))
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
+        return _encoder.encode(Ending(opaque=describe(result)))
+    if len(raw) > most:
+        return _encoder.encode(Ending(opaque=describe(result)))
+    return raw
+
+
+def outcome(
+    raw: bytes, returns: Any, lane: str, kind: str, key: str
+) -> tuple[Any, Exception | None]:
+    """The result that a store kept, or the exception that stands for it."""
+    about: dict[str, str] = {"lane": lane, "command_type": kind, "key": key}
+    name = f"lane {lane!r}: command {kind!r} of key {describe(key)}"
+    try:
+        kept = _endings.decode(raw)
+        if kept.cancelled:
+            return None, CommandCancelledError(f"{name} was cancelled", **about)
+        if kept.opaque:
+            message = (
+                f"{name} is done, but its result could not be written down: {kept.opaque}; let it "
+                "return what msgspec can encode, within the limits of the store"
+            )
+            return None, RemoteCommandError(message, error_type="TypeError", **about)
+        return _decode(kept.result, returns), None
+    except msgspec.MsgspecError as error:
+        message = f"{name} is done, but its result cannot be read: {error}"
+        return None, RemoteCommandError(message, error_type=type(error).__name__, **about)
+
+
+def _decode(raw: msgspec.Raw, returns: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=returns)
+    except TypeError:  # the annotation is beyond msgspec
+        return msgspec.json.decode(raw)
+
+
+def failure(error: str, lane: str, kind: str, key: str) -> RemoteCommandError:
+    """The exception for a command that was buried by another process."""
+    line, _, trace = error.partition("\n")
+    error_type = line.partition(":")[0]
+    return RemoteCommandError(
+        f"lane {lane!r}: command {kind!r} of key {describe(key)} failed: {line}",
+        lane=lane,
+        command_type=kind,
+        key=key,
+        error_type=error_type,
+        traceback=trace,
+    )

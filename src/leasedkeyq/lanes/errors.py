@@ -1,0 +1,112 @@
+"""What can go wrong with lanes and commands. Each error carries its data."""
+
+from collections.abc import Mapping
+
+from leasedkeyq.errors import LeasedKeyQError
+
+
+class LaneError(LeasedKeyQError):
+    """Root of the errors of the scheduler.
+
+    Attributes:
+        lane: The lane it is about, or "".
+    """
+
+    def __init__(self, message: str, *, lane: str = "") -> None:
+        super().__init__(message)
+        self.lane = lane
+
+
+class LaneConfigError(LaneError, ValueError):
+    """The lanes do not fit together: a name twice, a minimum above a maximum or the capacity."""
+
+
+class UnknownLaneError(LaneError, LookupError):
+    """There is no lane of this name. The message lists those that there are."""
+
+
+class ShuttingDownError(LaneError):
+    """The manager takes no more commands: `shutdown` was called."""
+
+
+class ManagerClosedError(LaneError):
+    """The manager has ended before the command did. The command was not finished here."""
+
+
+class SubscriptionClosedError(LaneError):
+    """No more events come: the subscription or its emitter was closed."""
+
+
+class CommandError(LaneError):
+    """Root of the errors about one command.
+
+    Attributes:
+        command_type: Its type.
+        key: Its key.
+    """
+
+    def __init__(
+        self, message: str, *, lane: str = "", command_type: str = "", key: str = ""
+    ) -> None:
+        super().__init__(message, lane=lane)
+        self.command_type = command_type
+        self.key = key
+
+
+class UnregisteredCommandError(CommandError, TypeError):
+    """The store outlives the process, and so needs commands that it can write down."""
+
+
+class CommandPayloadError(CommandError, ValueError):
+    """The arguments of a command do not fit its function, or cannot be written down."""
+
+
+class CommandTimeoutError(CommandError, TimeoutError):
+    """The command ran longer than its time-out and was cancelled."""
+
+
+class CommandCancelledError(CommandError):
+    """The command was cancelled before it was done."""
+
+
+class CommandLostError(CommandError):
+    """The command has left the store without a result: purged, replaced, or kept too short."""
+
+
+class CommandExitError(CommandError):
+    """The command raised what is no `Exception`, such as `SystemExit`: see `__cause__`."""
+
+
+class RemoteCommandError(CommandError):
+    """The command failed in another process.
+
+    Attributes:
+        error_type: The class of its exception, by name.
+        traceback: Where it was raised, as text.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lane: str = "",
+        command_type: str = "",
+        key: str = "",
+        error_type: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message, lane=lane, command_type=command_type, key=key)
+        self.error_type = error_type
+        self.traceback = traceback
+
+
+class DrainTimeoutError(LaneError, TimeoutError):
+    """Not all commands were done in time.
+
+    Attributes:
+        left: How many commands each lane has left.
+    """
+
+    def __init__(self, message: str, *, left: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.left = dict(left)

@@ -1,0 +1,169 @@
+"""A lane at work: its parts, its slots, its counters."""
+
+from typing import Any, cast
+from zlib import crc32
+
+from leasedkeyq.lanes.boost import PriorityBoostConfig
+from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.job import Job
+from leasedkeyq.lanes.rate_limit import KeyedBuckets, TokenBucket
+from leasedkeyq.state import QueueState
+
+DEFAULT_BOOST = PriorityBoostConfig.standard(None)
+
+
+class Share:
+    """A part of a lane that is scheduled by itself: the whole lane, or one of its partitions.
+
+    Attributes:
+        queue: The name of its queue.
+        active: How many of its commands run.
+        state: Its commands in memory.
+        owned: Whether this process runs its commands.
+    """
+
+    __slots__ = ("active", "index", "lane", "most", "owned", "queue", "reserved", "state")
+
+    def __init__(self, lane: "Lane", index: int, queue: str) -> None:
+        self.lane = lane
+        self.index = index
+        self.queue = queue
+        self.active = 0
+        self.reserved = lane.config.min_concurrency
+        self.most = lane.config.max_concurrency
+        self.state: QueueState[str, Job] = QueueState()
+        self.owned = True
+
+
+class Lane:
+    """A lane, its configuration ready for use, and what it has counted."""
+
+    __slots__ = (
+        "boost",
+        "bucket",
+        "cancel_grace",
+        "cancelled",
+        "completed",
+        "config",
+        "dead_lettered",
+        "failed",
+        "heartbeat",
+        "id",
+        "index",
+        "keep_results",
+        "key_buckets",
+        "lease_time",
+        "paused",
+        "pressed",
+        "priority",
+        "retried",
+        "shares",
+        "submitted",
+        "timed_out",
+        "timeout",
+    )
+
+    def __init__(self, id: str, index: int, config: LaneConfig, priority: int) -> None:  # noqa: A002
+        self.id = id
+        self.index = index
+        self.config = config
+        self.priority = priority
+        number = config.partitions
+        self.shares = [
+            Share(self, part, id if number == 1 else f"{id}#{part}") for part in range(number)
+        ]
+        self.timeout = cast("float | None", config.timeout)
+        self.lease_time = cast("float", config.lease_time)
+        self.heartbeat = cast("float", config.heartbeat)
+        self.keep_results = cast("float", config.keep_results)
+        self.cancel_grace = cast("float", config.cancel_grace)
+        self.boost = config.priority_boost or DEFAULT_BOOST
+        self.bucket = limited(config.rate_limit, TokenBucket)
+        self.key_buckets = limited(config.key_rate_limit, KeyedBuckets)
+        self.paused = False
+        self.pressed = False
+        self.submitted = 0
+        self.completed = 0
+        self.failed = 0
+        self.retried = 0
+        self.timed_out = 0
+        self.cancelled = 0
+        self.dead_lettered = 0
+
+    def share_of(self, key: str) -> Share:
+        """The part of the lane that a key belongs to, in every process alike."""
+        shares = self.shares
+        if len(shares) == 1:
+            return shares[0]
+        return shares[crc32(key.encode("utf-8", "surrogatepass")) % len(shares)]
+
+    @property
+    def active(self) -> int:
+        """How many of its commands run here."""
+        return sum(share.active for share in self.shares)
+
+    def effective_priority(self, submitted_at: float, deadline: float | None, now: float) -> int:
+        """Its priority while this command is its next: lower goes first."""
+        if deadline is None and self.boost.deadline is None:
+            return self.priority
+        return self.priority - self.boost.levels(submitted_at, deadline, now)
+
+    def boosts(self) -> bool:
+        """Whether time lifts every command of the lane."""
+        return self.boost.deadline is not None
+
+
+def limited(config: Any, kind: Any) -> Any:
+    """A bucket, or None where there is no limit."""
+    return None if config is None or config.rate is None else kind(config)
+
+
+class Slots:
+    """Who may start: the manager's capacity, with what is kept free for the minima of lanes.
+
+    Attributes:
+        capacity: How many commands may run at a time, or None.
+        active: How many run.
+        reserved: How many slots are kept for lanes that run less than their minimum.
+    """
+
+    __slots__ = ("active", "capacity", "reserved")
+
+    def __init__(self, capacity: int | None) -> None:
+        self.capacity = capacity
+        self.active = 0
+        self.reserved = 0
+
+    def add(self, share: Share) -> None:
+        """Keep the minimum of `share` free for it."""
+        self.reserved += share.reserved
+
+    def remove(self, share: Share) -> None:
+        """Forget the minimum of `share`."""
+        self.reserved -= max(0, share.reserved - share.active)
+
+    def may_start(self, share: Share) -> bool:
+        """Whether one more command of `share` may run."""
+        active = share.active
+        if active >= share.most:
+            return False
+        capacity = self.capacity
+        return capacity is None or active < share.reserved or self.active + self.reserved < capacity
+
+    def take(self, share: Share) -> None:
+        """One more command of `share` runs."""
+        self.active += 1
+        if share.active < share.reserved:
+            self.reserved -= 1
+        share.active += 1
+
+    def give(self, share: Share) -> None:
+        """One less runs."""
+        self.active -= 1
+        share.active -= 1
+        if share.active < share.reserved:
+            self.reserved += 1
+
+    def spare(self) -> int | None:
+        """How many may start beyond the minima of their lanes, or None for any number."""
+        return None if self.capacity is None else self.capacity - self.active - self.reserved

@@ -1,0 +1,282 @@
+"""`QueueManager`: submit commands to lanes, and let them run."""
+
+import asyncio
+import logging
+import signal
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from leasedkeyq.lanes.command import Command, CommandFunction, Decorator
+from leasedkeyq.lanes.dead_letters import DeadLetterQueue
+from leasedkeyq.lanes.errors import DrainTimeoutError
+from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
+from leasedkeyq.lanes.job import Handle
+from leasedkeyq.lanes.monitor import QueueMonitor
+from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.metrics import LaneMetrics
+from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.types import Duration, InFlightPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger("leasedkeyq")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class QueueManager:
+    """Runs the commands of lanes. Made by `QueueManagerBuilder`.
+
+    ``async with manager:`` starts it, and at the end takes no more commands, waits for what is not
+    done (at most the drain time-out) and closes it. Use it in one event loop.
+
+    Attributes:
+        metrics: What was measured, if `QueueManagerBuilder.with_metrics` was called.
+        dlq: The commands that were given up.
+        emitter: Where events come from.
+    """
+
+    def __init__(
+        self,
+        queue: CommandQueue,
+        *,
+        metrics: LaneMetrics | None = None,
+        store_to_close: Store | None = None,
+        drain_timeout: float | None = 30.0,
+    ) -> None:
+        self._queue = queue
+        self._store_to_close = store_to_close
+        self._drain_timeout = drain_timeout
+        self._monitors: list[QueueMonitor] = []
+        self._closing: Task[dict[str, int]] | None = None
+        self.metrics = metrics
+
+    @property
+    def dlq(self) -> DeadLetterQueue:
+        """The commands that were given up."""
+        return self._queue.dlq
+
+    @property
+    def emitter(self) -> EventEmitter:
+        """Where events come from."""
+        return self._queue.emitter
+
+    def queue(self) -> CommandQueue:
+        """The lanes and the commands in them."""
+        return self._queue
+
+    def attach(self, monitor: QueueMonitor) -> None:
+        """Start and stop a monitor together with this manager."""
+        self._monitors.append(monitor)
+
+    # Commands
+
+    @overload
+    def command(self, command_type: str, target: None = None) -> Decorator: ...
+
+    @overload
+    def command(
+        self, command_type: str, target: Callable[P, Awaitable[R]]
+    ) -> CommandFunction[P, R]: ...
+
+    def command(self, command_type: str, target: Any = None) -> Any:
+        """Register a type of command: an async function, or a class with ``async execute()``.
+
+        Used as ``@manager.command("send_email")``. A function becomes a `CommandFunction`: call it
+        with its arguments for a command to submit. Arguments are checked against the annotations.
+        Register all types before `start`: a worker takes only commands that it knows, and
+        leaves the others for workers that do.
+        """
+        registered: Any = self._queue.registry.register(command_type, target)
+        return registered
+
+    async def submit(
+        self,
+        lane_id: str,
+        command: Command[R],
+        *,
+        key: str | None = None,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> Handle[R]:
+        """Submit a command. Await the handle for its result.
+
+        With a `key`, at most one command of that key runs at a time in the lane, and a second
+        submit while the first waits replaces it: both handles tell the one result.
+
+        Args:
+            lane_id: The lane.
+            command: A registered function with its arguments, or an object with
+                ``async execute()`` and `command_type`.
+            key: What must be done one at a time; None: the command is on its own.
+            if_in_flight: What to do when a command of the key runs: ``"update"`` joins it (and
+                replaces it, should it be retried), ``"buffer"`` runs this one after it,
+                ``"reject"`` raises `KeyAlreadyInFlightError`.
+            priority: Within the lane, higher goes first; 0 by default.
+            delay: Start it no earlier than after this time.
+            deadline: By when it should be started: its lane is lifted as the time runs out.
+            timeout: How long it may run, in place of what the lane says.
+
+        Raises:
+            UnknownLaneError: There is no such lane.
+            ShuttingDownError: `shutdown` was called.
+            UnregisteredCommandError: The store needs a registered command, and this is none.
+            CommandPayloadError: The command cannot be written down.
+        """
+        return await self._queue.submit(
+            lane_id,
+            command,
+            key=key,
+            if_in_flight=if_in_flight,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            timeout=timeout,
+        )
+
+    async def cancel(self, lane_id: str, key: str) -> bool:
+        """Cancel the command of a key, waiting or running; returns whether there was one.
+
+        A running one is cancelled like a task. Whoever waits for it gets a
+        `CommandCancelledError`.
+        """
+        return await self._queue.cancel(lane_id, key)
+
+    def pause(self, lane_id: str) -> None:
+        """Start no more commands of a lane in this process; those that run go on."""
+        self._queue.pause(lane_id)
+
+    def resume(self, lane_id: str) -> None:
+        """Start commands of a paused lane again."""
+        self._queue.resume(lane_id)
+
+    # Looking
+
+    async def stats(self) -> QueueStats:
+        """How many commands wait and run, and what became of the others."""
+        return await self._queue.stats()
+
+    def subscribe(self) -> Subscription:
+        """Receive every event from now on."""
+        return self.emitter.subscribe()
+
+    def subscribe_filtered(self, predicate: Callable[[LaneEvent], bool]) -> Subscription:
+        """Receive the events from now on for which `predicate` is true."""
+        return self.emitter.subscribe_filtered(predicate)
+
+    # Running
+
+    async def start(self) -> None:
+        """Begin to run commands. Does nothing if they run already."""
+        await self._queue.start()
+        for monitor in self._monitors:
+            await monitor.start()
+
+    async def shutdown(self) -> None:
+        """Take no more commands. What was submitted is still run."""
+        await self._queue.shutdown()
+
+    def is_shutting_down(self) -> bool:
+        """Whether `shutdown` was called."""
+        return self._queue.is_shutting_down()
+
+    async def drain(self, timeout: Duration | None = None) -> None:
+        """Wait until no command waits, runs, is delayed or waits for a retry.
+
+        On a store, that means the commands of all processes.
+
+        Raises:
+            DrainTimeoutError: That took longer than `timeout`. It says what is left, where.
+            LaneError: It was called by a command, which would wait for itself.
+        """
+        await self._queue.drain(timeout)
+
+    async def close(self) -> dict[str, int]:
+        """End what runs, and let go of everything; returns how many commands each lane has left.
+
+        In memory, those are lost, and whoever waits for them is told so. In a store, they stay for
+        the next process. A cancelled call goes on by itself; further calls wait for the same end.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> dict[str, int]:
+        for monitor in self._monitors:
+            await monitor.stop()
+        left = await self._queue.close()
+        if self._store_to_close is not None:
+            await self._store_to_close.close()
+        return left
+
+    async def run(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> dict[str, int]:
+        """Start, run until one of `signals` arrives, then end gracefully.
+
+        A second signal ends it at once, and so does a cancellation. Returns how many commands each
+        lane has left. For the main thread, as signals are.
+        """
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        hurry = asyncio.Event()
+
+        def heard() -> None:
+            (hurry if stop.is_set() else stop).set()
+
+        for number in signals:
+            loop.add_signal_handler(number, heard)
+        try:
+            await self.start()
+            await stop.wait()
+            ending = asyncio.ensure_future(self._end())
+            hurrying = asyncio.ensure_future(hurry.wait())
+            try:
+                await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hurrying.cancel()
+                ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+        finally:
+            left = await self.close()
+            for number in signals:
+                loop.remove_signal_handler(number)
+        return left
+
+    async def _end(self) -> None:
+        """Take no more, and let what can be done be done in time."""
+        await self.shutdown()
+        try:
+            if self._queue.durable:
+                await self._queue.settle_down(self._drain_timeout)
+            else:
+                await self._queue.drain(self._drain_timeout)
+        except DrainTimeoutError as error:
+            logger.warning("%s", error)
+        except TimeoutError:
+            logger.warning("commands still run after %s s; they are cancelled", self._drain_timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self._end()
+        finally:
+            left = await self.close()
+            if left:
+                where = ", ".join(f"{number} in lane {lane!r}" for lane, number in left.items())
+                kept = "stay in the store" if self._queue.durable else "were not run, and are lost"
+                logger.warning("%d commands %s: %s", sum(left.values()), kept, where)

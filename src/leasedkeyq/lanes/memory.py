@@ -1,0 +1,426 @@
+"""The engine in memory: a `QueueState` for each part of a lane, and no detours."""
+
+import secrets
+import time
+from asyncio import Future, TimerHandle
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from leasedkeyq.errors import KeyAlreadyInFlightError
+from leasedkeyq.items import Item
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.engine import Engine, error_line, traceback_text
+from leasedkeyq.lanes.errors import CommandCancelledError
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.job import ENDED, Job
+from leasedkeyq.lanes.lane import Lane, Share, Slots
+from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.stats import LaneStats, QueueStats
+from leasedkeyq.types import InFlightPolicy
+
+
+class MemoryEngine(Engine):
+    """Commands in memory. They are as lasting as the process."""
+
+    def __init__(
+        self,
+        lanes: dict[str, Lane],
+        *,
+        slots: Slots,
+        emitter: EventEmitter,
+        dlq: DeadLetterQueue,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(
+            lanes,
+            slots=slots,
+            emitter=emitter,
+            instruments=instruments,
+            tracing=tracing,
+            clock=clock,
+        )
+        self.dlq = dlq
+        self._numbers = count(1)
+        self._prefix = secrets.token_hex(4)
+        """Begins the key of a command that was given none, so that it never meets another."""
+        self._unfinished = 0
+        self._idlers: list[Future[None]] = []
+        self._alarm: TimerHandle | None = None
+
+    async def submit(
+        self,
+        lane: Lane,
+        command: Any,
+        *,
+        kind: str,
+        key: str | None,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> Job:
+        """As `Engine.submit`."""
+        now = self._loop.time()
+        number = next(self._numbers)
+        if key is None:
+            key = f"{self._prefix}-{number}"
+        share = lane.share_of(key)
+        state = share.state
+        if deadline is not None:
+            deadline += now
+        due = None
+        if delay is not None or state.timers.live:
+            self._advance(share, now)
+            due = None if delay is None else now + delay
+        job = self._living(share, key, policy)
+        if job is None:
+            job = Job(number, share, kind, key, command, now, priority or 0, timeout, deadline)
+            self._unfinished += 1
+        else:
+            job.command, job.kind = command, kind
+            job.timeout, job.deadline = timeout, deadline
+            if priority is not None:
+                job.priority = priority
+        if self._tracing is not None:
+            with self._tracing.submitting(lane.id, kind, str(job.id)) as carrier:
+                job.carrier = carrier
+        state.put(key, job, policy, priority, due)
+        lane.submitted += 1
+        if due is not None and (item := state.items[key]).lease is None:
+            job.ready_at = due
+            job.status = "scheduled" if item.next is None else "pending"
+            if item.next is None:
+                self._wake_at(due)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_SUBMITTED, job)
+            self._look_for_pressure(lane)
+        if self._instruments:
+            self._instruct("submitted", job)
+        self.wake(share)
+        return job
+
+    def _living(self, share: Share, key: str, policy: InFlightPolicy) -> Job | None:
+        """The job that a put on `key` joins.
+
+        Raises:
+            KeyAlreadyInFlightError: The key is in flight, and the policy is to refuse then.
+        """
+        item = share.state.items.get(key)
+        if item is None:
+            return None
+        if item.lease is not None:
+            if policy == "reject":
+                message = f"lane {share.lane.id!r}: key {key!r} is in flight: its command runs"
+                raise KeyAlreadyInFlightError(message, keys=(key,))
+            if item.buffered is not None:
+                buffered: Job = item.buffered.value
+                return buffered
+            if policy == "buffer":
+                return None
+        return item.value
+
+    # Starting
+
+    async def start(self) -> None:
+        """As `Engine.start`."""
+        self.check_home()
+        self.started = True
+        self.wake()
+
+    def wake(self, share: Share | None = None) -> None:
+        """Start every command that may start now, the most urgent first.
+
+        Where the lanes do not share a capacity, a slot of one lane is of no use to the others.
+        """
+        if not self.started or self.stopped:
+            return
+        if share is not None and self.slots.capacity is None:
+            while self._may_start(share):
+                self._start(share)
+            return
+        while (urgent := self._next()) is not None:
+            self._start(urgent)
+
+    def _may_start(self, share: Share) -> bool:
+        state = share.state
+        if state.timers.live:
+            self._advance(share, self._loop.time())
+        lane = share.lane
+        if not state.ready or not self.slots.may_start(share) or lane.paused or not share.owned:
+            return False
+        if lane.bucket is not None:
+            now = self._loop.time()
+            if not lane.bucket.whole(now):
+                self._wake_at(now + lane.bucket.wait(now))
+                return False
+        return True
+
+    def _next(self) -> Share | None:
+        """The part of a lane whose turn it is."""
+        best: Share | None = None
+        urgency: tuple[int, int] = (0, 0)
+        now = self._loop.time()
+        for share in self.shares:
+            if self._may_start(share):
+                head: Any = share.state.ready.first()
+                job: Job = head.value
+                lane = share.lane
+                mine = lane.effective_priority(job.submitted_at, job.deadline, now), job.id
+                if best is None or mine < urgency:
+                    best, urgency = share, mine
+        return best
+
+    def _start(self, share: Share) -> None:
+        item = share.state.claim()
+        assert item is not None
+        job = item.value
+        lane = share.lane
+        if lane.key_buckets is not None:
+            now = self._loop.time()
+            if not lane.key_buckets.take(job.key, now):
+                self._postpone(share, item, now + lane.key_buckets.wait(job.key, now))
+                return
+        if lane.bucket is not None:
+            lane.bucket.take(self._loop.time())
+        job.lease = item.lease
+        job.attempt = item.attempt
+        self.slots.take(share)
+        self._begin(job)
+        if lane.pressed and self.emitter.listening:
+            self._look_for_pressure(lane)
+
+    def _postpone(self, share: Share, item: Item[str, Job], when: float) -> None:
+        """The key has no token left: it waits for one, which is no attempt."""
+        self._advance(share, self._loop.time())
+        share.state.unclaim(item.lease, when)
+        item.value.status = "scheduled"
+        self._wake_at(when)
+
+    def _wake_at(self, when: float) -> None:
+        if self._alarm is None or self._alarm.when() > when:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        """Something has come due."""
+        self._alarm = None
+        now = self._loop.time()
+        for share in self.shares:
+            self._advance(share, now)
+        self.wake()
+        moments = [share.state.timers.earliest() for share in self.shares]
+        earliest = min((moment for moment in moments if moment is not None), default=None)
+        if earliest is not None:
+            self._wake_at(earliest)
+
+    def _advance(self, share: Share, now: float) -> None:
+        for item, _ in share.state.advance(now):
+            item.value.status = "pending"
+
+    # Ends of runs
+
+    def _completed(self, job: Job, result: Any) -> None:
+        job.share.state.ack(job.lease)
+        job.share.lane.completed += 1
+        self._over(job)
+        self._finish(job, "completed", result)
+
+    def _retry(self, job: Job, delay: float, error: BaseException) -> None:
+        del error
+        now = self._loop.time()
+        state = job.share.state
+        state.advance(now)
+        beside = state.held(job.lease).buffered
+        job.ready_at = now + delay
+        item = state.release(job.lease, due=now + delay if delay else None)
+        if beside is not None:
+            # The newer command has taken its place.
+            job.follow(beside.value)
+            self._over(job)
+        waits = item.next is None
+        item.value.status = "scheduled" if waits else "pending"
+        if waits:
+            self._wake_at(item.timer[0])
+
+    def _give_up(self, job: Job, error: BaseException) -> None:
+        job.share.state.ack(job.lease)
+        self.dlq.add(self._letter(job, error))
+        self._buried(job, error)
+        self._over(job)
+        timeout = job.interruption == "timeout"
+        self._finish(job, "timed_out" if timeout else "failed", None, error)
+
+    def _letter(self, job: Job, error: BaseException) -> DeadLetter:
+        now = self.clock()
+        arguments = getattr(job.command, "arguments", job.command)
+        return DeadLetter(
+            id=str(job.id),
+            lane=job.share.lane.id,
+            command_type=job.kind,
+            key=job.key,
+            payload=arguments,
+            error=error_line(error),
+            traceback=traceback_text(error),
+            attempts=job.attempt,
+            priority=job.priority,
+            submitted_at=now - (self._loop.time() - job.submitted_at),
+            failed_at=now,
+            command=job.command,
+        )
+
+    def _cancelled(self, job: Job) -> None:
+        job.share.state.ack(job.lease)
+        self._end_cancelled(job)
+
+    def _end_cancelled(self, job: Job) -> None:
+        job.share.lane.cancelled += 1
+        self._over(job)
+        error = self._error(CommandCancelledError, job, "was cancelled")
+        self._finish(job, "cancelled", None, error)
+
+    def _give_back(self, job: Job) -> None:
+        state = job.share.state
+        beside = state.held(job.lease).buffered
+        state.unclaim(job.lease)
+        job.status = "pending"
+        if beside is not None:
+            # The newer command has taken its place.
+            job.follow(beside.value)
+            self._over(job)
+
+    def _over(self, job: Job) -> None:
+        """One command less."""
+        self._unfinished -= 1
+        if not self._unfinished:
+            idlers, self._idlers = self._idlers, []
+            for idler in idlers:
+                if not idler.done():
+                    idler.set_result(None)
+        lane = job.share.lane
+        if lane.pressed and self.emitter.listening:
+            self._look_for_pressure(lane)
+
+    # From outside
+
+    async def cancel(self, lane: Lane, key: str) -> bool:
+        """As `Engine.cancel`."""
+        share = lane.share_of(key)
+        state = share.state
+        item = state.items.get(key)
+        if item is None:
+            return False
+        if item.lease is None:
+            state.remove(key)
+            self._end_cancelled(item.value)
+            return True
+        if item.buffered is not None:
+            self._end_cancelled(state.unbuffer(key))
+        self._cancel_run(item.value)
+        return True
+
+    async def cancel_job(self, job: Job) -> bool:
+        """As `Engine.cancel_job`."""
+        if job.status in ENDED:
+            return False
+        state = job.share.state
+        item = state.items[job.key]
+        if item.value is not job:
+            self._end_cancelled(state.unbuffer(job.key))
+        elif item.lease is None:
+            state.remove(job.key)
+            self._end_cancelled(job)
+        else:
+            self._cancel_run(job)
+        return True
+
+    async def stats(self) -> QueueStats:
+        """As `Engine.stats`."""
+        now = self._loop.time()
+        return queue_stats(
+            {lane.id: self._lane_stats(lane, now) for lane in self.lanes.values()},
+            await self.dlq.len(),
+        )
+
+    def _lane_stats(self, lane: Lane, now: float) -> LaneStats:
+        pending = scheduled = 0
+        oldest: float | None = None
+        for share in lane.shares:
+            self._advance(share, now)
+            state = share.state
+            pending += state.available
+            scheduled += state.scheduled
+            for line in (state.ready.normal, *state.ready.others.values()):
+                if line:
+                    first: Any = line.head.next
+                    age = now - first.value.submitted_at
+                    oldest = age if oldest is None else max(oldest, age)
+        return lane_stats(lane, pending, scheduled, oldest)
+
+    async def idle(self) -> None:
+        """As `Engine.idle`."""
+        if self._unfinished:
+            idler: Future[None] = self._loop.create_future()
+            self._idlers.append(idler)
+            await idler
+
+    async def unfinished(self) -> dict[str, int]:
+        """As `Engine.unfinished`."""
+        left = {
+            lane.id: sum(len(share.state.items) + share.state.buffered for share in lane.shares)
+            for lane in self.lanes.values()
+        }
+        return {lane: number for lane, number in left.items() if number}
+
+    async def close(self) -> None:
+        """As `Engine.close`."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for share in self.shares:
+            for snapshot in list(share.state.snapshot()):
+                job: Job = snapshot.value
+                share.state.remove(job.key)
+                self._over(job)
+                job.end("lost", None, self.closed_error(job))
+
+    def _look_for_pressure(self, lane: Lane) -> None:
+        waiting = sum(share.state.available for share in lane.shares)
+        self._tell_pressure(lane, waiting, lane.active)
+
+
+def lane_stats(lane: Lane, pending: int, scheduled: int, oldest: float | None) -> LaneStats:
+    """The numbers of a lane."""
+    return LaneStats(
+        pending=pending,
+        active=lane.active,
+        scheduled=scheduled,
+        submitted=lane.submitted,
+        completed=lane.completed,
+        failed=lane.failed,
+        retried=lane.retried,
+        timed_out=lane.timed_out,
+        cancelled=lane.cancelled,
+        dead_lettered=lane.dead_lettered,
+        oldest_age=oldest,
+        paused=lane.paused,
+        priority=lane.priority,
+        min_concurrency=lane.config.min_concurrency,
+        max_concurrency=lane.config.max_concurrency,
+    )
+
+
+def queue_stats(lanes: dict[str, LaneStats], dead_letters: int) -> QueueStats:
+    """The numbers of all lanes."""
+    return QueueStats(
+        total_pending=sum(lane.pending for lane in lanes.values()),
+        total_active=sum(lane.active for lane in lanes.values()),
+        total_scheduled=sum(lane.scheduled for lane in lanes.values()),
+        dead_letters=dead_letters,
+        lanes=lanes,
+    )

@@ -1,0 +1,572 @@
+"""The engine on a store: commands that outlive the process, shared by any number of workers.
+
+A command is an item of the queue of its lane. One task claims for all lanes, as many as there are
+slots; another renews the leases of all that run; commands that have ended go to the outbox. What is
+claimed, renewed and settled at a time goes to the store as one batch.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from asyncio import Task, TimerHandle
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from leasedkeyq.checks import storable
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.claiming import ClaimPlan
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.engine import Engine, error_line, traceback_text
+from leasedkeyq.lanes.envelope import CANCELLED, Envelope, ending, seal, unseal
+from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.heartbeat import Heartbeat
+from leasedkeyq.lanes.job import ENDED, Job
+from leasedkeyq.lanes.lane import Lane, Share, Slots
+from leasedkeyq.lanes.memory import lane_stats, queue_stats
+from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
+from leasedkeyq.lanes.results import ResultWatch
+from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
+from leasedkeyq.stores.codec import check_name
+from leasedkeyq.stores.contract import (
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Change,
+    Claimed,
+    Counts,
+    Put,
+    Refusal,
+    Release,
+    StoredItem,
+)
+from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.stats import LaneStats, QueueStats
+from leasedkeyq.types import InFlightPolicy
+
+logger = logging.getLogger("leasedkeyq")
+
+_NO_TRACE: dict[str, str] = {}
+PATIENCE = 10.0
+"""Seconds for which closing waits for the store to take what has ended."""
+
+
+class StoreEngine(Engine):
+    """Commands on a store. Any number of processes may run the same lanes.
+
+    Attributes:
+        dlq: The store's buried items, as dead letters.
+    """
+
+    def __init__(
+        self,
+        lanes: dict[str, Lane],
+        *,
+        slots: Slots,
+        emitter: EventEmitter,
+        store: Store,
+        registry: CommandRegistry,
+        max_dead_letters: int | None = None,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        super().__init__(
+            lanes,
+            slots=slots,
+            emitter=emitter,
+            instruments=instruments,
+            tracing=tracing,
+            clock=clock,
+        )
+        self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
+        self._plan = ClaimPlan(self, store)
+        self._results = ResultWatch(store, registry, self._finish)
+        self._held: dict[str, Job] = {}
+        """Everything that is leased by this engine, by token: running, or not settled yet."""
+        self._outbox = Outbox(store, self._tracing)
+        self._tasks: list[Task[None]] = []
+        self._errands: set[Task[Any]] = set()
+        self._behind: dict[int, list[int]] = {}
+        """Of a run that is being cancelled: what waits behind it and is cancelled with it."""
+        self._wanted = asyncio.Event()
+        self._drains: set[asyncio.Event] = set()
+        self._heartbeat = Heartbeat(store, lanes, self._held, self.running, self._lose)
+        self._alarm: TimerHandle | None = None
+        self._unwatch: dict[str, Callable[[], None]] = {}
+
+    def add_lane(self, lane: Lane) -> None:
+        """As `Engine.add_lane`.
+
+        Raises:
+            LimitExceededError: Its name is too long for the store.
+        """
+        for share in lane.shares:
+            check_name("lane", share.queue, self.store.limits)
+        super().add_lane(lane)
+        if self.started:
+            for share in lane.shares:
+                self._watch(share)
+            self.wake()
+
+    # Submitting
+
+    async def submit(
+        self,
+        lane: Lane,
+        command: Any,
+        *,
+        kind: str,
+        key: str | None,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> Job:
+        """As `Engine.submit`."""
+        limits = self.store.limits
+        key = secrets.token_hex(8) if key is None else check_name("key", key, limits)
+        check_name("command_type", kind, limits)
+        payload = self.registry.encode(command, lane.id)
+        now = self.clock()
+        envelope = Envelope(msgspec.Raw(payload), now)
+        if deadline is not None:
+            envelope.deadline = now + deadline
+        if delay:
+            envelope.after = delay
+        if timeout != lane.timeout:
+            envelope.timeout = timeout or 0.0
+        share = lane.share_of(key)
+        number: tuple[int, ...] | LeasedKeyQError
+        tracing = self._tracing
+        with (
+            nullcontext(_NO_TRACE)
+            if tracing is None
+            else tracing.submitting(lane.id, kind, key) as carrier
+        ):
+            envelope.trace = carrier or None
+            value = seal(envelope, kind, key, limits.value_size)
+            put = Put(share.queue, ((key, value),), policy, priority, delay, kind=kind)
+            number = (await self.store.put([put]))[0]
+        if isinstance(number, LeasedKeyQError):
+            raise number
+        job = self._results.jobs.get(number[0])
+        if job is None:
+            began = self._loop.time()
+            job = Job(number[0], share, kind, key, command, began, priority or 0, timeout, None)
+            job.remote = True
+            self._results.jobs[job.id] = job
+        if delay is not None and job.status in ("pending", "scheduled"):
+            job.status = "scheduled" if delay else "pending"
+        lane.submitted += 1
+        if self.emitter.listening:
+            self._emit(events.COMMAND_SUBMITTED, job)
+        if self._instruments:
+            self._instruct("submitted", job)
+        return job
+
+    def expect(self, job: Job) -> None:
+        """As `Engine.expect`."""
+        self._watch(job.share)
+        self._results.expect(job)
+
+    # Starting and stopping
+
+    async def start(self) -> None:
+        """As `Engine.start`."""
+        self.started = True
+        for share in self.shares:
+            self._watch(share)
+        work = (self._serve(), self._outbox.run(), self._heartbeat.run())
+        self._tasks = [self._loop.create_task(task) for task in work]
+        self.wake()
+
+    def _watch(self, share: Share) -> None:
+        if share.queue not in self._unwatch:
+            self._unwatch[share.queue] = self.store.watch(share.queue, self._hear)
+
+    def _hear(self) -> None:
+        """Something has changed in a queue."""
+        self._heartbeat.heard = True
+        self._results.look()
+        self.wake()
+
+    def wake(self, share: Share | None = None) -> None:
+        """As `Engine.wake`."""
+        del share
+        self._wanted.set()
+        for changed in self._drains:
+            changed.set()
+
+    def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something that nobody waits for."""
+        task = self._loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def close(self) -> None:
+        """As `Engine.close`."""
+        if self._tasks:
+            self._wanted.set()  # so that it sees that nothing more is to be started
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await asyncio.wait(self._tasks[:1])
+                    await self._outbox.empty.wait()
+                    await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
+            except TimeoutError:
+                logger.error(  # noqa: TRY400
+                    "%d commands are not settled: the store does not answer; they run again when "
+                    "their leases have expired",
+                    len(self._outbox),
+                )
+        self._results.close(self.closed_error)
+        tasks = [*self._tasks, *self._errands]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for unwatch in self._unwatch.values():
+            unwatch()
+        self._unwatch.clear()
+
+    # Claiming
+
+    async def _serve(self) -> None:
+        """Claim whenever there is room and something may have come."""
+        pause = FIRST_PAUSE
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self.stopped:
+                return
+            try:
+                claimed = await self._plan.claim()
+                for share, item in claimed:
+                    self._take(share, item)
+                if self.emitter.listening:
+                    await self._look_for_pressure()
+                if not claimed:
+                    await self._set_alarm()
+                elif self._plan.has_room():
+                    self._wanted.set()
+            except StoreClosedError:
+                logger.error("the store was closed; no more commands are started")  # noqa: TRY400
+                return
+            except Exception as error:
+                report("commands could not be claimed", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                self._wanted.set()
+            else:
+                pause = FIRST_PAUSE
+
+    async def _look_for_pressure(self) -> None:
+        lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
+        if lanes:
+            queues = [share.queue for lane in lanes for share in lane.shares]
+            counts = await self.store.count(queues)
+            for lane in lanes:
+                mine = [counts.get(share.queue, Counts()) for share in lane.shares]
+                waiting = sum(count.available for count in mine)
+                self._tell_pressure(lane, waiting, sum(count.in_flight for count in mine))
+
+    async def _set_alarm(self) -> None:
+        """Wake up when the next command comes due, or a lane has a token again."""
+        sweeps = [self.store.sweep(share.queue) for share in self.shares if share.owned]
+        moments = [seconds for seconds in await asyncio.gather(*sweeps) if seconds is not None]
+        if self._plan.refill is not None:
+            moments.append(self._plan.refill)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if moments:
+            self._alarm = self._loop.call_later(min(moments), self._hear)
+
+    def _take(self, share: Share, claimed: Claimed) -> None:
+        """Run a command that was claimed, unless it cannot be read."""
+        if self.stopped:
+            self.postpone(share, claimed, 0.0)
+            return
+        lane = share.lane
+        job = self._results.jobs.get(claimed.id)
+        if job is not None and job.lease is not None and job.lease.token in self._held:
+            # That lease has expired, and nobody here has noticed yet.
+            self._lose(job, job.lease)
+            job = job.latest()
+        if job is None:
+            began = self._loop.time()
+            job = Job(claimed.id, share, claimed.kind, claimed.key, None, began, 0, None, None)
+            self._results.jobs[job.id] = job
+        job.remote = False
+        job.lease = claimed
+        job.kind = claimed.kind
+        job.attempt = claimed.attempt
+        job.priority = claimed.priority
+        self._held[claimed.token] = job
+        self.slots.take(share)
+        try:
+            envelope = unseal(claimed.value)
+            job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
+        except Exception as error:
+            self.slots.give(share)
+            self._failed_unread(job, error)
+            return
+        job.submitted_at = self._loop.time() - max(0.0, self.clock() - envelope.at)
+        job.ready_at = job.submitted_at + envelope.after
+        job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
+        job.carrier = envelope.trace
+        if claimed.attempt > lane.config.max_attempts:
+            self.slots.give(share)
+            text = f"was started {claimed.attempt - 1} times, and never ended"
+            self._failed_unread(job, self._error(CommandLostError, job, text))
+            return
+        self._begin(job)
+
+    def _failed_unread(self, job: Job, error: Exception) -> None:
+        job.interruption = None
+        job.share.lane.failed += 1
+        self._give_up(job, error)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_FAILED, job, error)
+
+    # Settling
+
+    def _send(self, job: Job, change: Change, done: Callable[[], None]) -> None:
+        """Settle the lease of a job, and then call `done`, unless the lease was lost."""
+        if job.lease.token in self._held:
+            self._outbox.add(change, partial(self._told, job, job.lease, done))
+
+    def _told(self, job: Job, lease: Claimed, done: Callable[[], None], answer: Answer) -> None:
+        if self._held.pop(lease.token, None) is None:
+            return  # it was lost before
+        if isinstance(answer, Refusal):
+            self._lost(job)
+        elif isinstance(answer, LeasedKeyQError):
+            logger.error("lane %r: %s", job.share.lane.id, answer)
+            self._lost(job)
+        else:
+            done()
+
+    def _completed(self, job: Job, result: Any) -> None:
+        lane, lease = job.share.lane, job.lease
+        keep = lane.keep_results
+        kept = ending(result, self.store.limits.value_size) if keep else None
+        self._send(
+            job,
+            Ack(lease.queue, lease.key, lease.token, kept, keep),
+            partial(self._end_completed, job, result),
+        )
+
+    def _end_completed(self, job: Job, result: Any) -> None:
+        job.share.lane.completed += 1
+        self._finish(job, "completed", result)
+
+    def _retry(self, job: Job, delay: float, error: BaseException) -> None:
+        lease = job.lease
+        self._send(
+            job,
+            Release(
+                lease.queue, lease.key, lease.token, delay=delay, error=storable(error_line(error))
+            ),
+            partial(self._back, job, "scheduled" if delay else "pending"),
+        )
+
+    def _give_up(self, job: Job, error: BaseException) -> None:
+        lease = job.lease
+        text = storable(f"{error_line(error)}\n{traceback_text(error)}")
+        change = Bury(lease.queue, lease.key, lease.token, text)
+        self._send(job, change, partial(self._end_failed, job, error))
+
+    def _end_failed(self, job: Job, error: BaseException) -> None:
+        self._buried(job, error)
+        self.dlq.trim(self._loop)
+        timeout = job.interruption == "timeout"
+        self._finish(job, "timed_out" if timeout else "failed", None, error)
+
+    def _cancelled(self, job: Job) -> None:
+        lease, keep = job.lease, job.share.lane.keep_results
+        also = self._behind.pop(job.id, [])
+        if lease.token in self._held:
+            ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
+            self._send(job, ack, partial(self._end_cancelled, job))
+        else:
+            also.append(job.id)  # somebody else has it by now
+        if also:
+            self._errand(self._cancel_also(job.share, job.key, also))
+
+    async def _cancel_also(self, share: Share, key: str, numbers: list[int]) -> None:
+        await self._outbox.empty.wait()
+        for number in numbers:
+            try:
+                await self._cancel_stored(share, key, number)
+            except LeasedKeyQError as error:
+                logger.warning("lane %r: key %r was not cancelled: %s", share.lane.id, key, error)
+
+    def _end_cancelled(self, job: Job) -> None:
+        job.share.lane.cancelled += 1
+        error = self._error(CommandCancelledError, job, "was cancelled")
+        self._finish(job, "cancelled", None, error)
+
+    def _give_back(self, job: Job) -> None:
+        lease = job.lease
+        change = Release(lease.queue, lease.key, lease.token, undo=True)
+        self._send(job, change, partial(self._back, job, "pending"))
+
+    def _back(self, job: Job, status: Any) -> None:
+        """It is in the store again, for whoever takes it."""
+        job.status = status
+        job.remote = True
+        if job.waiters:
+            self.expect(job)
+
+    def postpone(self, share: Share, claimed: Claimed, delay: float) -> None:
+        """A claimed command may not start yet: it goes back for a while, which is no attempt."""
+        change = Release(share.queue, claimed.key, claimed.token, delay=delay, undo=True)
+        self._outbox.add(change, _ignore)
+
+    # Leases
+
+    def _lose(self, job: Job, lease: Claimed) -> None:
+        if self._held.get(lease.token) is job:
+            del self._held[lease.token]
+            if job in self.running and job.interruption is None:
+                self._interrupt(job, "lost")
+            self._lost(job)
+
+    def _lost(self, job: Job) -> None:
+        """The lease of a job is gone: somebody else has the command now, or removed it.
+
+        Its run may go on for a while, and the command may come back here: so another job stands
+        for it from now on.
+        """
+        if job.status in ENDED:
+            return  # it was cancelled
+        lane = job.share.lane.id
+        name = f"command {job.kind!r} of key {describe(job.key)}"
+        logger.warning("lane %r: the lease of %s was lost; its result does not count", lane, name)
+        if self.emitter.listening:
+            payload = {"lane": lane, "command_id": str(job.id), "command_type": job.kind}
+            lost = {"key": job.key, "attempt": job.attempt, "error": "the lease was lost"}
+            self.emitter.emit(events.COMMAND_CANCELLED, payload | lost)
+        successor = Job(
+            job.id,
+            job.share,
+            job.kind,
+            job.key,
+            None,
+            job.submitted_at,
+            job.priority,
+            job.timeout,
+            None,
+        )
+        job.follow(successor)
+        self._results.jobs[job.id] = successor
+        self._back(successor, "pending")
+
+    # From outside
+
+    async def cancel(self, lane: Lane, key: str) -> bool:
+        """As `Engine.cancel`."""
+        share = lane.share_of(key)
+        job = next((job for job in self.running if job.key == key and job.share is share), None)
+        if job is not None:
+            found = (await self.store.look(share.queue, [key]))[0]
+            if job in self.running:
+                self._cancel_run(job)
+                behind = [item.id for item in found if item.state == "buffered"]
+                if behind and job.interruption == "cancel":
+                    self._behind[job.id] = behind
+                return True
+        return await self._cancel_stored(share, key, None)
+
+    async def cancel_job(self, job: Job) -> bool:
+        """As `Engine.cancel_job`."""
+        if job.status in ENDED:
+            return False
+        if job in self.running:
+            self._cancel_run(job)
+            return True
+        return await self._cancel_stored(job.share, job.key, job.id)
+
+    async def _cancel_stored(self, share: Share, key: str, only: int | None) -> bool:
+        """Cancel what the store has of a key; with `only`, if the item of that id is there."""
+        cancelled: list[int] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            live = [item.id for item in items if item.state not in ("done", "buried")]
+            if not live or (only is not None and only not in live):
+                return []
+            cancelled.extend(live)
+            return [Cancel(share.queue, key, CANCELLED, share.lane.keep_results)]
+
+        await self.store.edit(share.queue, work, keys=[key])
+        for number in cancelled:
+            job = self._results.jobs.get(number)
+            if job is not None and job.status not in ENDED and job not in self.running:
+                self._end_cancelled(job)
+        return bool(cancelled)
+
+    async def stats(self) -> QueueStats:
+        """As `Engine.stats`; waiting and running commands are those of all processes."""
+        counts = await self.store.count([share.queue for share in self.shares])
+        heads = await self.store.heads([share.queue for share in self.shares])
+        now = self.clock()
+        ages = {head.queue: max(0.0, now - head.put_at) for head in heads if head is not None}
+        lanes: dict[str, LaneStats] = {}
+        letters = 0
+        for lane in self.lanes.values():
+            mine = [counts.get(share.queue, Counts()) for share in lane.shares]
+            old = [ages[share.queue] for share in lane.shares if share.queue in ages]
+            letters += sum(count.buried for count in mine)
+            found = lane_stats(
+                lane,
+                sum(count.available for count in mine),
+                sum(count.scheduled for count in mine),
+                max(old, default=None),
+            )
+            active = sum(count.in_flight for count in mine)
+            lanes[lane.id] = msgspec.structs.replace(found, active=active)
+        return queue_stats(lanes, letters)
+
+    async def idle(self) -> None:
+        """As `Engine.idle`."""
+        for share in self.shares:
+            self._watch(share)
+        changed = asyncio.Event()
+        self._drains.add(changed)
+        try:
+            while True:
+                changed.clear()
+                await self._outbox.empty.wait()
+                if not self.running and not await self.unfinished():
+                    return
+                await changed.wait()
+        finally:
+            self._drains.discard(changed)
+
+    async def unfinished(self) -> dict[str, int]:
+        """As `Engine.unfinished`."""
+        counts = await self.store.count([share.queue for share in self.shares])
+        left: dict[str, int] = {}
+        for share in self.shares:
+            count = counts.get(share.queue)
+            if count is not None:
+                number = count.available + count.scheduled + count.in_flight
+                left[share.lane.id] = left.get(share.lane.id, 0) + number
+        return {lane: number for lane, number in left.items() if number}
+
+
+def _ignore(answer: Answer) -> None:
+    del answer

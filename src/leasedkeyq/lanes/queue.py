@@ -1,0 +1,339 @@
+"""`CommandQueue`: lanes and the engine that serves them, without the comfort of a manager."""
+
+import asyncio
+import logging
+import time
+from asyncio import Task
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from leasedkeyq import checks
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
+from leasedkeyq.lanes.config import LaneConfig, time_limit
+from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.engine import Engine
+from leasedkeyq.lanes.errors import (
+    DrainTimeoutError,
+    LaneConfigError,
+    ManagerClosedError,
+    ShuttingDownError,
+    UnknownLaneError,
+)
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.job import Handle
+from leasedkeyq.lanes.lane import Lane, Slots
+from leasedkeyq.lanes.memory import MemoryEngine
+from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.types import Duration, InFlightPolicy
+
+R = TypeVar("R")
+
+logger = logging.getLogger("leasedkeyq")
+
+
+class CommandQueue:
+    """Commands in lanes. `QueueManagerBuilder` makes one, and `QueueManager` runs it.
+
+    Args:
+        emitter: Told of what happens; a new one by default.
+        dlq: Keeps the commands that are given up, where there is no store; one of 1,000 letters
+            by default.
+        capacity: How many commands may run at a time in all lanes together. None: as many as
+            the lanes allow.
+        store: Keeps the commands; in memory by default.
+        registry: The types of commands that can be read back from a store.
+        max_dead_letters: How many dead letters a store keeps. None: as many as its limits allow.
+        instruments: Told the numbers.
+        tracing: Told the spans.
+        clock: Unix time, for tests.
+    """
+
+    def __init__(
+        self,
+        emitter: EventEmitter | None = None,
+        *,
+        dlq: DeadLetterQueue | None = None,
+        capacity: int | None = None,
+        store: Store | None = None,
+        registry: CommandRegistry | None = None,
+        max_dead_letters: int | None = None,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if capacity is not None:
+            checks.whole("capacity", capacity, 1)
+        self.emitter = emitter or EventEmitter()
+        self.registry = registry or CommandRegistry()
+        self.lanes: dict[str, Lane] = {}
+        self._slots = Slots(capacity)
+        self._shutting_down = False
+        self._closing: Task[dict[str, int]] | None = None
+        self._engine: Engine
+        if store is None:
+            self.dlq = dlq or DeadLetterQueue()
+            self._engine = MemoryEngine(
+                self.lanes,
+                slots=self._slots,
+                emitter=self.emitter,
+                dlq=self.dlq,
+                instruments=instruments,
+                tracing=tracing,
+                clock=clock,
+            )
+            self.dlq.attach(self._resubmit)
+        else:
+            engine = StoreEngine(
+                self.lanes,
+                slots=self._slots,
+                emitter=self.emitter,
+                store=store,
+                registry=self.registry,
+                max_dead_letters=max_dead_letters,
+                instruments=instruments,
+                tracing=tracing,
+                clock=clock,
+            )
+            self.dlq = engine.dlq
+            self._engine = engine
+
+    @classmethod
+    def with_dlq(cls, emitter: EventEmitter, dlq: DeadLetterQueue) -> "CommandQueue":
+        """A queue in memory whose dead letters go to `dlq`."""
+        return cls(emitter, dlq=dlq)
+
+    def add_lane(
+        self,
+        id: str,  # noqa: A002  # as in the builder
+        config: LaneConfig,
+        priority: int,
+        *,
+        owned: Sequence[int] | None = None,
+    ) -> None:
+        """Add a lane. A lower `priority` goes first.
+
+        Args:
+            id: Its name.
+            config: Its policy.
+            priority: Its place among the lanes.
+            owned: Which of its partitions this process runs; all by default.
+
+        Raises:
+            LaneConfigError: The name is taken, or the minima of all lanes exceed the capacity.
+        """
+        if not isinstance(id, str) or not id or "#" in id:
+            raise TypeError(f"the id of a lane is a name without #, got {id!r}")
+        if not isinstance(config, LaneConfig):
+            raise TypeError(f"config must be a LaneConfig, got {type(config).__name__}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"priority must be an int, got {type(priority).__name__}")
+        if id in self.lanes:
+            raise LaneConfigError(f"there are two lanes of the name {id!r}", lane=id)
+        lane = Lane(id, len(self.lanes), config, priority)
+        if owned is not None:
+            wrong = [part for part in owned if part not in range(config.partitions)]
+            if wrong:
+                raise LaneConfigError(
+                    f"lane {id!r} has {config.partitions} partitions, counted from 0; there is no "
+                    f"{wrong[0]}",
+                    lane=id,
+                )
+            for share in lane.shares:
+                share.owned = share.index in owned
+        minima = sum(share.reserved for share in lane.shares if share.owned)
+        capacity = self._slots.capacity
+        if capacity is not None and self._slots.reserved + self._slots.active + minima > capacity:
+            raise LaneConfigError(
+                f"the minima of the lanes up to {id!r} are more than the capacity of {capacity}; "
+                "lower min_concurrency or raise the capacity",
+                lane=id,
+            )
+        self._engine.add_lane(lane)
+        self.lanes[id] = lane
+
+    def check_lanes(self) -> None:
+        """Find lanes that could never run anything.
+
+        Raises:
+            LaneConfigError: The minima of others take the whole capacity.
+        """
+        shares = [share for share in self._engine.shares if share.owned]
+        if self._slots.capacity == sum(share.reserved for share in shares):
+            for share in shares:
+                if not share.reserved:
+                    name = share.lane.id
+                    raise LaneConfigError(
+                        f"lane {name!r} has no minimum, and the minima of the other lanes take the "
+                        f"whole capacity of {self._slots.capacity}, so it could never run; raise "
+                        "the capacity",
+                        lane=name,
+                    )
+
+    def lane(self, lane_id: str) -> Lane:
+        """The lane of this name.
+
+        Raises:
+            UnknownLaneError: There is none.
+        """
+        lane = self.lanes.get(lane_id)
+        if lane is None:
+            known = ", ".join(sorted(self.lanes)) or "none"
+            raise UnknownLaneError(
+                f"there is no lane {lane_id!r}; the lanes are: {known}", lane=str(lane_id)
+            )
+        return lane
+
+    @property
+    def durable(self) -> bool:
+        """Whether commands are kept in a store."""
+        return isinstance(self._engine, StoreEngine)
+
+    async def submit(
+        self,
+        lane_id: str,
+        command: Command[R],
+        *,
+        key: str | None = None,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> Handle[R]:
+        """Submit a command; see `QueueManager.submit`."""
+        lane = self.lanes.get(lane_id) or self.lane(lane_id)
+        if self._shutting_down:
+            raise ShuttingDownError(
+                f"lane {lane_id!r}: the manager is shutting down and takes no more commands",
+                lane=lane_id,
+            )
+        kind = command_type_of(command)
+        wait: float | None = None
+        if if_in_flight != "update" or priority is not None or delay is not None:
+            wait = checks.put_options(if_in_flight, priority, delay)
+        if key is not None and (not isinstance(key, str) or not key):
+            raise TypeError(f"key must be a str that is not empty, got {key!r}")
+        due = None if deadline is None else checks.delay_time("deadline", deadline)
+        limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
+        engine = self._engine
+        engine.check_home()
+        job = await engine.submit(
+            lane,
+            command,
+            kind=kind,
+            key=key,
+            policy=if_in_flight,
+            priority=priority,
+            delay=wait,
+            deadline=due,
+            timeout=limit,
+        )
+        return engine.handle(job)
+
+    async def start(self) -> None:
+        """Begin to run commands."""
+        if self._closing is not None:
+            raise ManagerClosedError("the manager was closed; build another")
+        self._engine.check_home()
+        self.check_lanes()
+        if not self._engine.started:
+            await self._engine.start()
+
+    def pause(self, lane_id: str) -> None:
+        """Start no more commands of a lane; those that run go on."""
+        self.lane(lane_id).paused = True
+
+    def resume(self, lane_id: str) -> None:
+        """Start commands of a paused lane again."""
+        self.lane(lane_id).paused = False
+        self._engine.wake()
+
+    async def cancel(self, lane_id: str, key: str) -> bool:
+        """Cancel the command of a key, waiting or running; returns whether there was one."""
+        lane = self.lane(lane_id)
+        self._engine.check_home()
+        return await self._engine.cancel(lane, key)
+
+    async def stats(self) -> QueueStats:
+        """How many commands wait and run, and what became of the others."""
+        self._engine.check_home()
+        stats = await self._engine.stats()
+        self._engine.tell_gauges(stats)
+        return stats
+
+    async def shutdown(self) -> None:
+        """Take no more commands. What was submitted is still run."""
+        if not self._shutting_down:
+            self._shutting_down = True
+            if self.emitter.listening:
+                self.emitter.emit(events.SHUTDOWN_STARTED, {})
+
+    def is_shutting_down(self) -> bool:
+        """Whether `shutdown` was called."""
+        return self._shutting_down
+
+    async def drain(self, timeout: Duration | None = None) -> None:
+        """Wait until no command waits, runs, is delayed or waits for a retry.
+
+        Raises:
+            DrainTimeoutError: That took longer than `timeout`. It says what is left, where.
+            LaneError: It was called by a command, which would wait for itself.
+        """
+        limit = checks.wait_time("timeout", timeout)
+        self._engine.check_home()
+        self._engine.check_outside()
+        try:
+            async with asyncio.timeout(limit):
+                await self._engine.idle()
+        except TimeoutError:
+            left = await self._engine.unfinished()
+            if not left:
+                return
+            each = ", ".join(f"{number} in lane {lane!r}" for lane, number in left.items())
+            raise DrainTimeoutError(
+                f"{sum(left.values())} commands are not done after {limit} s: {each}", left=left
+            ) from None
+
+    async def settle_down(self, timeout: Duration | None = None) -> None:
+        """Start nothing more, and wait for the commands that run.
+
+        Raises:
+            TimeoutError: They took longer than `timeout`.
+        """
+        limit = checks.wait_time("timeout", timeout)
+        async with asyncio.timeout(limit):
+            await self._engine.quiet()
+
+    async def close(self) -> dict[str, int]:
+        """End what runs, and let go of everything. Returns how many commands each lane has left.
+
+        In memory, those are lost, and whoever waits for them is told so. In a store, they stay for
+        the next process. A cancelled call goes on by itself; further calls wait for the same end.
+        """
+        self._shutting_down = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> dict[str, int]:
+        await self._engine.stop()
+        left: dict[str, int] = {}
+        try:
+            left = await self._engine.unfinished()
+        except LeasedKeyQError as error:
+            logger.warning("how many commands are left is not known: %s", error)
+        await self._engine.close()
+        return left
+
+    async def _resubmit(self, letter: DeadLetter) -> bool:
+        command: Any = letter.command
+        if command is None:
+            command = self.registry.rebuild(letter.command_type, letter.payload)
+        key = letter.key or None
+        handle = await self.submit(letter.lane, command, key=key, priority=letter.priority or None)
+        return bool(handle.id)

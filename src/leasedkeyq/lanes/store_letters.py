@@ -1,0 +1,167 @@
+"""Dead letters in a store: its buried items."""
+
+import asyncio
+import logging
+import secrets
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.envelope import read_payload, seal_payload
+from leasedkeyq.lanes.errors import UnknownLaneError
+from leasedkeyq.lanes.lane import Lane, Share
+from leasedkeyq.stores.contract import Bury, Claim, Discard, Purge, Put, Requeue, StoredItem
+from leasedkeyq.stores.store import Store
+
+logger = logging.getLogger("leasedkeyq")
+
+
+class StoreDeadLetterQueue(DeadLetterQueue):
+    """The buried commands of all lanes on a store."""
+
+    def __init__(self, store: Store, lanes: Mapping[str, Lane], max_size: int | None) -> None:
+        super().__init__(max_size or store.limits.buried)
+        self._store = store
+        self._lanes = lanes
+        self._limited = max_size is not None
+        self._trimming: Task[None] | None = None
+
+    def add(self, letter: DeadLetter) -> None:
+        """A store cannot be written to without waiting."""
+        raise TypeError(f"a letter of lane {letter.lane!r} is added to a store with push")
+
+    async def push(self, letter: DeadLetter) -> None:
+        """Add a letter."""
+        await bury_letter(self._store, self._share(letter).queue, letter)
+
+    async def pop(self) -> DeadLetter | None:
+        """Remove and return the oldest letter, or None."""
+        while letters := await self.list():
+            letter = letters[0]
+            if await self._discard(letter):
+                return letter
+        return None
+
+    async def list(self, lane: str | None = None) -> "list[DeadLetter]":
+        """All letters, or those of a lane, oldest first."""
+        letters = [
+            read_letter(share.lane.id, item)
+            for share in self._shares()
+            if lane is None or share.lane.id == lane
+            for item in await self._buried(share)
+        ]
+        return sorted(letters, key=lambda letter: letter.failed_at)
+
+    async def clear(self) -> int:
+        """Forget all letters; returns how many there were."""
+        purges = [Purge(share.queue, "buried") for share in self._shares()]
+        answers = await self._store.settle(purges) if purges else []
+        return sum(answer for answer in answers if isinstance(answer, int))
+
+    async def len(self) -> int:
+        """How many letters there are."""
+        counts = await self._store.count([share.queue for share in self._shares()])
+        return sum(count.buried for count in counts.values())
+
+    async def requeue(self, letter: DeadLetter) -> bool:
+        """Put a letter back into its lane, where it starts anew.
+
+        Returns whether it was still here.
+        """
+        share = self._share(letter)
+        answer = (await self._store.settle([Requeue(share.queue, int(letter.id))]))[0]
+        _raise([answer])
+        return bool(answer)
+
+    def trim(self, loop: AbstractEventLoop) -> None:
+        """Drop the oldest letters in the background if there are too many."""
+        if self._limited and (self._trimming is None or self._trimming.done()):
+            self._trimming = loop.create_task(self._trim())
+
+    async def _trim(self) -> None:
+        try:
+            excess = await self.len() - self.max_size
+            if excess > 0:
+                for letter in (await self.list())[:excess]:
+                    if await self._discard(letter):
+                        self.dropped += 1
+                        logger.warning(
+                            "lane %r: dropped the oldest dead letter, key %r: the limit is %d",
+                            letter.lane,
+                            letter.key,
+                            self.max_size,
+                        )
+        except LeasedKeyQError as error:
+            logger.warning("the dead letters could not be trimmed: %s", error)
+
+    async def settled(self) -> None:
+        """Wait until the oldest letters are dropped, if there are too many."""
+        if self._trimming is not None:
+            await asyncio.wait([self._trimming])
+
+    async def _discard(self, letter: DeadLetter) -> bool:
+        share = self._share(letter)
+        return bool((await self._store.settle([Discard(share.queue, int(letter.id))]))[0])
+
+    def _shares(self) -> Sequence[Share]:
+        return [share for lane in self._lanes.values() for share in lane.shares]
+
+    def _share(self, letter: DeadLetter) -> Share:
+        lane = self._lanes.get(letter.lane)
+        if lane is None:
+            known = ", ".join(sorted(self._lanes))
+            message = f"there is no lane {letter.lane!r}; the lanes are: {known}"
+            raise UnknownLaneError(message, lane=letter.lane)
+        return lane.share_of(letter.key)
+
+    async def _buried(self, share: Share) -> Sequence[StoredItem]:
+        found: Sequence[StoredItem] = ()
+        cursor: str | None = None
+        while True:
+            page = await self._store.browse(
+                share.queue, states=("buried",), cursor=cursor, limit=1000
+            )
+            found = (*found, *page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+
+async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
+    """Add a letter to the buried items of a queue."""
+    key = letter.key or secrets.token_hex(8)
+    if (await store.look(queue, [key]))[0]:
+        key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
+    kind = letter.command_type
+    value = seal_payload(letter.payload, letter.submitted_at, kind, key, store.limits)
+    _raise(await store.put([Put(queue, ((key, value),), "reject", letter.priority, kind=kind)]))
+    for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
+        text = f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
+        _raise(await store.settle([Bury(queue, key, item.token, text)]))
+
+
+def read_letter(lane: str, item: StoredItem) -> DeadLetter:
+    """A buried item as a letter; one that cannot be read is shown as it is stored."""
+    line, _, trace = item.error.partition("\n")
+    payload, submitted_at = read_payload(item)
+    return DeadLetter(
+        id=str(item.id),
+        lane=lane,
+        command_type=item.kind,
+        key=item.key,
+        payload=payload,
+        error=line,
+        traceback=trace,
+        attempts=item.attempt,
+        priority=item.priority,
+        submitted_at=submitted_at,
+        failed_at=item.history[-1].ended_at if item.history else item.put_at,
+    )
+
+
+def _raise(answers: Any) -> None:
+    for answer in answers:
+        if isinstance(answer, LeasedKeyQError):
+            raise answer

@@ -1,0 +1,448 @@
+"""A simulation of lanes on a virtual clock: random commands, failures, cancellations, deaths.
+
+Everything random comes from one seed, and time is virtual, so a seed replays exactly. The checks
+are made from outside: commands tell when they start and end, and the simulation knows what it
+submitted. What may start is worked out here anew, not taken from the scheduler.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from leasedkeyq.errors import KeyAlreadyInFlightError
+from leasedkeyq.lanes import (
+    CommandCancelledError,
+    CommandQueue,
+    CommandRegistry,
+    Handle,
+    LaneConfig,
+    ManagerClosedError,
+    PriorityBoostConfig,
+    RateLimitConfig,
+    RetryPolicy,
+)
+from leasedkeyq.lanes.errors import CommandLostError, RemoteCommandError
+from leasedkeyq.lanes.job import Job
+from leasedkeyq.lanes.lane import Share
+from leasedkeyq.lanes.memory import MemoryEngine
+from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.stores import MemoryStore
+from leasedkeyq.testing import VirtualTimeLoop
+
+EPOCH = 1_800_000_000.0
+ENDS = ("completed", "failed", "timed_out", "cancelled")
+
+
+@dataclass
+class Task:
+    """One submitted command: what it will do at each attempt, and what became of it."""
+
+    number: int
+    lane: str
+    key: str | None
+    steps: list[str]
+    handle: Handle[Any] | None = None
+    starts: int = 0
+    done: bool = False
+    revoked: bool = False
+    log: list[str] = field(default_factory=list)
+
+
+class CommandFailedOnPurpose(Exception):  # noqa: N818
+    """What failing commands raise."""
+
+
+class Simulation:
+    """One run from a seed. `run` raises where a promise is broken."""
+
+    def __init__(self, seed: int, *, on_store: bool) -> None:
+        self.random = Random(seed)
+        self.seed = seed
+        self.on_store = on_store
+        self.running: dict[tuple[str, str], int] = {}
+        self.active: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.tasks: dict[int, Task] = {}
+        self.configs: dict[str, tuple[LaneConfig, int]] = {}
+        self.capacity: int | None = None
+        self.started_in: dict[str, list[int]] = defaultdict(list)
+        self.workers: list[CommandQueue] = []
+        self.store: MemoryStore | None = None
+        self.trace: list[str] = []
+        self.checked_starts = 0
+        self.faults: list[Exception] = []
+
+    # Making things up
+
+    def config(self) -> LaneConfig:
+        random = self.random
+        most = random.randint(1, 4)
+        return LaneConfig(
+            random.randint(0, min(1, most)),
+            most,
+            timeout=random.choice([None, None, 0.5, 3.0]),
+            retry_policy=random.choice(
+                [
+                    RetryPolicy.none(),
+                    RetryPolicy.fixed(2, 0.3),
+                    RetryPolicy.fixed(1, 0),
+                    RetryPolicy.exponential(3).with_initial_delay(0.1),
+                ]
+            ),
+            rate_limit=random.choice([None, None, None, RateLimitConfig.per_second(5, burst=2)]),
+            key_rate_limit=random.choice([None] * 5 + [RateLimitConfig.per_second(2, burst=1)]),
+            priority_boost=random.choice(
+                [None, None, PriorityBoostConfig.standard(4.0), PriorityBoostConfig.disabled()]
+            ),
+            partitions=random.choice([1, 1, 1, 2, 3]),
+            lease_time=2.0,
+            cancel_grace=1.0,
+        )
+
+    def build(self) -> None:
+        random = self.random
+        names = [f"lane{number}" for number in range(random.randint(1, 4))]
+        self.configs = {name: (self.config(), random.randint(0, 3)) for name in names}
+        minima = sum(c.min_concurrency * c.partitions for c, _ in self.configs.values())
+        if random.random() < 0.6:
+            self.capacity = minima + random.randint(1, 4)
+        loop = asyncio.get_running_loop()
+        if self.on_store:
+            self.store = MemoryStore(clock=lambda: EPOCH + loop.time())
+
+    def worker(self, number: int) -> CommandQueue:
+        """A process, as it were."""
+        loop = asyncio.get_running_loop()
+        registry = CommandRegistry()
+
+        @registry.register("work")
+        async def work(task: int) -> int:
+            return await self.execute(number, task)
+
+        self.work = work
+        queue = CommandQueue(
+            capacity=self.capacity,
+            store=self.store,
+            registry=registry,
+            clock=lambda: EPOCH + loop.time(),
+        )
+        for name, (config, priority) in self.configs.items():
+            queue.add_lane(name, config, priority)
+        self.watch_order(queue)
+        return queue
+
+    # The commands
+
+    async def execute(self, worker: int, number: int) -> int:
+        try:
+            share = self.begin(worker, number)
+        except Exception as error:
+            self.faults.append(error)  # as a failure of the command it would be lost
+            raise
+        task = self.tasks[number]
+        try:
+            return await self.act(task)
+        finally:
+            self.active[worker][share.queue] -= 1
+            if self.running.get((task.lane, self.key(task))) == number:
+                del self.running[task.lane, self.key(task)]
+            self.note(f"w{worker} end {number}")
+
+    def key(self, task: Task) -> str:
+        return f"{task.key}{task.number}" if task.key is None else f"{task.key}-{task.number % 3}"
+
+    def begin(self, worker: int, number: int) -> Share:
+        """A command starts: check what must hold."""
+        task = self.tasks[number]
+        lane = task.lane
+        config, _ = self.configs[lane]
+        attempt = task.starts
+        task.starts += 1
+        share = self.share(worker)
+        self.note(f"w{worker} start {number} in {share.queue} ({attempt + 1})")
+        assert not task.done, f"{number} runs after its success"
+        slot = (lane, self.key(task))
+        other = self.running.get(slot)
+        assert other is None, f"{other} and {number} of key {slot} run at once"
+        self.running[slot] = number
+        active = self.active[worker]
+        active[share.queue] += 1
+        assert active[share.queue] <= config.max_concurrency, f"{share.queue} is above its maximum"
+        if self.capacity is not None:
+            assert sum(active.values()) <= self.capacity, "above the capacity"
+        return share
+
+    async def act(self, task: Task) -> int:
+        step = task.steps.pop(0) if len(task.steps) > 1 else task.steps[0]
+        duration = float(step.partition(" ")[2] or 0)
+        match step.partition(" ")[0]:
+            case "sleep":
+                await asyncio.sleep(duration)
+            case "fail":
+                await asyncio.sleep(duration)
+                raise CommandFailedOnPurpose(step)
+            case "exit":
+                raise SystemExit(3)
+            case "cancel-itself":
+                raise asyncio.CancelledError
+            case "slow-to-stop":
+                try:
+                    await asyncio.sleep(duration)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(0.2)
+                    raise
+            case _:
+                raise AssertionError(step)
+        task.done = True
+        return task.number
+
+    def share(self, worker: int) -> Share:
+        engine = self.workers[worker]._engine
+        for job in engine.running:
+            if job.task is asyncio.current_task():
+                return job.share
+        raise AssertionError("a command runs that its engine does not know")
+
+    def steps(self) -> list[str]:
+        random = self.random
+        ends = ["sleep 0", "sleep 0.1", "sleep 1", "sleep 6", "slow-to-stop 4"]
+        failures = ["fail 0", "fail 0.2", "exit", "cancel-itself"]
+        steps = [random.choice(failures) for _ in range(random.choice([0, 0, 0, 1, 2, 6]))]
+        return [*steps, random.choice(ends)]
+
+    # What happens
+
+    async def submit(self) -> None:
+        random = self.random
+        lane = random.choice(list(self.configs))
+        key = random.choice([None, None, "a", "b", "c"])
+        number = len(self.tasks)
+        task = self.tasks[number] = Task(number, lane, key, self.steps())
+        worker = random.choice(self.workers)
+        policy: Any = random.choice(["update", "buffer", "buffer", "reject"])
+        if policy == "update" and key is not None:
+            policy = "buffer"  # an update joins another command, whose course is its own
+        try:
+            task.handle = await worker.submit(
+                lane,
+                self.work(number),
+                key=self.key(task),
+                if_in_flight=policy,
+                priority=random.choice([None, None, None, 1, -1]),
+                delay=random.choice([None, None, None, 0.5]),
+                deadline=random.choice([None, None, 2.0]),
+            )
+        except KeyAlreadyInFlightError:
+            del self.tasks[number]
+            return
+        self.note(f"submit {number} {lane} {task.handle.key} {policy} {task.steps}")
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{asyncio.get_running_loop().time():8.3f} {text}")
+
+    async def cancel(self) -> None:
+        if self.tasks:
+            task = self.random.choice(list(self.tasks.values()))
+            if task.handle is not None:
+                cancelled = await task.handle.cancel()
+                self.note(f"cancel {task.number}: {cancelled}")
+                if cancelled and self.on_store:
+                    # Another process may run it, which hears of its cancellation later.
+                    task.revoked = True
+                    running = self.running.pop((task.lane, self.key(task)), task.number)
+                    self.tasks[running].revoked = True
+
+    async def pause(self) -> None:
+        lane = self.random.choice(list(self.configs))
+        worker = self.random.choice(self.workers)
+        (worker.resume if worker.lanes[lane].paused else worker.pause)(lane)
+
+    async def die(self) -> None:
+        """A process dies: nothing of it runs on, nothing is settled, and no lease is renewed."""
+        if not self.on_store or len(self.workers) < 2:
+            return
+        number = self.random.randrange(len(self.workers))
+        worker = self.workers[number]
+        engine = worker._engine
+        assert isinstance(engine, StoreEngine)
+        self.note(f"w{number} dies")
+        lost: set[int] = set()
+        for job in list(engine.running):
+            lost.add(job.command.arguments.task)
+            job.lease = None
+            if job.timer is not None:
+                job.timer.cancel()
+            if job.task is not None:
+                job.task.cancel()
+        for job in engine._held.values():
+            self.tasks[job.command.arguments.task].done = False  # nobody was told
+        for work in engine._tasks:
+            work.cancel()
+        for unwatch in engine._unwatch.values():
+            unwatch()
+        engine._unwatch.clear()
+        engine._tasks.clear()
+        engine._outbox._waiting.clear()
+        engine._outbox.empty.set()
+        engine.stopped = True
+        if engine._alarm is not None:
+            engine._alarm.cancel()
+        for task in self.tasks.values():
+            if task.handle is not None and task.handle._engine is engine:
+                task.handle = None  # it is gone with its process
+        replacement = self.workers[number] = self.worker(number)
+        await asyncio.sleep(0)
+        self.active[number].clear()
+        for slot, holder in list(self.running.items()):
+            if holder in lost:
+                del self.running[slot]
+        await replacement.start()
+
+    # Checks
+
+    def check(self) -> None:
+        """Nothing that could start is left waiting, when everybody waits."""
+        for worker in self.workers:
+            engine = worker._engine
+            slots = engine.slots
+            assert slots.active == len(engine.running)
+            assert slots.active == sum(share.active for share in engine.shares)
+            unfilled = sum(max(0, share.reserved - share.active) for share in engine.shares)
+            assert slots.reserved == unfilled
+            if isinstance(engine, MemoryEngine) and engine.started:
+                for share in engine.shares:
+                    assert not self.could_start(engine, share), f"{share.queue} could start"
+
+    def could_start(self, engine: MemoryEngine, share: Share) -> bool:
+        now = asyncio.get_running_loop().time()
+        lane = share.lane
+        if lane.paused or not len(share.state.ready) or share.active >= lane.config.max_concurrency:
+            return False
+        if lane.bucket is not None and not lane.bucket.whole(now):
+            return False
+        total = sum(other.active for other in engine.shares)
+        kept = sum(
+            max(0, other.lane.config.min_concurrency - other.active)
+            for other in engine.shares
+            if other is not share
+        )
+        return self.capacity is None or total + kept < self.capacity
+
+    def watch_order(self, queue: CommandQueue) -> None:
+        """Check every start: nothing more urgent could have started instead."""
+        engine = queue._engine
+        begin = engine._begin
+
+        def checked(job: Job) -> None:
+            if isinstance(engine, MemoryEngine):
+                self.check_urgency(engine, job)
+            begin(job)
+
+        engine._begin = checked  # type: ignore[method-assign]  # to see every start
+
+    def check_urgency(self, engine: MemoryEngine, job: Job) -> None:
+        now = asyncio.get_running_loop().time()
+        self.checked_starts += 1
+        share = job.share
+        lane = share.lane
+        for item in share.state.ready:
+            assert (
+                item.priority < job.priority
+                or (item.priority == job.priority and item.position > 0)
+                or item.value.submitted_at >= job.submitted_at
+                or item.attempt
+            ), "not first in, first out"
+        if self.capacity is None:
+            return
+        mine = lane.effective_priority(job.submitted_at, job.deadline, now)
+        share.active -= 1  # as it was before this start
+        try:
+            if share.active < lane.config.min_concurrency:
+                return
+            for other in engine.shares:
+                if other.lane is not lane and self.could_start(engine, other):
+                    head: Any = other.state.ready.first()
+                    theirs = other.lane.effective_priority(
+                        head.value.submitted_at, head.value.deadline, now
+                    )
+                    assert theirs >= mine, f"{other.queue} was more urgent than {share.queue}"
+        finally:
+            share.active += 1
+
+    # The run
+
+    async def run(self) -> None:
+        random = self.random
+        self.build()
+        for _ in range(random.randint(1, 3) if self.on_store else 1):
+            self.workers.append(self.worker(len(self.workers)))
+        for _ in range(random.randint(0, 6)):
+            await self.submit()
+        for queue in self.workers:
+            await queue.start()
+        events = [self.submit] * 12 + [self.cancel, self.pause, self.pause, self.die]
+        for _ in range(random.randint(5, 60)):
+            await random.choice(events)()
+            if random.random() < 0.5:
+                await asyncio.sleep(random.choice([0, 0, 0.05, 0.4, 2.5]))
+                self.check()
+        await self.finish()
+
+    async def finish(self) -> None:
+        for queue in self.workers:
+            await queue.shutdown()
+            for lane in queue.lanes:
+                queue.resume(lane)
+        await self.workers[0].drain(300)
+        for task in self.tasks.values():
+            await self.judge(task)
+        assert not self.running
+        for queue in self.workers:
+            assert not queue._engine.running, "drain left something running"
+            assert await queue.close() == {}
+        if self.faults:
+            raise self.faults[0]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks were leaked: {left}"
+
+    async def judge(self, task: Task) -> None:
+        """Every command has ended, as it should."""
+        handle = task.handle
+        if handle is None:
+            return
+        try:
+            async with asyncio.timeout(100):
+                result = await handle
+        except (CommandCancelledError, CommandLostError, ManagerClosedError, RemoteCommandError):
+            result = None
+        except Exception:
+            result = None
+        else:
+            assert result is not None
+        assert handle.status in (*ENDS, "lost"), f"{task.number} is {handle.status}"
+        if handle.status == "completed":
+            # A newer command of its key may have taken its place.
+            assert result is not None
+            assert self.tasks[result].done
+            assert self.key(self.tasks[result]) == handle.key
+        else:
+            assert not task.done or task.revoked, f"{task.number} is told as {handle.status}"
+
+
+def simulate(seed: int, *, on_store: bool) -> Simulation:
+    """Run one seed; what is broken is raised together with what happened."""
+    logging.getLogger("leasedkeyq").setLevel(logging.CRITICAL)
+    simulation = Simulation(seed, on_store=on_store)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        try:
+            runner.run(simulation.run())
+        except BaseException as error:
+            story = "\n".join(simulation.trace[-60:])
+            raise AssertionError(
+                f"seed {seed}, {'on a store' if on_store else 'in memory'}: {error!r}\n{story}"
+            ) from error
+    return simulation

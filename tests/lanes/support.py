@@ -1,0 +1,39 @@
+"""Managers for tests: in memory, and on a store, on the virtual clock."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leasedkeyq.lanes import QueueManagerBuilder
+from leasedkeyq.stores import MemoryStore
+
+EPOCH = 1_800_000_000.0
+
+Build = Callable[[], QueueManagerBuilder]
+
+
+def clock() -> float:
+    """Unix time that goes with the virtual time of the event loop."""
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def in_memory() -> QueueManagerBuilder:
+    return QueueManagerBuilder(clock=clock)
+
+
+def on_a_store() -> QueueManagerBuilder:
+    return QueueManagerBuilder(clock=clock).with_storage(MemoryStore(clock=clock))
+
+
+everywhere = pytest.mark.parametrize("build", [in_memory, on_a_store])
+
+
+class Work:
+    """A command for managers in memory: it does what it is told."""
+
+    command_type = "work"
+
+    def __init__(self, execute: Callable[[], Any]) -> None:
+        self.execute = execute

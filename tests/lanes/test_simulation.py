@@ -1,0 +1,26 @@
+"""The simulation, from many seeds. `make torture` runs many more."""
+
+import pytest
+
+from tests.lanes.simulation import simulate
+
+CHUNK = 50
+
+
+@pytest.mark.parametrize("first", range(0, 1600, CHUNK))
+def test_lanes_in_memory_keep_their_promises(first: int) -> None:
+    starts = sum(
+        simulate(seed, on_store=False).checked_starts for seed in range(first, first + CHUNK)
+    )
+    assert starts > 10 * CHUNK
+
+
+@pytest.mark.parametrize("first", range(0, 400, 25))
+def test_lanes_on_a_store_keep_their_promises(first: int) -> None:
+    for seed in range(first, first + 25):
+        assert simulate(seed, on_store=True).trace
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert simulate(7, on_store=False).trace == simulate(7, on_store=False).trace
+    assert simulate(8, on_store=True).trace == simulate(8, on_store=True).trace

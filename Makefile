@@ -49,7 +49,7 @@ help: ## List the targets
 # -- use ------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: installed ## Show the queue at work, live in the terminal
+demo: installed ## Show lanes at work on SQLite, live in the terminal, and kill a worker
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
 .PHONY: test
@@ -71,7 +71,7 @@ torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full
 	@TORTURE=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(TORTURE_TIMEOUT) tests/torture $(PYTEST_ARGS)
 
 .PHONY: bench
-bench: installed ## Measure against other queues and write the tables
+bench: $(STAMPS)/bench installed ## Measure against other queues and write the tables
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 # -- the checks, one by one -----------------------------------------------------------------------
@@ -157,7 +157,7 @@ $(STAMPS)/venv:
 	@touch $@
 
 $(STAMPS)/check: requirements/test.txt
-$(STAMPS)/build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/docs: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+$(STAMPS)/build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/docs $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
 	@echo 'installing $<'
 	@$(PIP_INSTALL) -r $<
 	@touch $@

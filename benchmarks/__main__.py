@@ -9,10 +9,12 @@ from benchmarks.measure import WorkerError, run_scenarios
 from benchmarks.page import page, readme_table, replace_between_markers
 from benchmarks.peers import ROOT, SetUpError, find_peers, our_version
 from benchmarks.report import Results, terminal_table
-from benchmarks.scenarios import all_scenarios
+from benchmarks.scenarios import memory_scenarios
+from benchmarks.store_scenarios import store_scenarios
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
+PARTS = {"memory": memory_scenarios, "stores": store_scenarios}
 
 
 def say(text: str) -> None:
@@ -29,6 +31,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
         "--quick", action="store_true", help="try everything in small, write and judge nothing"
+    )
+    parser.add_argument(
+        "--only", choices=tuple(PARTS), help="measure and judge this part alone, write nothing"
     )
     parser.add_argument(
         "--no-fail", action="store_true", help="exit with 0 when a target is missed"
@@ -54,25 +59,27 @@ def main(arguments: Sequence[str]) -> int:
         from benchmarks import flat  # noqa: PLC0415  # the one module here that needs the queue
 
         return flat.main(100_000 if quick else 10_000_000, say)
-    peers, left_out = find_peers(set_up=not quick)
+    parts = [options.only] if options.only else list(PARTS)
+    scenarios = [scenario for part in parts for scenario in PARTS[part](quick=quick)]
+    wanted = {case.peer for scenario in scenarios for case in scenario.cases}
+    peers, left_out = find_peers(wanted, set_up=not quick)
     for name, reason in left_out.items():
         say(f"left out: {name}: {reason}")
-    scenarios = all_scenarios(quick=quick)
     start = time.monotonic()
     try:
-        rounds = run_scenarios(scenarios, peers, 1 if quick else options.rounds, progress)
+        rounds, facts = run_scenarios(scenarios, peers, 1 if quick else options.rounds, progress)
     except WorkerError as error:
         progress("")
         say(str(error))
         return 2
     progress("")
-    results = Results(scenarios, rounds, version, judged=not quick)
+    results = Results(scenarios, rounds, facts, version, judged=not quick)
     say(terminal_table(results))
     say(f"\n{time.monotonic() - start:.0f} seconds")
     if quick:
         say("a quick run: the figures mean nothing, and nothing was written")
         return 0
-    if not left_out:
+    if not left_out and not options.only:
         write(results)
     missed = results.missed()
     if missed:

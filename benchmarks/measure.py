@@ -8,18 +8,23 @@ median would overlook it: there the ratio is made from the averages of a round.
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.peers import ROOT, Peer
+from benchmarks.peers import ENVIRONMENTS, ROOT, Peer
 from benchmarks.scenarios import Case, Claim, Scenario
 
 Turns = dict[str, list[float]]
 """The values of one round by the name of the case, in the order of the turns."""
+Facts = dict[str, dict[str, str]]
+"""What the workers said about how they ran, by the name of the case."""
 
 
 class WorkerError(Exception):
@@ -40,14 +45,20 @@ class Figure:
 
 
 class Worker:
-    """A process that holds one case ready."""
+    """A process that holds one case ready.
 
-    def __init__(self, peer: Peer, case: Case) -> None:
+    Attributes:
+        facts: What it said about how it runs.
+    """
+
+    def __init__(self, peer: Peer, case: Case, folder: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
         self._name = f"{case.workload} of {peer.name}"
         options = json.dumps(dict(case.options))
         module = "benchmarks.worker"
         # Python is to import this package from here, and the queue from where it is installed.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        environment |= {"BENCH_FOLDER": str(self._folder), "BENCH_SHARED": str(folder)}
         self._process = subprocess.Popen(
             [peer.python, "-m", module, peer.workloads, case.workload, options],
             cwd=ROOT,
@@ -57,7 +68,7 @@ class Worker:
             text=True,
         )
         try:
-            self._answer()
+            self.facts: dict[str, str] = self._answer()["facts"]
         except WorkerError:
             self.stop()
             raise
@@ -72,6 +83,7 @@ class Worker:
         self._process.kill()  # it has nothing to lose, and up to a million things to clean up
         with self._process:
             pass
+        shutil.rmtree(self._folder)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -82,7 +94,9 @@ class Worker:
         return answer
 
 
-def run_round(scenario: Scenario, peers: Mapping[str, Peer], *, backwards: bool) -> Turns:
+def run_round(
+    scenario: Scenario, peers: Mapping[str, Peer], folder: Path, facts: Facts, *, backwards: bool
+) -> Turns:
     """One round of one scenario, without the cases whose peer is missing."""
     cases = [case for case in scenario.cases if case.peer in peers]
     values: Turns = {case.name: [] for case in cases}
@@ -91,8 +105,10 @@ def run_round(scenario: Scenario, peers: Mapping[str, Peer], *, backwards: bool)
     with ExitStack() as stack:
         workers: list[tuple[str, Worker]] = []
         for case in cases:
-            worker = Worker(peers[case.peer], case)
+            worker = Worker(peers[case.peer], case, folder)
             stack.callback(worker.stop)
+            if worker.facts:
+                facts[case.name] = worker.facts
             workers.append((case.name, worker))
         for _ in range(scenario.warm_up):
             for _, worker in workers:
@@ -108,18 +124,23 @@ def run_scenarios(
     peers: Mapping[str, Peer],
     rounds: int,
     say: Callable[[str], None],
-) -> list[list[Turns]]:
-    """All rounds of all scenarios: for each scenario its rounds.
+) -> tuple[list[list[Turns]], list[Facts]]:
+    """All rounds of all scenarios: for each scenario its rounds, and what its workers said.
 
     A round goes through all scenarios, so that the rounds of each lie minutes apart. Every other
     round goes through the cases backwards, so that no case always comes first.
     """
     results: list[list[Turns]] = [[] for _ in scenarios]
-    for number in range(rounds):
-        for scenario, result in zip(scenarios, results, strict=True):
-            say(f"round {number + 1} of {rounds}: {scenario.title}")
-            result.append(run_round(scenario, peers, backwards=number % 2 == 1))
-    return results
+    facts: list[Facts] = [{} for _ in scenarios]
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=ENVIRONMENTS) as folder:
+        for number in range(rounds):
+            for scenario, result, told in zip(scenarios, results, facts, strict=True):
+                say(f"round {number + 1} of {rounds}: {scenario.title}")
+                backwards = number % 2 == 1
+                turns = run_round(scenario, peers, Path(folder), told, backwards=backwards)
+                result.append(turns)
+    return results, facts
 
 
 def case_figure(scenario: Scenario, case: Case, rounds: Sequence[Turns]) -> Figure | None:

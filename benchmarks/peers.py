@@ -4,6 +4,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,12 @@ ENVIRONMENTS = ROOT / ".bench"
 PUBLISHED_VERSION = "0.0.7"
 
 OURS = "leasedkeyq"
+OUR_STORES = "the stores of leasedkeyq"
 PUBLISHED = f"leasedkeyq {PUBLISHED_VERSION}"
 STDLIB = "asyncio.Queue"
+HUEY = "huey"
+LITEQUEUE = "litequeue"
+PERSISTQUEUE = "persist-queue"
 
 
 @dataclass(frozen=True)
@@ -25,34 +30,55 @@ class Peer:
     workloads: str
 
 
+@dataclass(frozen=True)
+class Package:
+    """A package from PyPI that is compared with, in an environment of its own."""
+
+    name: str
+    version: str
+    workloads: str
+
+
+PACKAGES = {
+    PUBLISHED: Package("leasedkeyq", PUBLISHED_VERSION, "benchmarks.leased_workloads"),
+    HUEY: Package("huey", "3.5.4", "benchmarks.sqlite_peer_workloads"),
+    LITEQUEUE: Package("litequeue", "0.9", "benchmarks.sqlite_peer_workloads"),
+    PERSISTQUEUE: Package("persist-queue", "1.1.0", "benchmarks.sqlite_peer_workloads"),
+}
+
+
 class SetUpError(Exception):
     """A peer could not be set up."""
 
 
-def find_peers(*, set_up: bool) -> tuple[dict[str, Peer], dict[str, str]]:
-    """The peers by name, and those that are left out with the reason.
+def find_peers(wanted: Collection[str], *, set_up: bool) -> tuple[dict[str, Peer], dict[str, str]]:
+    """The wanted peers by name, and those that are left out with the reason.
 
     Args:
-        set_up: Make the environment of the published package if it is missing.
+        set_up: Make the environments of packages from PyPI that are missing.
     """
     here = Path(sys.executable)
     peers = {
         OURS: Peer(OURS, here, "benchmarks.leased_workloads"),
+        OUR_STORES: Peer(OUR_STORES, here, "benchmarks.store_workloads"),
         STDLIB: Peer(STDLIB, here, "benchmarks.asyncio_workloads"),
     }
     left_out: dict[str, str] = {}
-    try:
-        python = _published_python(set_up=set_up)
-    except SetUpError as error:
-        left_out[PUBLISHED] = str(error)
-    else:
-        peers[PUBLISHED] = Peer(PUBLISHED, python, "benchmarks.leased_workloads")
+    for name, package in PACKAGES.items():
+        if name not in wanted:
+            continue
+        try:
+            python = _python_with(package, set_up=set_up)
+        except SetUpError as error:
+            left_out[name] = str(error)
+        else:
+            peers[name] = Peer(name, python, package.workloads)
     return peers, left_out
 
 
 def our_version() -> str:
     """The version of the installed package, which must not be the one that we compare with."""
-    version = _version_in(Path(sys.executable))
+    version = _version_in(Path(sys.executable), "leasedkeyq")
     if version is None:
         raise SetUpError("leasedkeyq is not installed for this interpreter; use `make bench`")
     if version == PUBLISHED_VERSION:
@@ -60,26 +86,26 @@ def our_version() -> str:
     return version
 
 
-def _version_in(python: Path) -> str | None:
+def _version_in(python: Path, name: str) -> str | None:
     # -I: what lies in the current directory does not count, only what is installed.
-    code = "import leasedkeyq, importlib.metadata as m; print(m.version('leasedkeyq'))"
+    code = f"import importlib.metadata as m; print(m.version({name!r}))"
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _published_python(*, set_up: bool) -> Path:
-    name = f"leasedkeyq-{PUBLISHED_VERSION}-python-{platform.python_version()}"
+def _python_with(package: Package, *, set_up: bool) -> Path:
+    name = f"{package.name}-{package.version}-python-{platform.python_version()}"
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    if python.exists() and _version_in(python) == PUBLISHED_VERSION:
+    if python.exists() and _version_in(python, package.name) == package.version:
         return python
     if not set_up:
         raise SetUpError("not set up; a run without --quick does that")
-    print(f"setting up {PUBLISHED} in {folder.relative_to(ROOT)}", flush=True)
+    print(f"setting up {package.name} {package.version} in {folder.relative_to(ROOT)}", flush=True)
     ENVIRONMENTS.mkdir(exist_ok=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="ascii")
     _run(sys.executable, "-m", "venv", "--clear", str(folder))
-    requirement = f"leasedkeyq=={PUBLISHED_VERSION}"
+    requirement = f"{package.name}=={package.version}"
     try:
         _run(str(python), "-m", "pip", "install", "-qq", "--no-deps", requirement)
     except SetUpError:

@@ -5,8 +5,8 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Figure, Turns, case_figure, claim_figure, is_met
-from benchmarks.scenarios import Claim, Scenario
+from benchmarks.measure import Facts, Figure, Turns, case_figure, claim_figure, is_met
+from benchmarks.scenarios import Claim, Measure, Scenario
 
 Row = tuple[str, ...]
 HEAD: Row = ("what", "target", "measured", "single rounds", "met")
@@ -17,11 +17,14 @@ class Results:
     """What a run has found.
 
     Attributes:
+        rounds: For each scenario its rounds.
+        facts: For each scenario what its workers said about how they ran.
         judged: The figures mean something, and targets are looked at.
     """
 
     scenarios: Sequence[Scenario]
     rounds: Sequence[Sequence[Turns]]
+    facts: Sequence[Facts]
     version: str
     judged: bool = True
 
@@ -69,8 +72,16 @@ def case_rows(scenario: Scenario, rounds: Sequence[Turns]) -> list[Row]:
         figure = case_figure(scenario, case, rounds)
         if figure is not None:
             values = (figure.value, figure.low, figure.high)
-            rows.append((case.name, *(_plain(value, scenario.bytes_) for value in values)))
+            rows.append((case.name, *(_plain(value, scenario.measure) for value in values)))
     return rows
+
+
+def fact_rows(results: Results) -> list[Row]:
+    """A head, and a row per case that said how it ran; cases of one name are one."""
+    cases = {name: facts for told in results.facts for name, facts in told.items()}
+    names = list(dict.fromkeys(name for facts in cases.values() for name in facts))
+    rows = [(case, *(facts.get(name, "") for name in names)) for case, facts in cases.items()]
+    return [("", *names), *rows]
 
 
 def machine() -> str:
@@ -100,10 +111,12 @@ def _target(claim: Claim) -> str:
 def _value(value: float, claim: Claim) -> str:
     if claim.unit == "%":
         return f"{(value - 1) * 100:+.0f} %"
-    if claim.unit == "bytes":
-        return f"{value:.0f} bytes"
+    if claim.unit in ("bytes", "items"):
+        return f"{value:.0f} {claim.unit}"
     return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
 
 
-def _plain(value: float, is_bytes: bool) -> str:
-    return f"{value:.0f} bytes" if is_bytes else f"{value * 1e6:.2f} µs"
+def _plain(value: float, measure: Measure) -> str:
+    if measure != "seconds":
+        return f"{value:.0f} {measure}"
+    return f"{value * 1e6:.2f} µs" if value < 0.01 else f"{value * 1e3:.2f} ms"

@@ -6,7 +6,8 @@ from typing import Literal
 
 from benchmarks.peers import OURS, PUBLISHED, STDLIB
 
-Unit = Literal["x", "%", "bytes"]
+Unit = Literal["x", "%", "bytes", "items"]
+Measure = Literal["seconds", "bytes", "items"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Scenario:
         turns: How often each case is measured in a round, one after the other.
         warm_up: How often before that, for nothing.
         averaged: Some turns cost more than others, and all of them count.
-        bytes_: The cases tell bytes, not seconds.
+        measure: What the cases tell.
     """
 
     title: str
@@ -59,11 +60,11 @@ class Scenario:
     turns: int
     warm_up: int = 1
     averaged: bool = field(default=False, kw_only=True)
-    bytes_: bool = field(default=False, kw_only=True)
+    measure: Measure = field(default="seconds", kw_only=True)
 
 
-def all_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
-    """Every scenario; `quick` makes them so small that they only show that all of it works."""
+def memory_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
+    """The queue in memory; `quick` makes them so small that they only show that all of it works."""
     scenarios = (
         _cycle(quick),
         _all_takers(quick),
@@ -259,7 +260,7 @@ def _memory(quick: bool) -> Scenario:
         ),
         turns=1,
         warm_up=0,
-        bytes_=True,
+        measure="bytes",
     )
 
 

@@ -4,10 +4,25 @@ import gc
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import perf_counter as wall_clock
 from time import process_time as clock
 from typing import TypeAlias
 
-__all__ = ["Turn", "Workload", "clock", "names", "quiet", "resident_bytes"]
+__all__ = [
+    "FACTS",
+    "Turn",
+    "Workload",
+    "clock",
+    "names",
+    "own_folder",
+    "quiet",
+    "resident_bytes",
+    "shared_folder",
+    "wall_clock",
+]
+
+FACTS: dict[str, str] = {}
+"""What a workload wants the page to say about how it ran."""
 
 Turn: TypeAlias = Callable[[], Awaitable[float]]
 """Measures once: seconds per operation, or bytes per item. May be called again and again."""
@@ -23,6 +38,16 @@ def quiet() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def own_folder() -> Path:
+    """A folder for the files of this worker, on the disk that holds this project."""
+    return Path(os.environ["BENCH_FOLDER"])
+
+
+def shared_folder() -> Path:
+    """A folder for what workers of one run can use again."""
+    return Path(os.environ["BENCH_SHARED"])
 
 
 def names(count: int) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import sys
 from importlib import import_module
 
-from benchmarks.timing import Workload
+from benchmarks.timing import FACTS, Workload
 
 LONGEST = 300.0
 """Seconds after which one step is taken to hang; the worker shows where, and ends."""
@@ -23,7 +23,7 @@ def answer(**fields: object) -> None:
 
 async def serve(workload: Workload, options: dict[str, object]) -> None:
     turn = await workload(**options)
-    answer(ready=True)
+    answer(ready=True, facts=FACTS)
     # Reading blocks the event loop, on purpose: nothing shall run between two turns.
     while sys.stdin.readline():
         answer(value=await turn())

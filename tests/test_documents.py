@@ -53,7 +53,7 @@ FEATURES = {
 LANGUAGES = {"python", "text", "console", "sh"}
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<fence>`{3,}|~{3,})(?P<language>\S*)\s*$")
 LOOKS_LIKE_A_FENCE = re.compile(r"^\s*(```|~~~)")
-STARTS_A_LOOP = re.compile(r"\basyncio\.(run|Runner)\(")
+STARTS_A_LOOP = re.compile(r"\basyncio\.(run|Runner)\(|^if __name__ ==", re.MULTILINE)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)

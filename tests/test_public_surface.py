@@ -48,7 +48,9 @@ def defined_in(module: ModuleType) -> set[str]:
     exported: list[str] | None = getattr(module, "__all__", None)
     if exported is not None:
         # What leasedkeyq itself exports has its place in the reference under that name.
-        return {name for name in exported if vars(module)[name] is not vars(leasedkeyq).get(name)}
+        return {
+            name for name in exported if vars(module)[name] is not getattr(leasedkeyq, name, None)
+        }
     return {
         name
         for name, value in vars(module).items()
@@ -72,11 +74,30 @@ def test_all_is_what_the_package_imports() -> None:
     source = Path(leasedkeyq.__file__).read_text(encoding="utf-8")
     imported = {
         alias.asname or alias.name
-        for node in ast.parse(source).body
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("leasedkeyq.")
         for alias in node.names
     }
     assert imported == PUBLIC
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="module 'leasedkeyq' has no attribute 'nonsense'"):
+        getattr(leasedkeyq, "nonsense")  # noqa: B009 - type checkers know that it is not there
+    assert set(dir(leasedkeyq)) >= PUBLIC
+
+
+def test_the_queue_in_memory_does_not_wait_for_the_stores() -> None:
+    code = """
+import sys
+import leasedkeyq
+assert not {name for name in sys.modules if name.startswith(("leasedkeyq.stores", "msgspec"))}
+store = leasedkeyq.connect("memory://")
+assert isinstance(store, leasedkeyq.MemoryStore)
+assert "leasedkeyq.stores.sqlite" not in sys.modules
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)
 
 
 def test_names_of_0_0_7_are_still_there() -> None:
@@ -239,11 +260,12 @@ def pyright(folder: Path) -> set[tuple[str, int]]:
 def test_type_checkers_agree(
     type_checker: Callable[[Path], set[tuple[str, int]]], tmp_path: Path
 ) -> None:
-    names = sorted(
+    found = {
         name
         for name, value in vars(leasedkeyq).items()
         if not name.startswith("__") and not inspect.ismodule(value)
-    )
+    }
+    names = sorted(found | PUBLIC)
     imports = "".join(f"from leasedkeyq import {name} as {name}\n" for name in names)
     for name, text in (("imports", imports), ("program", PROGRAM), ("mistakes", MISTAKES)):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")

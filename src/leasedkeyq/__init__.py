@@ -3,7 +3,9 @@
 One item per key, one consumer per key at a time, in order, safely retried.
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from leasedkeyq.core import LeasedKeyQueue
 from leasedkeyq.errors import (
@@ -23,7 +25,6 @@ from leasedkeyq.errors import (
     WrongEventLoopError,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseRecord
-from leasedkeyq.stores.connect import connect
 from leasedkeyq.types import (
     BuriedItem,
     Duration,
@@ -33,13 +34,46 @@ from leasedkeyq.types import (
     QueueObserver,
 )
 
+if TYPE_CHECKING:
+    from leasedkeyq.stores.connect import connect
+    from leasedkeyq.stores.file import FileStore
+    from leasedkeyq.stores.memory import MemoryStore
+    from leasedkeyq.stores.queue import StoreQueue
+    from leasedkeyq.stores.sqlite import SqliteStore
+    from leasedkeyq.stores.store import Store
+else:
+    # Who uses the queue in memory does not wait for the stores and what they import.
+    _LAZY = {
+        "FileStore": "file",
+        "MemoryStore": "memory",
+        "SqliteStore": "sqlite",
+        "Store": "store",
+        "StoreQueue": "queue",
+        "connect": "connect",
+    }
+
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = getattr(import_module(f"leasedkeyq.stores.{_LAZY[name]}"), name)
+        return globals()[name]
+
+    def __dir__():
+        return sorted({*globals(), *_LAZY})
+
+
 __version__ = version("leasedkeyq")
 
 __all__ = [
     # The queue
     "LeasedKeyQueue",
-    # A store of queues
+    # Queues on a store
     "connect",
+    "FileStore",
+    "MemoryStore",
+    "SqliteStore",
+    "Store",
+    "StoreQueue",
     # What queues hand out and show
     "BuriedItem",
     "ItemSnapshot",

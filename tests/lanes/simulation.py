@@ -272,10 +272,10 @@ class Simulation:
         for job in list(engine.running):
             lost.add(job.command.arguments.task)
             job.lease = None
-            if job.timer is not None:
-                job.timer.cancel()
             if job.task is not None:
                 job.task.cancel()
+        if engine._limit_alarm is not None:
+            engine._limit_alarm.cancel()
         for job in engine._held.values():
             self.tasks[job.command.arguments.task].done = False  # nobody was told
         for work in engine._tasks:

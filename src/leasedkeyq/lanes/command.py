@@ -301,6 +301,8 @@ def command_type_of(command: Any) -> str:
     Raises:
         TypeError: It is no command.
     """
+    if type(command) is Call:
+        return command.command_type
     kind = getattr(command, "command_type", None)
     if isinstance(command, CommandFunction):
         raise TypeError(

@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from asyncio import AbstractEventLoop, Future, Task
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +30,9 @@ from leasedkeyq.lanes.job import CURRENT, CommandStatus, Handle, Interruption, J
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.timers import Timers
 from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
@@ -69,12 +71,19 @@ class Engine(ABC):
         self.running: set[Job] = set()
         self.started = False
         self.stopped = False
-        self._instruments = list(instruments)
+        self._instrument = together(instruments)
         self._tracing = None if tracing is None else GuardedTracing(tracing)
-        self._loop_: AbstractEventLoop | None = None
+        self.home: AbstractEventLoop | None = None
         self._context = contextvars.Context()
         self._quiet: list[Future[None]] = []
         self._abandoned: set[Task[None]] = set()
+        self._limits = Timers()
+        """Until when commands may run, and how long to wait for those that were cancelled.
+
+        One alarm for all is set only for the earliest: most commands end long before.
+        """
+        self._limit_alarm: TimerHandle | None = None
+        self._looks = 0
         self.shares: list[Share] = []
         for lane in lanes.values():
             self.add_lane(lane)
@@ -89,15 +98,15 @@ class Engine(ABC):
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
-        self._instruments.append(instrument)
+        self._instrument = together([instrument, *([self._instrument] if self._instrument else [])])
 
     @property
     def _loop(self) -> AbstractEventLoop:
         """The event loop that this engine belongs to: that of its first use."""
-        if self._loop_ is None:
-            self._loop_ = asyncio.get_running_loop()
+        if self.home is None:
+            self.home = asyncio.get_running_loop()
             self._context = contextvars.copy_context()
-        return self._loop_
+        return self.home
 
     def check_home(self) -> None:
         """Refuse to work in another event loop than that of the first use."""
@@ -192,24 +201,24 @@ class Engine(ABC):
 
     def _begin(self, job: Job) -> None:
         """Run the command of a job whose lease and slot have been taken."""
-        loop = self._loop
+        loop = self.home or self._loop
         job.status = "running"
         job.begun = False
         job.interruption = None
         job.started_at = loop.time()
         if job.timeout is not None:
-            job.timer = loop.call_later(job.timeout, self._time_out, job)
+            self._look_again(job, job.started_at + job.timeout)
         if self.emitter.listening:
             self._emit(events.COMMAND_STARTED, job)
-        if self._instruments:
-            waited = max(0.0, job.started_at - job.ready_at)
-            self._instruct("started", job, job.attempt, waited)
+        if self._instrument is not None:
+            self._tell_started(self._instrument, job)
         self.running.add(job)
-        job.task = loop.create_task(self._run(job), context=self._context.copy())
+        # Whatever the factory of the event loop makes of tasks, this one starts later.
+        job.task = Task(self._run(job), loop=loop, context=self._context.copy())
 
     async def _run(self, job: Job) -> None:
         lease = job.lease
-        task = asyncio.current_task()
+        task = job.task
         result: Any = None
         error: BaseException | None = None
         job.begun = True
@@ -246,7 +255,8 @@ class Engine(ABC):
         match job.interruption:
             case None:
                 if error is None:
-                    self._measure(job, "completed", None)
+                    if self._instrument is not None:
+                        self._measure(job, "completed", None)
                     self._completed(job, result)
                 else:
                     self._failed(job, error)
@@ -305,8 +315,29 @@ class Engine(ABC):
 
     # Ending a run from outside
 
-    def _time_out(self, job: Job) -> None:
-        self._interrupt(job, "timeout")
+    def _look_again(self, job: Job, when: float) -> None:
+        """Look at `when` whether the run of a job is over, and end it if not."""
+        self._looks += 1
+        self._limits.set(job, when, self._looks)
+        alarm = self._limit_alarm
+        if alarm is None or when < alarm.when():
+            if alarm is not None:
+                alarm.cancel()
+            self._limit_alarm = self._loop.call_at(when, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Cancel the runs whose time is up, and give up those that were cancelled before."""
+        self._limit_alarm = None
+        limits = self._limits
+        now = self._loop.time()
+        while (when := limits.earliest()) is not None and when <= now:
+            job: Job = limits.pop()[2]
+            if job.interruption is None:
+                self._interrupt(job, "timeout")
+            else:
+                self._abandon(job)
+        if when is not None and self._limit_alarm is None:
+            self._limit_alarm = self._loop.call_at(when, self._end_overdue)
 
     def _cancel_run(self, job: Job) -> None:
         """Cancel a run for somebody who wants the command no more."""
@@ -318,10 +349,9 @@ class Engine(ABC):
     def _interrupt(self, job: Job, why: Interruption) -> None:
         """Cancel a run. If it does not end soon, it is left to itself."""
         if job.timer is not None:
-            job.timer.cancel()
+            self._limits.clear(job)
         job.interruption = why
-        grace = job.share.lane.cancel_grace
-        job.timer = self._loop.call_later(grace, self._abandon, job)
+        self._look_again(job, self._loop.time() + job.share.lane.cancel_grace)
         if job.begun and job.task is not None:
             job.task.cancel()
 
@@ -358,6 +388,9 @@ class Engine(ABC):
             if job.interruption is None:
                 self._interrupt(job, "stop")
         await self.quiet()
+        if self._limit_alarm is not None:
+            self._limit_alarm.cancel()
+            self._limit_alarm = None
 
     async def quiet(self) -> None:
         """Start nothing more, and wait until nothing runs."""
@@ -369,8 +402,8 @@ class Engine(ABC):
 
     def _no_longer_running(self, job: Job) -> None:
         if job.timer is not None:
-            job.timer.cancel()
-        job.task = job.timer = None
+            self._limits.clear(job)
+        job.task = None
         self.running.discard(job)
         self.slots.give(job.share)
         if not self.running and self._quiet:
@@ -420,36 +453,51 @@ class Engine(ABC):
             lane.pressed = False
             self.emitter.emit(events.LANE_IDLE, {"lane": lane.id})
 
+    def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
+        try:
+            instrument.submitted(job.share.lane.id, job.kind, str(job.id))
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
+
+    def _tell_started(self, instrument: Instrument, job: Job) -> None:
+        waited = job.started_at - job.ready_at
+        if waited < 0:
+            waited = 0.0
+        try:
+            instrument.started(job.share.lane.id, job.kind, str(job.id), job.attempt, waited)
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
+
     def _measure(self, job: Job, outcome: Outcome, error: BaseException | None) -> None:
-        if not self._instruments:
+        instrument = self._instrument
+        if instrument is None:
             return
         now = self._loop.time()
         ran, total = now - job.started_at, now - job.submitted_at
-        self._instruct("ended", job, job.attempt, outcome, ran, total, error)
-
-    def _instruct(self, name: str, job: Job, *more: object) -> None:
-        """Tell the instruments. One that fails harms nobody."""
-        for instrument in self._instruments:
-            try:
-                getattr(instrument, name)(job.share.lane.id, job.kind, str(job.id), *more)
-            except Exception:
-                logger.exception("the instrument %r failed in %s", instrument, name)
+        lane, kind = job.share.lane.id, job.kind
+        try:
+            instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
 
     def tell_gauges(self, stats: QueueStats) -> None:
         """Tell the instruments how things stand."""
-        for instrument in self._instruments:
+        if self._instrument is not None:
             try:
-                instrument.gauges(stats)
+                self._instrument.gauges(stats)
             except Exception:
-                logger.exception("the instrument %r failed in gauges", instrument)
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
 
     def _buried(self, job: Job, error: BaseException) -> None:
         """It is with the dead letters now."""
         job.share.lane.dead_lettered += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
-        if self._instruments:
-            self._instruct("dead_lettered", job)
+        if self._instrument is not None:
+            try:
+                self._instrument.dead_lettered(job.share.lane.id, job.kind, str(job.id))
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
 
     def _error(self, kind: Any, job: Job, text: str) -> Any:
         lane = job.share.lane.id

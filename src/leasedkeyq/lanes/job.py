@@ -1,7 +1,7 @@
 """One submitted command on its way, and the handle by which its submitter follows it."""
 
 import asyncio
-from asyncio import Future, Task, TimerHandle
+from asyncio import Future, Task
 from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Job:
         self.begun = False
         self.started_at = 0.0
         self.task: Task[None] | None = None
-        self.timer: TimerHandle | None = None
+        self.timer: Any = None
         self.lease: Any = None
         self.interruption: Interruption | None = None
         self.result: Any = None

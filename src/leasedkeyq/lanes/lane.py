@@ -108,10 +108,6 @@ class Lane:
             return self.priority
         return self.priority - self.boost.levels(submitted_at, deadline, now)
 
-    def boosts(self) -> bool:
-        """Whether time lifts every command of the lane."""
-        return self.boost.deadline is not None
-
 
 def limited(config: Any, kind: Any) -> Any:
     """A bucket, or None where there is no limit."""
@@ -137,10 +133,6 @@ class Slots:
     def add(self, share: Share) -> None:
         """Keep the minimum of `share` free for it."""
         self.reserved += share.reserved
-
-    def remove(self, share: Share) -> None:
-        """Forget the minimum of `share`."""
-        self.reserved -= max(0, share.reserved - share.active)
 
     def may_start(self, share: Share) -> bool:
         """Whether one more command of `share` may run."""

@@ -91,8 +91,8 @@ class QueueManager:
         Register all types before `start`: a worker takes only commands that it knows, and
         leaves the others for workers that do.
         """
-        registered: Any = self._queue.registry.register(command_type, target)
-        return registered
+        registry: Any = self._queue.registry
+        return registry.register(command_type, target)
 
     async def submit(
         self,

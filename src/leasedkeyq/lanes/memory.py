@@ -65,7 +65,7 @@ class MemoryEngine(Engine):
         timeout: float | None,
     ) -> Job:
         """As `Engine.submit`."""
-        now = self._loop.time()
+        now = (self.home or self._loop).time()
         number = next(self._numbers)
         if key is None:
             key = f"{self._prefix}-{number}"
@@ -77,7 +77,7 @@ class MemoryEngine(Engine):
         if delay is not None or state.timers.live:
             self._advance(share, now)
             due = None if delay is None else now + delay
-        job = self._living(share, key, policy)
+        job = self._living(share, key, policy) if key in state.items else None
         if job is None:
             job = Job(number, share, kind, key, command, now, priority or 0, timeout, deadline)
             self._unfinished += 1
@@ -99,8 +99,8 @@ class MemoryEngine(Engine):
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
             self._look_for_pressure(lane)
-        if self._instruments:
-            self._instruct("submitted", job)
+        if self._instrument is not None:
+            self._tell_submitted(self._instrument, job)
         self.wake(share)
         return job
 
@@ -110,9 +110,7 @@ class MemoryEngine(Engine):
         Raises:
             KeyAlreadyInFlightError: The key is in flight, and the policy is to refuse then.
         """
-        item = share.state.items.get(key)
-        if item is None:
-            return None
+        item = share.state.items[key]
         if item.lease is not None:
             if policy == "reject":
                 message = f"lane {share.lane.id!r}: key {key!r} is in flight: its command runs"
@@ -140,18 +138,22 @@ class MemoryEngine(Engine):
         if not self.started or self.stopped:
             return
         if share is not None and self.slots.capacity is None:
-            while self._may_start(share):
+            while share.active < share.most and self._may_start(share):
                 self._start(share)
             return
         while (urgent := self._next()) is not None:
             self._start(urgent)
 
     def _may_start(self, share: Share) -> bool:
+        """Whether it has a command that may start, given that there is a slot."""
         state = share.state
         if state.timers.live:
             self._advance(share, self._loop.time())
         lane = share.lane
-        if not state.ready or not self.slots.may_start(share) or lane.paused or not share.owned:
+        ready = state.ready
+        if not ready.normal.size and not ready.others:
+            return False
+        if lane.paused or not share.owned:
             return False
         if lane.bucket is not None:
             now = self._loop.time()
@@ -166,7 +168,7 @@ class MemoryEngine(Engine):
         urgency: tuple[int, int] = (0, 0)
         now = self._loop.time()
         for share in self.shares:
-            if self._may_start(share):
+            if self.slots.may_start(share) and self._may_start(share):
                 head: Any = share.state.ready.first()
                 job: Job = head.value
                 lane = share.lane
@@ -189,6 +191,7 @@ class MemoryEngine(Engine):
             lane.bucket.take(self._loop.time())
         job.lease = item.lease
         job.attempt = item.attempt
+        job.priority = item.priority  # a command that was buffered has that of the one before it
         self.slots.take(share)
         self._begin(job)
         if lane.pressed and self.emitter.listening:
@@ -226,8 +229,9 @@ class MemoryEngine(Engine):
     # Ends of runs
 
     def _completed(self, job: Job, result: Any) -> None:
-        job.share.state.ack(job.lease)
-        job.share.lane.completed += 1
+        share = job.share
+        share.state.ack(job.lease)
+        share.lane.completed += 1
         self._over(job)
         self._finish(job, "completed", result)
 

@@ -172,8 +172,8 @@ class StoreEngine(Engine):
         lane.submitted += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
-        if self._instruments:
-            self._instruct("submitted", job)
+        if self._instrument is not None:
+            self._tell_submitted(self._instrument, job)
         return job
 
     def expect(self, job: Job) -> None:

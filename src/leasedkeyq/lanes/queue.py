@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from asyncio import Task
+from asyncio import Task, get_running_loop
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -221,7 +221,8 @@ class CommandQueue:
         due = None if deadline is None else checks.delay_time("deadline", deadline)
         limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
         engine = self._engine
-        engine.check_home()
+        if engine.home is not get_running_loop():
+            engine.check_home()
         job = await engine.submit(
             lane,
             command,
@@ -233,7 +234,7 @@ class CommandQueue:
             deadline=due,
             timeout=limit,
         )
-        return engine.handle(job)
+        return Handle(job, engine)
 
     async def start(self) -> None:
         """Begin to run commands."""

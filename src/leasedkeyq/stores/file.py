@@ -81,7 +81,7 @@ class FileStore(Store):
         StoreError: The folder is not there.
     """
 
-    capabilities = Capabilities(durability="power", cross_process=True)
+    capabilities: Capabilities = Capabilities(durability="power", cross_process=True)
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class FileStore(Store):
         clock: Callable[[], float] | None = None,
         ops: FileOps | None = None,
     ) -> None:
-        self.engine = FileEngine(
+        self.engine: FileEngine = FileEngine(
             path,
             form=form,
             name=name,
@@ -105,8 +105,8 @@ class FileStore(Store):
             clock=clock,
             ops=ops,
         )
-        self.path = self.engine.path
-        self.limits = self.engine.limits
+        self.path: Path = self.engine.path
+        self.limits: Limits = self.engine.limits
         self._closed = False
         self._loads = 0
         self._batcher: Batcher[Call, Any] = Batcher(

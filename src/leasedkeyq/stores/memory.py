@@ -32,12 +32,12 @@ logger = logging.getLogger("leasedkeyq")
 class MemoryStore(Store):
     """Queues that live and die with the process. For tests, and where nothing must survive."""
 
-    capabilities = Capabilities(durability="none", cross_process=False)
+    capabilities: Capabilities = Capabilities(durability="none", cross_process=False)
 
     def __init__(
         self, *, limits: Limits | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits: Limits = limits or Limits()
         self._machine = StoreMachine(self.limits)
         self._clock = clock
         self._watchers = Watchers()

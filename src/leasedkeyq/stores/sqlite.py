@@ -95,12 +95,12 @@ class SqliteStore(Store):
         if durability not in ("full", "normal"):
             raise ValueError(f"durability must be 'full' or 'normal', got {durability!r}")
         _check_sqlite()
-        self.path = Path(path).absolute()
-        self.limits = limits or Limits()
-        self.capabilities = Capabilities(
+        self.path: Path = Path(path).absolute()
+        self.limits: Limits = limits or Limits()
+        self.capabilities: Capabilities = Capabilities(
             durability="power" if durability == "full" else "process", cross_process=True
         )
-        self.warnings = _warnings()
+        self.warnings: list[str] = _warnings()
         self._durability: SqliteDurability = durability
         self._busy_timeout = checks.number("busy_timeout", busy_timeout, least=0)
         self._clock = clock or time.time

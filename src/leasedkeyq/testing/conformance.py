@@ -58,8 +58,8 @@ class StoreConformance(
 def run_conformance(
     factory: Callable[[Place], Address],
     *,
-    accepts: Collection[Option] = (),
-    without: Collection[Need] = (),
+    accepts: tuple[Option, ...] = (),
+    without: tuple[Need, ...] = (),
     only: Collection[str] | None = None,
     seed: int | None = None,
     patience: float = StoreConformance.patience,

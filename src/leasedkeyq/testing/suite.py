@@ -3,7 +3,7 @@
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -53,7 +53,7 @@ class Suite(ABC):
     without: ClassVar[frozenset[Need]] = frozenset()
 
     def __init_subclass__(
-        cls, *, accepts: Collection[Option] = (), without: Collection[Need] = ()
+        cls, *, accepts: tuple[Option, ...] = (), without: tuple[Need, ...] = ()
     ) -> None:
         cls.accepts = cls.accepts.union(accepts)
         cls.without = cls.without.union(without)

@@ -83,12 +83,14 @@ class LiteQueue:
         self._full = full
         self._way = way
         self._lock = threading.Lock()
+        self._opened: list[sqlite3.Connection] = []
         self._queue = self._open()
 
     def _open(self) -> Any:
         queue = import_module("litequeue").LiteQueue(str(self._path), timeout=PATIENCE)
         if self._full:
             queue.conn.execute("PRAGMA synchronous = FULL")
+        self._opened.append(queue.conn)
         return queue
 
     def handle(self) -> Handle:
@@ -97,7 +99,7 @@ class LiteQueue:
         return LiteQueueHandle(self._queue, self._lock if self._way == "locked" else nullcontext())
 
     def connections(self) -> list[sqlite3.Connection]:
-        return [self._queue.conn]
+        return self._opened
 
 
 class LiteQueueHandle:
@@ -180,8 +182,7 @@ async def drain(library: str, items: int, callers: int, **options: Any) -> Turn:
     async def turn() -> float:
         queue = _open(library, **options)
         handles = [queue.handle() for _ in range(callers)]
-        for number in range(items):
-            handles[0].put(number)
+        _fill(queue, handles[0], items)
         got: list[int] = []
 
         def empty(handle: Handle) -> None:
@@ -206,9 +207,8 @@ async def twice(library: str, items: int) -> Turn:
 
     async def turn() -> float:
         path = _new_path(library)
-        handle = open_library(library, path).handle()
-        for number in range(items):
-            handle.put(number)
+        queue = open_library(library, path)
+        _fill(queue, queue.handle(), items)
         return await asyncio.to_thread(handed_out_twice, empty_in_process, str(path))
 
     return turn
@@ -242,6 +242,18 @@ def _new_path(library: str) -> Path:
 
 def _open(library: str, **options: Any) -> Library:
     return open_library(library, _new_path(library), **options)
+
+
+def _fill(queue: Library, handle: Handle, items: int) -> None:
+    """Put items before the clock starts, without waiting for the disk."""
+    connections = queue.connections()
+    levels = [connection.execute("PRAGMA synchronous").fetchone()[0] for connection in connections]
+    for connection in connections:
+        connection.execute("PRAGMA synchronous = OFF")
+    for number in range(items):
+        handle.put(number)
+    for connection, level in zip(connections, levels, strict=True):
+        connection.execute(f"PRAGMA synchronous = {level}")
 
 
 def _note(library: str, **options: Any) -> None:

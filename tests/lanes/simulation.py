@@ -435,7 +435,9 @@ class Simulation:
 
 def simulate(seed: int, *, on_store: bool) -> Simulation:
     """Run one seed; what is broken is raised together with what happened."""
-    logging.getLogger("leasedkeyq").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("leasedkeyq")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     simulation = Simulation(seed, on_store=on_store)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         try:
@@ -445,4 +447,6 @@ def simulate(seed: int, *, on_store: bool) -> Simulation:
             raise AssertionError(
                 f"seed {seed}, {'on a store' if on_store else 'in memory'}: {error!r}\n{story}"
             ) from error
+        finally:
+            logger.setLevel(level)
     return simulation

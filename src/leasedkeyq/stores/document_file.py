@@ -102,15 +102,15 @@ class DocumentFile:
         suffix = path.suffix.lower()
         if suffix not in {".yaml", ".yml", ".json"}:
             raise ValueError(f"the file store writes .yaml, .yml or .json, not {path.name!r}")
-        self.path = Path(os.path.realpath(path))
+        self.path: Path = Path(os.path.realpath(path))
         if not self.path.parent.is_dir():
             raise StoreError(f"{self.path.parent} is not a folder; create it first")
-        self.yaml = suffix != ".json"
-        self.limits = limits or Limits()
+        self.yaml: bool = suffix != ".json"
+        self.limits: Limits = limits or Limits()
         self.notices: deque[str] = deque(maxlen=100)
         self.settled = SETTLED
         self.seen: Stamp | None = None
-        self.loads = 0
+        self.loads: int = 0
         self._copy = self._beside(".bak")
         self._ops = ops or FileOps()
         self._clock = clock or _microseconds
@@ -131,6 +131,10 @@ class DocumentFile:
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
+
+    def forget(self) -> None:
+        """Read the file again next time: the machine may be ahead of it."""
+        self.seen = None
 
     def changed_by_others(self) -> bool:
         """Whether the file is another than the one that this engine knows. Takes no lock."""

@@ -99,7 +99,7 @@ class FileEngine(DocumentFile):
                 if self._sync():
                     self._save()
             except BaseException:
-                self.seen = None  # The machine may be ahead of the file: read that again.
+                self.forget()
                 raise
             else:
                 self._settings = self._wanted
@@ -170,7 +170,7 @@ class FileEngine(DocumentFile):
             # After a fork: the other threads are gone, whatever they held.
             self._mutex = threading.Lock()
             self._process = os.getpid()
-            self.seen = None
+            self.forget()
         told: list[str] = []
         try:
             with self._mutex:
@@ -184,7 +184,7 @@ class FileEngine(DocumentFile):
                         self._lock.release()
                         told, self._told = self._told, []
                 except OSError as error:
-                    self.seen = None
+                    self.forget()
                     raise self._explain(error) from error
         finally:
             for message in told:

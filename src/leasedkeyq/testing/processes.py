@@ -175,14 +175,15 @@ async def share_work(
     leases: list[Held] = []
     left = [*puts, Put("ended", ((name, b"1"),))]
     while True:
+        [claimed] = await store.claim([Claim((("q", 2),), 2, None, 60.0)])
+        since = time.monotonic()
         if left:
+            # While something is held: its newer value has to wait.
             request = left.pop(0)
             [answer] = await store.put([request])
             if isinstance(answer, Exception):
                 raise answer
             ids.update(answer if request.queue == "q" else ())
-        [claimed] = await store.claim([Claim((("q", 2),), 2, None, 60.0)])
-        since = time.monotonic()
         await asyncio.sleep(0.002)
         for item in claimed:
             until = time.monotonic()

@@ -112,7 +112,7 @@ class EditsInHalves(Through):
             return changes[:1]
 
         answers = await self.inner.edit(queue, first, keys=keys)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
         return answers + await self.inner.edit(queue, lambda _: changes[1:], keys=keys)
 
 

@@ -103,9 +103,17 @@ def test_a_store_that_cannot_be_opened_fails_every_check() -> None:
     assert "no store for the scheme 'nowhere'" in report.failed[0].reason
 
 
-def test_a_check_that_does_not_exist() -> None:
-    with pytest.raises(ValueError, match="test_nonsense"):
-        run_conformance(memory, only=["test_nonsense"])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"only": ["test_nonsense"]}, r"only has \['test_nonsense'\]; known are test_"),
+        ({"without": ("durable",)}, r"without has \['durable'\]; known are durability, "),
+        ({"accepts": ("clocks",)}, r"accepts has \['clocks'\]; known are clock, limits"),
+    ],
+)
+def test_names_that_mean_nothing(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_conformance(memory, **options)
 
 
 def test_a_report_can_be_made_by_hand() -> None:

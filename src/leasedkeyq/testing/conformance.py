@@ -78,7 +78,7 @@ def run_conformance(
         patience: How many seconds those who were woken may take to come.
 
     Raises:
-        ValueError: There is no check of a name in `only`.
+        ValueError: An argument has a name that means nothing.
     """
 
     class Given(StoreConformance, accepts=accepts):

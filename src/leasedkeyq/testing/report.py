@@ -4,9 +4,9 @@ import time
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from leasedkeyq.testing.suite import Check, Gap, Need, Suite, checks_of
+from leasedkeyq.testing.suite import Check, Gap, Need, Suite, check_names, checks_of
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,14 @@ def run_checks(
     """Run the checks of a suite, or `only` some, one after the other.
 
     Raises:
-        ValueError: There is no check of a name in `only`.
+        ValueError: There is no check of a name in `only`, or no need of a name in `without`.
         RuntimeError: Python runs with ``-O``, which leaves out what the checks consist of.
     """
     if not __debug__:
         raise RuntimeError("the checks are assert statements: run Python without -O")
     checks = [*checks_of(suite)]
-    unknown = set(only or ()) - {check.name for check in checks}
-    if unknown:
-        raise ValueError(f"there are no checks {sorted(unknown)}")
+    check_names("without", without, get_args(Need))
+    check_names("only", only or (), [check.name for check in checks])
     return ConformanceReport(
         tuple(_run(suite, check, without) for check in checks if only is None or check.name in only)
     )

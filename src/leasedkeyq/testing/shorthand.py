@@ -16,7 +16,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.store import Store
 
-SHORT = 0.5
+SHORT = 1.0
 """A lease time or a delay that passes soon, in seconds."""
 LONG = 600.0
 """One that does not pass during a check."""

@@ -3,9 +3,9 @@
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from leasedkeyq.stores.contract import Capabilities
 from leasedkeyq.stores.store import Store
@@ -55,6 +55,8 @@ class Suite(ABC):
     def __init_subclass__(
         cls, *, accepts: tuple[Option, ...] = (), without: tuple[Need, ...] = ()
     ) -> None:
+        check_names("accepts", accepts, get_args(Option))
+        check_names("without", without, get_args(Need))
         cls.accepts = cls.accepts.union(accepts)
         cls.without = cls.without.union(without)
         for found in checks_of(cls):
@@ -84,6 +86,13 @@ class Suite(ABC):
     def new_seed(self) -> int:
         """Where a random check starts."""
         return random.SystemRandom().randrange(2**32) if self.seed is None else self.seed
+
+
+def check_names(argument: str, names: Collection[str], known: Collection[str]) -> None:
+    """Refuse names that mean nothing: they would change nothing, unnoticed."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{argument} has {unknown}; known are {', '.join(known)}")
 
 
 def checks_of(suite: type) -> Iterator[Check]:

@@ -22,6 +22,8 @@ from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, own_folder, quiet, wall_clock
 
 VALUE = {"user": 12345, "action": "refresh"}
+WARM_UP = 200
+"""So many items go through before the clock starts: a new process is slow at first."""
 PATIENCE = 60.0
 """Seconds that a library waits for a lock of SQLite, where it can be told."""
 
@@ -165,6 +167,8 @@ async def puts(library: str, items: int, callers: int, **options: Any) -> Turn:
         queue = _open(library, **options)
         shares = [range(first, items, callers) for first in range(callers)]
         handles = [queue.handle() for _ in shares]
+        for number in range(WARM_UP):
+            handles[0].put(number)
 
         def put(handle: Handle, share: range) -> None:
             for number in share:
@@ -182,13 +186,16 @@ async def drain(library: str, items: int, callers: int, **options: Any) -> Turn:
     async def turn() -> float:
         queue = _open(library, **options)
         handles = [queue.handle() for _ in range(callers)]
-        _fill(queue, handles[0], items)
         got: list[int] = []
 
         def empty(handle: Handle) -> None:
             while (number := handle.work()) is not None:
                 got.append(number)
 
+        _fill(queue, handles[0], WARM_UP)
+        empty(handles[0])
+        got.clear()
+        _fill(queue, handles[0], items)
         if callers == 1:
             quiet()
             start = wall_clock()

@@ -8,7 +8,7 @@ OURS_AT_NORMAL = "this package at NORMAL"
 LITEQUEUE_AT_FULL = "litequeue at FULL"
 BEST = "the best of huey, litequeue and persist-queue"
 THREADS = 4
-"""More do not make any of the others drain a queue faster."""
+"""Of the others, when they drain a queue in threads. Other numbers were not compared."""
 
 
 def store_scenarios(*, quick: bool) -> tuple[Scenario, ...]:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from benchmarks.lane_scenarios import lane_scenarios
 from benchmarks.measure import WorkerError, run_scenarios
 from benchmarks.page import page, readme_table, replace_between_markers
 from benchmarks.peers import ROOT, SetUpError, find_peers, our_version
@@ -14,7 +15,7 @@ from benchmarks.store_scenarios import store_scenarios
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
-PARTS = {"memory": memory_scenarios, "stores": store_scenarios}
+PARTS = {"memory": memory_scenarios, "stores": store_scenarios, "lanes": lane_scenarios}
 
 
 def say(text: str) -> None:

@@ -14,11 +14,14 @@ PUBLISHED_VERSION = "0.0.7"
 
 OURS = "leasedkeyq"
 OUR_STORES = "the stores of leasedkeyq"
+OUR_LANES = "the lanes of leasedkeyq"
 PUBLISHED = f"leasedkeyq {PUBLISHED_VERSION}"
 STDLIB = "asyncio.Queue"
 HUEY = "huey"
+HUEY_WORKERS = "workers of huey"
 LITEQUEUE = "litequeue"
 PERSISTQUEUE = "persist-queue"
+A3S_LANE = "a3s-lane"
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ class Package:
 PACKAGES = {
     PUBLISHED: Package("leasedkeyq", PUBLISHED_VERSION, "benchmarks.leased_workloads"),
     HUEY: Package("huey", "3.5.4", "benchmarks.sqlite_peer_workloads"),
+    HUEY_WORKERS: Package("huey", "3.5.4", "benchmarks.huey_workloads"),
     LITEQUEUE: Package("litequeue", "0.9", "benchmarks.sqlite_peer_workloads"),
     PERSISTQUEUE: Package("persist-queue", "1.1.0", "benchmarks.sqlite_peer_workloads"),
+    A3S_LANE: Package("a3s-lane", "0.4.0", "benchmarks.a3s_workloads"),
 }
 
 
@@ -61,6 +66,7 @@ def find_peers(wanted: Collection[str], *, set_up: bool) -> tuple[dict[str, Peer
     peers = {
         OURS: Peer(OURS, here, "benchmarks.leased_workloads"),
         OUR_STORES: Peer(OUR_STORES, here, "benchmarks.store_workloads"),
+        OUR_LANES: Peer(OUR_LANES, here, "benchmarks.lane_workloads"),
         STDLIB: Peer(STDLIB, here, "benchmarks.asyncio_workloads"),
     }
     left_out: dict[str, str] = {}

@@ -111,6 +111,8 @@ def _target(claim: Claim) -> str:
 def _value(value: float, claim: Claim) -> str:
     if claim.unit == "%":
         return f"{(value - 1) * 100:+.0f} %"
+    if claim.unit == "seconds":
+        return _plain(value, "seconds")
     if claim.unit in ("bytes", "items"):
         return f"{value:.0f} {claim.unit}"
     return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"

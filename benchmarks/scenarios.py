@@ -6,7 +6,7 @@ from typing import Literal
 
 from benchmarks.peers import OURS, PUBLISHED, STDLIB
 
-Unit = Literal["x", "%", "bytes", "items"]
+Unit = Literal["x", "%", "bytes", "items", "seconds"]
 Measure = Literal["seconds", "bytes", "items"]
 
 

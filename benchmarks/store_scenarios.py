@@ -52,7 +52,7 @@ def _callers(quick: bool) -> Scenario:
 
 
 def _drain(quick: bool) -> Scenario:
-    items = 20 if quick else 1000
+    items = 20 if quick else 3000
     ours = {"items": items, "callers": 100}
     loop = {"items": items, "callers": 1}
     threads = {"items": items, "callers": THREADS}

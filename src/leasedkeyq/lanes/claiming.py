@@ -13,6 +13,8 @@ from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.stores.contract import Claim, Claimed, StoredItem
 from leasedkeyq.stores.store import Store
 
+DEADLINE = b'"deadline"'
+"""A command without it in its envelope has no deadline of its own, and need not be read."""
 MOST = 1000
 """Commands in one claim."""
 
@@ -164,7 +166,7 @@ class ClaimPlan:
 
 def _urgency(share: Share, item: Claimed | StoredItem, now: float) -> int:
     lane = share.lane
-    if not lane.boost.enabled:
+    if not lane.boost.enabled or (lane.boost.deadline is None and DEADLINE not in item.value):
         return lane.priority
     try:
         envelope = unseal(item.value)

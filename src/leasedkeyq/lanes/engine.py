@@ -30,6 +30,7 @@ from leasedkeyq.lanes.job import CURRENT, CommandStatus, Handle, Interruption, J
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.timers import Timers
@@ -71,7 +72,9 @@ class Engine(ABC):
         self.running: set[Job] = set()
         self.started = False
         self.stopped = False
-        self._instrument = together(instruments)
+        self._metrics = next((one for one in instruments if isinstance(one, LaneMetrics)), None)
+        """Counted in place, which costs half as much as telling it like the others."""
+        self._instrument = together([one for one in instruments if one is not self._metrics])
         self._tracing = None if tracing is None else GuardedTracing(tracing)
         self.home: AbstractEventLoop | None = None
         self._context = contextvars.Context()
@@ -210,8 +213,15 @@ class Engine(ABC):
             self._look_again(job, job.started_at + job.timeout)
         if self.emitter.listening:
             self._emit(events.COMMAND_STARTED, job)
+        if job.counts is not None:
+            job.counts.waits.append(job.started_at - job.ready_at)
         if self._instrument is not None:
-            self._tell_started(self._instrument, job)
+            waited = max(0.0, job.started_at - job.ready_at)
+            lane, kind = job.share.lane.id, job.kind
+            try:
+                self._instrument.started(lane, kind, str(job.id), job.attempt, waited)
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
         self.running.add(job)
         # Whatever the factory of the event loop makes of tasks, this one starts later.
         job.task = Task(self._run(job), loop=loop, context=self._context.copy())
@@ -255,7 +265,7 @@ class Engine(ABC):
         match job.interruption:
             case None:
                 if error is None:
-                    if self._instrument is not None:
+                    if job.counts is not None or self._instrument is not None:
                         self._measure(job, "completed", None)
                     self._completed(job, result)
                 else:
@@ -453,27 +463,16 @@ class Engine(ABC):
             lane.pressed = False
             self.emitter.emit(events.LANE_IDLE, {"lane": lane.id})
 
-    def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
-        try:
-            instrument.submitted(job.share.lane.id, job.kind, str(job.id))
-        except Exception:
-            logger.exception(INSTRUMENT_FAILED, instrument)
-
-    def _tell_started(self, instrument: Instrument, job: Job) -> None:
-        waited = job.started_at - job.ready_at
-        if waited < 0:
-            waited = 0.0
-        try:
-            instrument.started(job.share.lane.id, job.kind, str(job.id), job.attempt, waited)
-        except Exception:
-            logger.exception(INSTRUMENT_FAILED, instrument)
-
     def _measure(self, job: Job, outcome: Outcome, error: BaseException | None) -> None:
         instrument = self._instrument
+        if job.counts is None and instrument is None:
+            return
+        now = (self.home or self._loop).time()
+        ran, total = now - job.started_at, now - job.submitted_at
+        if job.counts is not None:
+            job.counts.ended(outcome, ran, total)
         if instrument is None:
             return
-        now = self._loop.time()
-        ran, total = now - job.started_at, now - job.submitted_at
         lane, kind = job.share.lane.id, job.kind
         try:
             instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
@@ -491,6 +490,8 @@ class Engine(ABC):
     def _buried(self, job: Job, error: BaseException) -> None:
         """It is with the dead letters now."""
         job.share.lane.dead_lettered += 1
+        if job.counts is not None:
+            job.counts.dead_lettered += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
         if self._instrument is not None:

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from leasedkeyq.telemetry.metrics import SeriesCounts
+
 if TYPE_CHECKING:
     from leasedkeyq.lanes.lane import Share
 
@@ -38,6 +40,7 @@ class Job:
         "begun",
         "carrier",
         "command",
+        "counts",
         "deadline",
         "error",
         "id",
@@ -77,6 +80,7 @@ class Job:
         self.kind = kind
         self.key = key
         self.command = command
+        self.counts: SeriesCounts | None = None
         self.submitted_at = self.ready_at = submitted_at
         self.priority = priority
         self.timeout = timeout

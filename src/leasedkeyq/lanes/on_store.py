@@ -49,6 +49,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.several import INSTRUMENT_FAILED
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
 
@@ -172,8 +173,13 @@ class StoreEngine(Engine):
         lane.submitted += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
+        if self._metrics is not None:
+            self._metrics.of(lane.id, kind).submitted += 1
         if self._instrument is not None:
-            self._tell_submitted(self._instrument, job)
+            try:
+                self._instrument.submitted(lane.id, kind, str(job.id))
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
         return job
 
     def expect(self, job: Job) -> None:
@@ -257,10 +263,11 @@ class StoreEngine(Engine):
                     self._take(share, item)
                 if self.emitter.listening:
                     await self._look_for_pressure()
-                if not claimed:
-                    await self._set_alarm()
-                elif self._plan.has_room():
-                    self._wanted.set()
+                if self._plan.has_room():
+                    if claimed:
+                        self._wanted.set()
+                    else:
+                        await self._set_alarm()
             except StoreClosedError:
                 logger.error("the store was closed; no more commands are started")  # noqa: TRY400
                 return
@@ -312,6 +319,8 @@ class StoreEngine(Engine):
         job.remote = False
         job.lease = claimed
         job.kind = claimed.kind
+        if self._metrics is not None:
+            job.counts = self._metrics.of(share.lane.id, claimed.kind)
         job.attempt = claimed.attempt
         job.priority = claimed.priority
         self._held[claimed.token] = job

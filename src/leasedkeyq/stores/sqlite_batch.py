@@ -12,6 +12,7 @@ from leasedkeyq.stores.contract import Ack, Claim, Claimed, Put
 from leasedkeyq.stores.sqlite_engine import (
     DELETE_HELD,
     INSERT_INTO,
+    KEEP_HELD,
     NEW,
     AnyRequest,
     Transaction,
@@ -95,14 +96,26 @@ class Batch(Transaction):
 
     def _ack_together(self, requests: Sequence[Ack]) -> list[Any]:
         """Acknowledge all at once if all leases hold and nothing is buffered; else one by one."""
-        space = self._space(requests[0].queue)
-        if not space.buffered:
-            held = [(space.id, request.key, request.token) for request in requests]
+        spaces = [self._space(request.queue) for request in requests]
+        if not any(space.buffered for space in self._spaces.values()):
+            held: list[tuple[int, str, str]] = []
+            kept: list[tuple[float, bytes, int, str, str]] = []
+            for space, request in zip(spaces, requests, strict=True):
+                item = (space.id, request.key, request.token)
+                held.append(item)
+                if request.keep > 0:
+                    result = b"null" if request.result is None else request.result
+                    kept.append((self._now + request.keep, result, *item))
             self._execute("SAVEPOINT acks")
-            if self._many(DELETE_HELD, held).rowcount == len(held):
+            if self._many(KEEP_HELD, kept).rowcount == len(kept) and self._many(
+                DELETE_HELD, held
+            ).rowcount == len(held):
                 self._execute("RELEASE acks")
-                space.in_flight -= len(held)
-                space.changed = True
+                for space, request in zip(spaces, requests, strict=True):
+                    space.in_flight -= 1
+                    space.done += request.keep > 0
+                    space.changed = True
+                self.forgettable += len(kept)
                 return [None] * len(held)
             self._execute("ROLLBACK TO acks")
             self._execute("RELEASE acks")
@@ -127,13 +140,8 @@ def run_end(requests: Sequence[AnyRequest], start: int) -> int:
                 and _goes_through(other)
             ):
                 end += 1
-    elif isinstance(first, Ack) and _only_ends(first):
-        while (
-            end < len(requests)
-            and isinstance(other := requests[end], Ack)
-            and other.queue == first.queue
-            and _only_ends(other)
-        ):
+    elif isinstance(first, Ack) and first.token:
+        while end < len(requests) and isinstance(other := requests[end], Ack) and other.token:
             end += 1
     return end
 
@@ -141,8 +149,3 @@ def run_end(requests: Sequence[AnyRequest], start: int) -> int:
 def _goes_through(put: Put) -> bool:
     """Whether nothing can refuse a put, and it is for now."""
     return put.policy != "reject" and not put.max_items and put.delay is None
-
-
-def _only_ends(ack: Ack) -> bool:
-    """Whether an acknowledgement keeps no result."""
-    return ack.keep <= 0 and bool(ack.token)

@@ -80,6 +80,11 @@ KEEP_RESULT: Final = """
     INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, kind, value)
     SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items WHERE id = ?
 """
+KEEP_HELD: Final = """
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, kind, value)
+    SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items
+    WHERE queue = ? AND key = ? AND token = ? AND next_id IS NULL ON CONFLICT DO NOTHING
+"""
 KEEP_RESULT_BESIDE: Final = """
     INSERT INTO done (id, queue, key, priority, attempt, put_at, due, kind, value)
     SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, next_kind, ? FROM items

@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from math import ceil, inf, log
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import msgspec
 
@@ -17,8 +18,8 @@ LOWEST = 1e-6
 """Seconds that are told from zero; anything below counts as that."""
 HIGHEST = 1e6
 """Seconds, eleven days and a half, up to which the error holds."""
-FRESH = 300
-"""Events that are kept one by one before they are counted."""
+FRESH = 100
+"""Durations that are counted at once."""
 
 # Bucket 0 ends at `LOWEST`, each of the others at `_GROWTH` times the end of the one before it.
 # The last is for what is above all ends.
@@ -30,9 +31,6 @@ _MIDDLES = (0.0, *(limit * (1 - ERROR) for limit in _LIMITS[1:]), inf)
 
 ENDS = ("completed", "failed", "timeout")
 """The outcomes after which a command is done or given up."""
-
-
-_Event: TypeAlias = Outcome | Literal["submitted", "started", "dead_lettered"]
 
 
 class LatencySnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,26 +100,44 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """Durations in buckets that grow by a constant factor: little memory, whatever comes."""
+    """Durations in buckets that grow by a constant factor: little memory, whatever comes.
 
-    __slots__ = ("_buckets", "_longest", "_total")
+    Attributes:
+        fresh: Durations that are not counted yet: many at once cost less. Whoever adds to it by
+            himself has them counted when there are `FRESH` of them.
+    """
+
+    __slots__ = ("_buckets", "_longest", "_total", "fresh")
 
     def __init__(self) -> None:
+        self.fresh: list[float] = []
         self._buckets = [0] * len(_MIDDLES)
         self._total = 0.0
         self._longest = 0.0
 
     def record(self, seconds: float) -> None:
         """Add one. If it is negative, as by a clock that was set back, it counts as 0."""
-        if not seconds > 0:
-            seconds = 0.0
-        self._buckets[bisect_left(_LIMITS, seconds)] += 1
-        self._total += seconds
-        if seconds > self._longest:
-            self._longest = seconds
+        self.fresh.append(seconds)
+        if len(self.fresh) >= FRESH:
+            self.count_fresh()
+
+    def count_fresh(self) -> None:
+        """Count what is in `fresh`."""
+        fresh = self.fresh
+        total, shortest = sum(fresh), min(fresh, default=0.0)
+        if not (total >= 0 and shortest >= 0):  # negative, or not a number
+            fresh[:] = [seconds if seconds > 0 else 0.0 for seconds in fresh]
+            total = sum(fresh)
+        self._total += total
+        self._longest = max(self._longest, max(fresh, default=0.0))
+        buckets = self._buckets
+        for index in map(bisect_left, repeat(_LIMITS), fresh):
+            buckets[index] += 1
+        fresh.clear()
 
     def snapshot(self) -> LatencySnapshot:
         """How things stand now."""
+        self.count_fresh()
         count = sum(self._buckets)
         if not count:
             return LatencySnapshot()
@@ -147,8 +163,12 @@ class Histogram:
             yield min(_MIDDLES[index], self._longest)
 
 
-class _Counts:
-    """What is measured of one command type in one lane."""
+class SeriesCounts:
+    """What is measured of one command type in one lane.
+
+    Attributes:
+        waits: The waiting times that are not counted yet; see `Histogram.fresh`.
+    """
 
     __slots__ = (
         "dead_lettered",
@@ -159,6 +179,7 @@ class _Counts:
         "running",
         "submitted",
         "waiting",
+        "waits",
     )
 
     def __init__(self, lane: str, kind: str) -> None:
@@ -170,6 +191,19 @@ class _Counts:
         self.waiting = Histogram()
         self.running = Histogram()
         self.end_to_end = Histogram()
+        self.waits = self.waiting.fresh
+
+    def ended(self, outcome: Outcome, ran: float, total: float) -> None:
+        """Count an end."""
+        self.outcomes[outcome] += 1
+        runs = self.running.fresh
+        runs.append(ran)
+        if outcome in ENDS:
+            self.end_to_end.fresh.append(total)
+        if len(runs) >= FRESH:
+            self.waiting.count_fresh()
+            self.running.count_fresh()
+            self.end_to_end.count_fresh()
 
     def snapshot(self) -> SeriesSnapshot:
         outcomes = self.outcomes
@@ -195,7 +229,7 @@ class _Counts:
 class LaneMetrics:
     """Counts commands and measures how long they wait and run, by lane and command type.
 
-    An `Instrument` that keeps everything in memory, about 9 KB for each pair of lane and type.
+    An `Instrument` that keeps everything in memory, about 20 KB for each pair of lane and type.
     Use it in the event loop of the manager that it measures; several managers of one event loop
     may share it.
 
@@ -206,32 +240,27 @@ class LaneMetrics:
 
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
-        self._fresh: list[tuple[str, str, _Event, float, float]] = []
-        """What happened and is not counted yet: many at once cost half as much as one by one."""
         self.reset()
 
     def snapshot(self) -> MetricsSnapshot:
         """What was measured so far."""
-        self._count()
         return MetricsSnapshot(tuple(one.snapshot() for one in self._series.things.values()))
 
     def reset(self) -> None:
         """Forget everything and start at zero."""
-        self._fresh.clear()
-        self._series = Series(_Counts, self._most)
+        self._series = Series(SeriesCounts, self._most)
+        self.of = self._series.get
+        """The counts of a command type in a lane."""
 
     # What the manager calls
 
     def submitted(self, lane: str, kind: str, command_id: str) -> None:
         """Count a submission."""
-        fresh = self._fresh
-        fresh.append((lane, kind, "submitted", 0.0, 0.0))
-        if len(fresh) > FRESH:
-            self._count()
+        self.of(lane, kind).submitted += 1
 
     def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
         """Count a start."""
-        self._fresh.append((lane, kind, "started", waited, 0.0))
+        self.of(lane, kind).waits.append(waited)
 
     def ended(
         self,
@@ -245,31 +274,11 @@ class LaneMetrics:
         error: BaseException | None,
     ) -> None:
         """Count an end."""
-        fresh = self._fresh
-        fresh.append((lane, kind, outcome, ran, total))
-        if len(fresh) > FRESH:
-            self._count()
+        self.of(lane, kind).ended(outcome, ran, total)
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """Count a dead letter."""
-        self._fresh.append((lane, kind, "dead_lettered", 0.0, 0.0))
-
-    def _count(self) -> None:
-        find = self._series.get
-        for lane, kind, event, first, second in self._fresh:
-            counts = find(lane, kind)
-            if event == "submitted":
-                counts.submitted += 1
-            elif event == "started":
-                counts.waiting.record(first)
-            elif event == "dead_lettered":
-                counts.dead_lettered += 1
-            else:
-                counts.outcomes[event] += 1
-                counts.running.record(first)
-                if event in ENDS:
-                    counts.end_to_end.record(second)
-        self._fresh.clear()
+        self.of(lane, kind).dead_lettered += 1
 
     def gauges(self, stats: QueueStats) -> None:
         """Do nothing: whoever asked for the statistics has them."""

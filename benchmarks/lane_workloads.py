@@ -1,0 +1,197 @@
+"""Workloads of the lanes: this package in memory and on SQLite, and bare tasks of asyncio."""
+
+import asyncio
+from asyncio import Future, create_task
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from multiprocessing.synchronize import Barrier
+from statistics import quantiles
+from typing import Any
+
+from benchmarks.draining import seconds_to_empty
+from benchmarks.sqlite_facts import pragmas
+from benchmarks.timing import FACTS, Turn, Workload, clock, own_folder, quiet, wall_clock
+from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.stores.sqlite import SqliteStore
+
+LANES = ("system", "control", "query", "session", "skill", "prompt")
+CLOCKS = {"cpu": clock, "wall": wall_clock}
+
+
+async def nothing() -> None:
+    """The coroutine that all of them run."""
+
+
+async def bare_tasks(operations: int) -> Turn:
+    """Make tasks of asyncio and await them."""
+
+    async def turn() -> float:
+        quiet()
+        start = clock()
+        tasks = [create_task(nothing()) for _ in range(operations)]
+        for task in tasks:
+            await task
+        return (clock() - start) / operations
+
+    return turn
+
+
+async def commands(
+    operations: int, timeout: float | None = None, metrics: bool = False, time: str = "cpu"
+) -> Turn:
+    """Submit commands to the six default lanes in memory, in turn, and await their handles."""
+    builder = QueueManagerBuilder().with_default_lanes()
+    manager = (builder.with_metrics() if metrics else builder).build()
+    command = manager.command("nothing", nothing)
+    await manager.start()
+    lanes = [LANES[number % len(LANES)] for number in range(operations)]
+    now = CLOCKS[time]
+
+    async def turn() -> float:
+        quiet()
+        start = now()
+        handles = [await manager.submit(lane, command(), timeout=timeout) for lane in lanes]
+        for handle in handles:
+            await handle
+        return (now() - start) / operations
+
+    return turn
+
+
+async def latency(operations: int, percentile: int) -> Turn:
+    """From the call of submit to the first line of the command, when nothing else is to be done."""
+    manager = QueueManagerBuilder().with_default_lanes().build()
+    started = 0.0
+
+    async def note() -> None:
+        nonlocal started
+        started = wall_clock()
+
+    command = manager.command("note", note)
+    await manager.start()
+
+    async def turn() -> float:
+        quiet()
+        waits: list[float] = []
+        for _ in range(operations):
+            start = wall_clock()
+            handle = await manager.submit("query", command())
+            await handle
+            waits.append(started - start)
+        return quantiles(waits, n=100)[percentile - 1]
+
+    return turn
+
+
+async def backlog(operations: int, pending: int) -> Turn:
+    """Commands while so many are pending all the time: each submits another one to its lane."""
+    manager = QueueManagerBuilder().with_default_lanes().build()
+    left = 0
+    done: Future[None]
+
+    async def again(lane: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            done.set_result(None)
+            for one in LANES:
+                manager.pause(one)
+        await manager.submit(lane, command(lane))
+
+    command = manager.command("again", again)
+    for lane in LANES:
+        manager.pause(lane)
+    await manager.start()
+    for number in range(pending):
+        lane = LANES[number % len(LANES)]
+        await manager.submit(lane, command(lane))
+
+    async def turn() -> float:
+        nonlocal done, left
+        done = asyncio.get_running_loop().create_future()
+        left = operations
+        quiet()
+        start = clock()
+        for lane in LANES:
+            manager.resume(lane)
+        await done
+        seconds = clock() - start
+        await asyncio.sleep(0.01)  # the last ones end
+        stats = await manager.stats()
+        assert stats.total_pending == pending, stats
+        return seconds / operations
+
+    return turn
+
+
+async def drain(items: int, processes: int, most: int) -> Turn:
+    """Empty six lanes in a file on SQLite by worker processes; every result is kept."""
+    files = count()
+    store = SqliteStore(own_folder() / "facts.db")
+    assert store._connection is not None
+    FACTS.update(pragmas(store._connection))
+    await store.close()
+
+    async def turn() -> float:
+        path = str(own_folder() / f"{next(files)}.db")
+        async with _jobs(path, most) as (manager, _):
+            jobs = manager.queue().registry.types["job"]
+            for first in range(0, items, 1000):
+                some = range(first, min(first + 1000, items))
+                submits = [manager.submit(LANES[n % len(LANES)], jobs(n)) for n in some]
+                await asyncio.gather(*submits)
+        seconds = await asyncio.to_thread(
+            seconds_to_empty, empty_in_process, processes, items, path, most
+        )
+        store = SqliteStore(path)
+        kept = sum(counts.done for counts in (await store.count()).values())
+        assert kept == items, f"{kept} results of {items} commands"
+        await store.close()
+        return seconds / items
+
+    return turn
+
+
+def empty_in_process(start: Barrier, counter: Any, path: str, most: int) -> list[int]:
+    """Run what is in the lanes of a file until all is done; return what this process ran."""
+    del counter
+
+    async def main() -> list[int]:
+        async with _jobs(path, most) as (manager, ran):
+            start.wait()
+            await manager.start()
+            await manager.drain()
+        return ran
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def _jobs(path: str, most: int) -> AsyncIterator[tuple[QueueManager, list[int]]]:
+    """A manager on a file, not started, and the list of what its commands have run."""
+    builder = QueueManagerBuilder().with_storage(f"sqlite:///{path}")
+    for priority, lane in enumerate(LANES):
+        builder = builder.with_lane(lane, LaneConfig(1, most), priority)
+    manager = builder.build()
+    ran: list[int] = []
+
+    @manager.command("job")
+    async def job(number: int) -> int:
+        ran.append(number)
+        return number
+
+    assert job is not None
+    try:
+        yield manager, ran
+    finally:
+        await manager.close()
+
+
+WORKLOADS: dict[str, Workload] = {
+    "bare_tasks": bare_tasks,
+    "commands": commands,
+    "latency": latency,
+    "backlog": backlog,
+    "drain": drain,
+}

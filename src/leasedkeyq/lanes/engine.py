@@ -463,6 +463,12 @@ class Engine(ABC):
             lane.pressed = False
             self.emitter.emit(events.LANE_IDLE, {"lane": lane.id})
 
+    def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
+        try:
+            instrument.submitted(job.share.lane.id, job.kind, str(job.id))
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
+
     def _measure(self, job: Job, outcome: Outcome, error: BaseException | None) -> None:
         instrument = self._instrument
         if job.counts is None and instrument is None:

@@ -1,6 +1,5 @@
 """The engine in memory: a `QueueState` for each part of a lane, and no detours."""
 
-import logging
 import secrets
 import time
 from asyncio import Future, TimerHandle
@@ -18,11 +17,8 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.job import ENDED, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
-from leasedkeyq.telemetry.several import INSTRUMENT_FAILED
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
-
-logger = logging.getLogger("leasedkeyq")
 
 
 class MemoryEngine(Engine):
@@ -107,10 +103,7 @@ class MemoryEngine(Engine):
             job.counts = self._metrics.of(lane.id, kind)
             job.counts.submitted += 1
         if self._instrument is not None:
-            try:
-                self._instrument.submitted(lane.id, kind, str(job.id))
-            except Exception:
-                logger.exception(INSTRUMENT_FAILED, self._instrument)
+            self._tell_submitted(self._instrument, job)
         self.wake(share)
         return job
 

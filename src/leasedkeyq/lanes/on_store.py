@@ -49,7 +49,6 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
-from leasedkeyq.telemetry.several import INSTRUMENT_FAILED
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
 
@@ -176,10 +175,7 @@ class StoreEngine(Engine):
         if self._metrics is not None:
             self._metrics.of(lane.id, kind).submitted += 1
         if self._instrument is not None:
-            try:
-                self._instrument.submitted(lane.id, kind, str(job.id))
-            except Exception:
-                logger.exception(INSTRUMENT_FAILED, self._instrument)
+            self._tell_submitted(self._instrument, job)
         return job
 
     def expect(self, job: Job) -> None:

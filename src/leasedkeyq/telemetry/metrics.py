@@ -206,6 +206,7 @@ class SeriesCounts:
             self.end_to_end.count_fresh()
 
     def snapshot(self) -> SeriesSnapshot:
+        """How things stand now."""
         outcomes = self.outcomes
         waiting = self.waiting.snapshot()
         return SeriesSnapshot(

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, create_task
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from multiprocessing.synchronize import Barrier
@@ -135,11 +135,10 @@ async def drain(items: int, processes: int, most: int) -> Turn:
 
     async def turn() -> float:
         path = str(own_folder() / f"{next(files)}.db")
-        async with _jobs(path, most) as (manager, _):
-            jobs = manager.queue().registry.types["job"]
+        async with _jobs(path, most) as (manager, job, _):
             for first in range(0, items, 1000):
                 some = range(first, min(first + 1000, items))
-                submits = [manager.submit(LANES[n % len(LANES)], jobs(n)) for n in some]
+                submits = [manager.submit(LANES[n % len(LANES)], job(n)) for n in some]
                 await asyncio.gather(*submits)
         seconds = await asyncio.to_thread(
             seconds_to_empty, empty_in_process, processes, items, path, most
@@ -158,7 +157,7 @@ def empty_in_process(start: Barrier, counter: Any, path: str, most: int) -> list
     del counter
 
     async def main() -> list[int]:
-        async with _jobs(path, most) as (manager, ran):
+        async with _jobs(path, most) as (manager, _, ran):
             start.wait()
             await manager.start()
             await manager.drain()
@@ -168,8 +167,10 @@ def empty_in_process(start: Barrier, counter: Any, path: str, most: int) -> list
 
 
 @asynccontextmanager
-async def _jobs(path: str, most: int) -> AsyncIterator[tuple[QueueManager, list[int]]]:
-    """A manager on a file, not started, and the list of what its commands have run."""
+async def _jobs(
+    path: str, most: int
+) -> AsyncIterator[tuple[QueueManager, Callable[[int], Any], list[int]]]:
+    """A manager on a file, not started, its command, and the list of what that has run."""
     builder = QueueManagerBuilder().with_storage(f"sqlite:///{path}")
     for priority, lane in enumerate(LANES):
         builder = builder.with_lane(lane, LaneConfig(1, most), priority)
@@ -181,9 +182,8 @@ async def _jobs(path: str, most: int) -> AsyncIterator[tuple[QueueManager, list[
         ran.append(number)
         return number
 
-    assert job is not None
     try:
-        yield manager, ran
+        yield manager, job, ran
     finally:
         await manager.close()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, create_task
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from multiprocessing.synchronize import Barrier
@@ -169,7 +169,7 @@ def empty_in_process(start: Barrier, counter: Any, path: str, most: int) -> list
 @asynccontextmanager
 async def _jobs(
     path: str, most: int
-) -> AsyncIterator[tuple[QueueManager, Callable[[int], Any], list[int]]]:
+) -> AsyncGenerator[tuple[QueueManager, Callable[[int], Any], list[int]]]:
     """A manager on a file, not started, its command, and the list of what that has run."""
     builder = QueueManagerBuilder().with_storage(f"sqlite:///{path}")
     for priority, lane in enumerate(LANES):

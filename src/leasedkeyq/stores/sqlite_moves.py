@@ -72,7 +72,7 @@ class Moves:
         self._spaces: dict[str, Space] = {}
         self.dropped: list[tuple[str, str]] = []
         """Queue and key of buried items that had to make room."""
-        self.forgettable = FORGET_CHUNK
+        self.forgettable: int = FORGET_CHUNK
         """How many old results this transaction may still delete."""
         self.changed = False
         row = self._execute(f"SELECT {', '.join(COUNTERS)} FROM counters").fetchone()

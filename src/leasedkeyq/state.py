@@ -488,6 +488,15 @@ class QueueState(Generic[K, V]):
             self.timers.clear(item)
         return item
 
+    def remove_first(self, key: K) -> None:
+        """Remove the item of `key`; if a value is buffered beside it, that takes its place."""
+        item = self.items[key]
+        if item.buffered is None:
+            self.remove(key)
+        else:
+            self._end(item, "removed")
+            self._return(item)
+
     def unbuffer(self, key: K) -> V:
         """Drop the value that is buffered beside the leased item of `key`, and return it."""
         item = self.items[key]

@@ -18,6 +18,7 @@ from leasedkeyq.testing import (
 from leasedkeyq.testing.suite import Option, checks_of
 from tests.stores.broken import (
     answering,
+    capping,
     editing,
     ending,
     lasting,
@@ -81,7 +82,7 @@ def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("base", [memory, sqlite])
-@pytest.mark.parametrize("fault", of(putting, leasing, ending, looking, waiting, editing))
+@pytest.mark.parametrize("fault", of(putting, leasing, capping, ending, looking, waiting, editing))
 def test_a_fault_is_caught(fault: type[Through], base: Base) -> None:
     caught(fault, base)
 
@@ -106,6 +107,10 @@ HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
         leasing.ForgetsTheFront,
         leasing.IgnoresKinds,
         leasing.SendsExpiredItemsToTheBack,
+        capping.CountsWholeTokens,
+        capping.DoesNotSweepTokens,
+        capping.IgnoresEach,
+        capping.StopsAtWhatHasNoRoom,
         ending.BuriesWithoutEnd,
         ending.KeepsResultsForEver,
         editing.EditsStepByStep,

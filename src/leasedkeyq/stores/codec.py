@@ -10,6 +10,8 @@ from leasedkeyq.stores.contract import Limits
 
 V = TypeVar("V")
 
+LARGEST_PRIORITY = 2**63 - 1
+
 
 class Codec(Generic[V]):
     """Encodes values of one queue as JSON and decodes them to `value_type`."""
@@ -70,3 +72,9 @@ def check_name(name: str, value: str, limits: Limits) -> str:
         message = f"{name} must be text without NUL characters and lone surrogates"
         raise ValueError(f"{message}, got {describe(value)}")
     return value
+
+
+def check_priority(priority: int | None) -> None:
+    """Refuse a priority that stores cannot keep: they have numbers of 64 bits."""
+    if priority is not None and abs(priority) > LARGEST_PRIORITY:
+        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {priority}")

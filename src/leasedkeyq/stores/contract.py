@@ -27,7 +27,7 @@ An edit sees when it looks again what the first one did.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,10 @@ Durability: TypeAlias = Literal["none", "process", "system", "power"]
 ``"none"``: nothing. ``"process"``: the end of the process, kill -9 included. ``"system"``: also a
 crash of the operating system that keeps the disk. ``"power"``: also loss of power.
 """
+
+
+LONGEST_FILLING: Final = 1e9
+"""The most seconds that the bucket of a `Cap` may take to fill."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,12 +97,88 @@ class Put(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
+class Cap(msgspec.Struct, frozen=True):
+    """A limit on a queue that holds over everybody who claims with it, in any process.
+
+    It is for the keys that match `pattern` as a whole: ``*`` stands for any characters, also none
+    and also line ends, everything else for itself. An item has room under a cap if
+
+    - with `in_flight`: fewer keys of the queue that match are leased. All of them count, whoever
+      leased them, with this cap or without; leases that have come due before do not.
+    - with `rate`: its bucket has a token, see below. With `each`, every key has a bucket of its
+      own; otherwise all keys that match share one.
+
+    A lease that is claimed with the cap takes one token out of the bucket. A claim that is undone
+    gives none back, nor does `Purge`: tokens come with time alone.
+
+    **Buckets.** A bucket belongs to the queue, the pattern, `each` and, with `each`, the key, and
+    to nothing else. It begins full, with `burst` tokens. After a lease at `now` by a cap with
+    `rate` and `burst` a store keeps `level`, the tokens that are left, and
+
+    - ``at = now``,
+    - ``next_at = now + (1 - level) / rate``, when it has a token again (in the past if it has),
+    - ``full_at = now + (burst - level) / rate``, when it is forgotten: it is full again.
+
+    A claim goes on from there, with its own `rate` and `burst`, which may be others. A bucket
+    whose ``full_at`` is not after `now` does not exist. One that exists has a token if
+    ``at + (1 - level) / rate`` is not after `now`: in these words, so that rounding cannot make
+    it differ from ``next_at``. Taking it leaves
+    ``max(min(burst, level + (now - at) * rate) - 1, 0)``.
+
+    Raises:
+        ValueError: Such a limit means nothing: neither `in_flight` nor `rate`, an empty pattern or
+            one that is no text, `each` with `in_flight`, `in_flight` below 0, `rate` not above 0,
+            `burst` below 1, a number that is not finite, or a bucket that takes more than 10**9
+            seconds to fill.
+        TypeError: It is of another type.
+    """
+
+    queue: str
+    pattern: str = "*"
+    in_flight: int | None = None
+    rate: float | None = None
+    """Tokens per second."""
+    burst: float = 1.0
+    """How many tokens a full bucket has."""
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise TypeError(f"pattern must be a str, got {type(self.pattern).__name__}")
+        if not self.pattern or "\x00" in self.pattern or not checks.is_text(self.pattern):
+            raise ValueError(
+                f"pattern must be text that is not empty and has no NUL, got {self.pattern!r}"
+            )
+        if self.in_flight is None and self.rate is None:
+            raise ValueError("a cap needs in_flight or rate")
+        if self.in_flight is not None:
+            checks.whole("in_flight", self.in_flight, 0)
+            if self.each:
+                raise ValueError("each is for rate: a key is never in flight more than once")
+        if self.rate is not None:
+            rate = checks.number("rate", self.rate, above=0)
+            burst = checks.number("burst", self.burst, least=1)
+            if burst / LONGEST_FILLING > rate:
+                raise ValueError(
+                    f"burst / rate must be at most {LONGEST_FILLING:g} seconds, "
+                    f"got {burst:g} / {rate:g}"
+                )
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Lease up to `limit` available items from several queues, or the one item of a key.
 
     The queues are served in the order given, each up to a limit of its own. With `key`, only the
     item of that key is leased. With `kinds`, only items of these kinds are, in the same order;
-    others are passed over and stay where they are. Answer: what was leased, maybe nothing.
+    others are passed over and stay where they are. So is an item that has no room under one of
+    `caps`: it must have room under every cap of its queue whose pattern matches its key, at its
+    turn, when the items before it have been leased. Items behind it may have room. Each item that
+    is leased takes a token of every such cap with a rate. What is passed over takes none, but
+    costs time, unless nothing can have room at all. Caps of queues that the claim does not name
+    mean nothing. Answer: what was leased, maybe nothing.
+
+    Raises:
+        ValueError: Two of `caps` have a rate for the same bucket.
     """
 
     queues: tuple[tuple[str, int], ...]
@@ -106,6 +186,13 @@ class Claim(msgspec.Struct, frozen=True):
     key: str | None = None
     lease_time: float | None = None
     kinds: tuple[str, ...] | None = None
+    caps: tuple[Cap, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.caps:
+            buckets = [(c.queue, c.pattern, c.each) for c in self.caps if c.rate is not None]
+            if len(set(buckets)) < len(buckets):
+                raise ValueError("two caps of a claim have a rate for the same bucket")
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
@@ -156,14 +243,18 @@ class Bury(msgspec.Struct, frozen=True, tag=True):
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Make a key absent, whatever its state; a lease on it ends. Answer: whether it was there.
 
-    With `keep` seconds, the result can be read for that long, under the id of the item and, where
-    a value was buffered beside it, under the id of that one, too.
+    With `id`, only the item of that id goes, if it is one of the key: the leased item, whose
+    buffered value then takes its place as after an `Ack`, or the buffered one alone, and the lease
+    beside it stays.
+
+    With `keep` seconds, the result can be read for that long, under the id of each item that goes.
     """
 
     queue: str
     key: str
     result: bytes | None = None
     keep: float = 0.0
+    id: int | None = None
 
 
 class Requeue(msgspec.Struct, frozen=True, tag=True):
@@ -339,11 +430,13 @@ class StoreContract(ABC):
 
     @abstractmethod
     async def sweep(self, queue: str) -> float | None:
-        """Expire leases, free scheduled items and forget old results of `queue`, as of now.
+        """Expire leases, free scheduled items, forget old results and full buckets of `queue`.
 
-        Other verbs see due changes without it. Returns the seconds until something comes due
-        next in `queue`, or None; 0 if there is more to do than a store does at once. Whoever
-        watches is woken if a lease has expired or an item is free.
+        All as of now; other verbs see due changes without it. Returns the seconds until something
+        comes due next in `queue`, or None; 0 if there is more to do than a store does at once. The
+        ``next_at`` of a bucket (see `Cap`) counts while it is to come, its ``full_at`` does not.
+        Whoever watches is woken if a lease has expired or an item is free. A token that is there
+        again wakes nobody: who claims with caps asks again at that time.
         """
 
     @abstractmethod
@@ -351,8 +444,8 @@ class StoreContract(ABC):
         """Call `wake` in the event loop whenever asking `queue` again may be worth it.
 
         That is after every change by anybody, in any process, that makes an item of the queue
-        available, makes room in it or ends an item. A change that only time makes counts from the
-        verb that first deals with it. Calls without need are allowed; a missing
+        available, makes room in it, or ends an item or a lease. A change that only time makes
+        counts from the verb that first deals with it. Calls without need are allowed; a missing
         call is a lost wake-up. Returns a function that ends the watch.
         """
 
@@ -362,10 +455,10 @@ class StoreContract(ABC):
 
     @abstractmethod
     async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """Of each queue the item that a claim without kinds would lease next; None if none would.
+        """Of each queue the item that a plain claim would lease next; None if none would.
 
-        As of now: what has come due counts, though nothing is leased by it. Somebody else may
-        lease the item before a claim that follows does.
+        A plain claim is one without kinds and caps. As of now: what has come due counts, though
+        nothing is leased by it. Somebody else may lease the item before a claim that follows does.
         """
 
     @abstractmethod

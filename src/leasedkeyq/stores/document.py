@@ -37,6 +37,8 @@ from leasedkeyq.stores.space import Payload
 
 VERSION = 1
 COUNTERS = ("version", "revision", "last_id", "last_fence")
+BUCKETS = "buckets"
+"""The field of the head with the buckets of all queues: readers that do not know it let it be."""
 
 
 class Entry:

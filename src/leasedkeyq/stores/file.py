@@ -195,7 +195,8 @@ class FileStore(Store):
 
         def work(machine: StoreMachine, now: float) -> dict[str, Counts]:
             names = list(machine.spaces) if queues is None else queues
-            return {name: machine.count(name, now) for name in names}
+            found = {name: machine.count(name, now) for name in names}
+            return {name: c for name, c in found.items() if queues is not None or c != Counts()}
 
         counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
         return counts

@@ -4,9 +4,10 @@ import msgspec
 
 from leasedkeyq.items import Buffered, Item
 from leasedkeyq.lease import Lease
+from leasedkeyq.stores.caps import Bucket, BucketName
 from leasedkeyq.stores.contract import Limits, StoredItem
-from leasedkeyq.stores.document import VERSION, Document, Entry, Facts, Form, Held, Section
-from leasedkeyq.stores.fields import NonsenseError, check_text, decode_whole
+from leasedkeyq.stores.document import BUCKETS, VERSION, Document, Entry, Facts, Form, Held, Section
+from leasedkeyq.stores.fields import NonsenseError, check_text, decode, decode_whole
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.ordering import in_order
 from leasedkeyq.stores.space import Payload, Space
@@ -14,6 +15,8 @@ from leasedkeyq.types import BuriedItem
 
 Known = dict[tuple[str, str], Facts]
 """What entries say, by their text and record: most of them are as they were at the last look."""
+BucketRow = tuple[str, bool, str, float, float, float, float]
+"""A bucket in the document: its `BucketName` and its `Bucket`."""
 
 
 def load(
@@ -45,7 +48,19 @@ def load(
             signatures = {number: signature for number, signature, _, _ in in_order(space)}
             for entry in document.sections[name].entries:
                 entry.signature = signatures[entry.id]
+    _load_buckets(machine, fields.get(BUCKETS, "{}"))
     return machine
+
+
+def _load_buckets(machine: StoreMachine, text: str) -> None:
+    rows = decode(text, dict[str, list[BucketRow]], BUCKETS, "the document")
+    for queue, buckets in rows.items():
+        check_text(queue, "the name of a queue")
+        space = machine.spaces.get(queue)
+        if space is None:
+            space = machine.spaces[queue] = Space(machine.limits.buried)
+        for pattern, each, key, *bucket in buckets:
+            space.buckets.keep(BucketName(pattern, each, key), Bucket(*bucket))
 
 
 class Loader:

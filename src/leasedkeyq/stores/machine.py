@@ -4,7 +4,7 @@ The memory store is this with the contract around it, the file store is this wit
 the conformance kit compares every other engine with it. It is told the time and does no I/O.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from leasedkeyq.errors import (
@@ -17,6 +17,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
+from leasedkeyq.stores.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -109,9 +110,10 @@ class StoreMachine:
         for queue, most in request.queues:
             if queue not in self.spaces:
                 continue
-            state = self._at(queue, now).state
+            space = self._at(queue, now)
+            state = space.state
             room = min(most, request.limit - len(claimed))
-            chosen = _chosen(state, request, room)
+            chosen = _chosen(space, request, queue, room, now)
             for number in range(room if chosen is None else len(chosen)):
                 state.fence = self.last_fence
                 if chosen is None:
@@ -165,13 +167,20 @@ class StoreMachine:
         return None
 
     def _cancel(self, request: Cancel, state: State, now: float) -> Answer:
-        item = state.remove(request.key)
+        item = state.items.get(request.key)
         if item is None:
             return False
-        self._keep(request, item.value, item.priority, item.attempt, now)
-        if item.buffered is not None:
-            self._keep(request, item.buffered.value, item.buffered.priority, 0, now)
-        return True
+        buffered = item.buffered
+        first = request.id in {None, item.value.id}
+        second = buffered is not None and request.id in {None, buffered.value.id}
+        if first:
+            self._keep(request, item.value, item.priority, item.attempt, now)
+        if buffered is not None and second:
+            self._keep(request, buffered.value, buffered.priority, 0, now)
+            state.unbuffer(request.key)
+        if first:
+            state.remove_first(request.key)
+        return first or second
 
     def _keep(
         self, request: Ack | Cancel, payload: Payload, priority: int, attempt: int, now: float
@@ -292,7 +301,7 @@ class StoreMachine:
         if queue not in self.spaces:
             return None
         space = self._at(queue, now)
-        moments = (space.state.earliest(), space.forget(now))
+        moments = (space.state.earliest(), space.forget(now), space.buckets.earliest(now))
         self._tidy(queue)
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -308,6 +317,8 @@ class StoreMachine:
                 self._remember(item, "expired", "", lease.expires_at)
         if space.done:
             space.forget(now)
+        if space.buckets:
+            space.buckets.forget(now)
         return space
 
     def _remember(self, item: Item[str, Payload], how: LeaseEnd, error: str, when: float) -> None:
@@ -318,7 +329,8 @@ class StoreMachine:
         item.value = Payload(old.value, old.id, old.put_at, history, old.kind)
 
     def _tidy(self, queue: str) -> None:
-        if not self.spaces[queue]:
+        space = self.spaces[queue]
+        if not space and not space.buckets:
             del self.spaces[queue]
 
     # Looking
@@ -428,19 +440,42 @@ def _claimed(queue: str, item: Item[str, Payload]) -> Claimed:
     )
 
 
-def _chosen(state: State, request: Claim, room: int) -> list[str] | None:
-    """The keys that a claim of one key or of some kinds is to lease; None: simply the next."""
-    kinds = request.kinds
-    if request.key is None and kinds is None:
+def _chosen(
+    space: Space, request: Claim, queue: str, room: int, now: float
+) -> Sequence[str] | None:
+    """The keys that a claim of one key, of some kinds or with caps leases; None: simply the next.
+
+    Those that it chooses by caps have taken their tokens.
+    """
+    caps = caps_of(request, queue) if request.caps else ()
+    if request.key is None and request.kinds is None and not caps:
         return None
-    if room <= 0 or kinds == ():
-        return []
+    found = _found(space.state, request)
+    if not caps:
+        return list(islice(found, max(room, 0)))
+    leased = space.state.in_flight
+    rooms = Rooms(
+        caps,
+        lambda pattern, _: (
+            len(leased) if pattern == EVERY_KEY else sum(map(matcher(pattern), leased))
+        ),
+        space.buckets.all.get,
+        now,
+    )
+    chosen = rooms.first(found, str, room)
+    for name, bucket in rooms.taken.items():
+        space.buckets.keep(name, bucket)
+    return chosen
+
+
+def _found(state: State, request: Claim) -> Iterator[str]:
+    """The keys of available items that a claim asks for, in order."""
+    kinds = None if request.kinds is None else frozenset(request.kinds)
+    items: Iterable[Item[str, Payload]] = () if request.kinds == () else state.ready
     if request.key is not None:
         item = state.items.get(request.key)
-        found = item is not None and (kinds is None or item.value.kind in kinds)
-        return [request.key] if found else []
-    wanted = frozenset(kinds or ())
-    return list(islice((item.key for item in state.ready if item.value.kind in wanted), room))
+        items = [item] if item is not None and item.available else []
+    return (item.key for item in items if kinds is None or item.value.kind in kinds)
 
 
 def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iterator[StoredItem]:

@@ -20,7 +20,7 @@ from leasedkeyq.errors import (
     lease_refusal,
 )
 from leasedkeyq.lease import Lease, LeasedItem
-from leasedkeyq.stores.codec import Codec, advice, check_name
+from leasedkeyq.stores.codec import Codec, advice, check_name, check_priority
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -496,16 +496,14 @@ class StoreQueue(Generic[V]):
 
 
 SETTLED = ("acknowledged", "released", "buried")
-LARGEST_PRIORITY = 2**63 - 1
 
 
 def _put_options(
     policy: InFlightPolicy, priority: int | None, delay: Duration | None
 ) -> float | None:
-    """The options of a put; returns the delay in seconds. Stores have numbers of 64 bits."""
+    """The options of a put; returns the delay in seconds."""
     seconds = checks.put_options(policy, priority, delay)
-    if priority is not None and abs(priority) > LARGEST_PRIORITY:
-        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {priority}")
+    check_priority(priority)
     return seconds
 
 

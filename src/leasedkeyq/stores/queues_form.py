@@ -20,6 +20,8 @@ Defaults are left out, and so is the state where it is obvious:
 - ``due`` without a lease: it is scheduled.
 - ``state: buried`` and ``state: done`` are said.
 - Otherwise it is available, in the order of the document within its priority.
+
+While tokens of rate limits are missing, ``buckets`` after the counters says so.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""One queue of the pure machine: its state machine, and the results of what is done."""
+"""One queue of the pure machine: its state machine, the results of what is done, and buckets."""
 
 from heapq import heapify, heappop, heappush
 
@@ -7,6 +7,7 @@ import msgspec
 from leasedkeyq.items import Buffered, Item
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
+from leasedkeyq.stores.caps import Buckets
 from leasedkeyq.stores.contract import Attempt, StoredItem
 
 
@@ -24,20 +25,22 @@ State = QueueState[str, Payload]
 
 
 class Space:
-    """One queue of a store: its state machine, and the results of what is done.
+    """One queue of a store: its state machine, the results of what is done, and its buckets.
 
     `done` may be filled directly before the first request, and by `keep` from then on.
     """
 
-    __slots__ = ("_forgetting", "done", "state")
+    __slots__ = ("_forgetting", "buckets", "done", "state")
 
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried)
         self.done: dict[int, StoredItem] = {}
+        self.buckets = Buckets()
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
 
     def __bool__(self) -> bool:
+        """Whether it has items."""
         return bool(self.state.items or self.state.buried or self.done)
 
     def keep(self, result: StoredItem) -> None:
@@ -69,7 +72,10 @@ class Space:
         return count
 
     def copy(self) -> "Space":
-        """Another one in the same state, which shares nothing with it that changes."""
+        """Another one in the same state, for an edit; it shares only the buckets with it.
+
+        No edit changes those.
+        """
         state = self.state
         other = Space(state.max_buried)
         twin = other.state
@@ -84,6 +90,7 @@ class Space:
             twin.expiring.append(twin.items[node.key])
         twin.buried = state.buried.copy()
         other.done = self.done.copy()
+        other.buckets = self.buckets
         return other
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
+import msgspec
+
 from leasedkeyq.stores.contract import Ack, Claim, Claimed, Put
 from leasedkeyq.stores.sqlite_engine import (
     DELETE_HELD,
@@ -91,7 +93,7 @@ class Batch(Transaction):
         ((queue, most),) = request.queues
         each = max(min(most, request.limit), 0)
         many = each * times
-        claimed = self.claim(Claim(((queue, many),), many, None, request.lease_time, request.kinds))
+        claimed = self.claim(msgspec.structs.replace(request, queues=((queue, many),), limit=many))
         return [claimed[each * turn : each * (turn + 1)] for turn in range(times)]
 
     def _ack_together(self, requests: Sequence[Ack]) -> list[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
 from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.stores.caps import caps_of
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -27,8 +28,9 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
+from leasedkeyq.stores.sqlite_caps import Capped
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
-from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Reads, Results, Sweep
+from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Results, Sweep
 from leasedkeyq.stores.sqlite_rows import Live, Space
 from leasedkeyq.stores.sqlite_schema import AVAILABLE, IN_FLIGHT, SCHEDULED
 
@@ -50,6 +52,7 @@ READY_KEY: Final = """
     SELECT id, key, attempt, priority, put_at, kind, value FROM items
     WHERE queue = ? AND key = ? AND state = 0
 """
+READY_ID: Final = "SELECT id, key, attempt, priority, put_at, kind, value FROM items WHERE id = ?"
 LEASE: Final = """
     UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ?, leased_at = ?
     WHERE id = ?
@@ -85,6 +88,10 @@ KEEP_HELD: Final = """
     SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items
     WHERE queue = ? AND key = ? AND token = ? AND next_id IS NULL ON CONFLICT DO NOTHING
 """
+UNBUFFER: Final = """
+    UPDATE items SET next_id = NULL, next_priority = NULL, next_not_before = NULL,
+    next_put_at = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
+"""
 KEEP_RESULT_BESIDE: Final = """
     INSERT INTO done (id, queue, key, priority, attempt, put_at, due, kind, value)
     SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, next_kind, ? FROM items
@@ -115,7 +122,7 @@ VERBS: Final[dict[type[AnyRequest], str]] = {
 }
 
 
-class Transaction(Reads):
+class Transaction(Capped):
     """Applies requests as of `now`."""
 
     def apply(self, request: AnyRequest) -> Any:
@@ -272,7 +279,12 @@ class Transaction(Reads):
             room = min(most, request.limit - len(claimed))
             if room <= 0 or not space.available:
                 continue
-            rows = self._ready(space, request, room)
+            caps = caps_of(request, queue) if request.caps else ()
+            if caps:
+                numbers = self.with_room(space, request, room, caps)
+                rows = [self._execute(READY_ID, (number,)).fetchone() for number in numbers]
+            else:
+                rows = self._ready(space, request, room)
             if rows:
                 if not self._writable:
                     raise WriteNeededError
@@ -448,20 +460,29 @@ class Transaction(Reads):
         self.dropped.append((space.name, key))
 
     def cancel(self, request: Cancel) -> bool:
-        """Make a key absent."""
+        """Make a key absent, or one of its two items."""
         space = self._space(request.queue)
         live = self._live(space, request.key)
         if live is None:
             return False
-        self._keep(space, live, request, KEEP_RESULT)
+        first = request.id in {None, live.id}
+        second = live.next_id is not None and request.id in {None, live.next_id}
+        if first:
+            self._keep(space, live, request, KEEP_RESULT)
+        if second:
+            self._keep(space, live, request, KEEP_RESULT_BESIDE)
+            self._execute(UNBUFFER, (live.id,))
+            space.buffered -= 1
+            space.changed = True
+            live.next_id = None
+        if not first:
+            return second
         if live.state == IN_FLIGHT:
-            space.in_flight -= 1
-            if live.next_id is not None:
-                self._keep(space, live, request, KEEP_RESULT_BESIDE)
-                space.buffered -= 1
+            self._end(space, live)
+            self._follow(space, live)
         else:
             self._leave(space, live)
-        self._delete(space, live)
+            self._delete(space, live)
         return True
 
     def requeue(self, request: Requeue) -> bool | LeasedKeyQError:

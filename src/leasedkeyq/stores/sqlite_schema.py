@@ -220,6 +220,24 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX done_by_queue ON done (queue)",
         "CREATE INDEX done_by_key ON done (queue, key)",
     ),
+    # Version 3: the buckets of caps that are not full. They outlive the row of their queue.
+    (
+        """
+        CREATE TABLE buckets (
+            queue TEXT NOT NULL,
+            pattern TEXT NOT NULL,
+            own INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            level REAL NOT NULL,
+            at REAL NOT NULL,
+            next_at REAL NOT NULL,
+            full_at REAL NOT NULL
+        ) STRICT
+        """,
+        "CREATE UNIQUE INDEX buckets_by_name ON buckets (queue, pattern, own, key)",
+        "CREATE INDEX buckets_by_token ON buckets (queue, next_at)",
+        "CREATE INDEX buckets_by_filling ON buckets (queue, full_at)",
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)

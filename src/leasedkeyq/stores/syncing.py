@@ -3,6 +3,7 @@
 from leasedkeyq.lease import Lease
 from leasedkeyq.stores.contract import StoredItem
 from leasedkeyq.stores.document import (
+    BUCKETS,
     COUNTERS,
     VERSION,
     Beside,
@@ -13,10 +14,11 @@ from leasedkeyq.stores.document import (
     Held,
     Section,
 )
-from leasedkeyq.stores.fields import check_text
+from leasedkeyq.stores.fields import check_text, encode
 from leasedkeyq.stores.loading import Loader
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.ordering import Stored, in_order
+from leasedkeyq.stores.plain_yaml import printable
 from leasedkeyq.stores.space import Payload, Space
 from leasedkeyq.types import BuriedItem
 
@@ -29,14 +31,13 @@ def sync(document: Document, machine: StoreMachine) -> bool:
     """
     changed, document.touched = document.touched, False
     form = document.form
-    for name, space in machine.spaces.items():
+    filled = {name: space for name, space in machine.spaces.items() if space}
+    for name, space in filled.items():
         section = document.sections.get(name)
         if section is None:
-            if not space:
-                continue
             section = document.sections[name] = form.open_section(document, name)
         changed |= _sync_section(section, form, name, space)
-    for name in [name for name in document.sections if name not in machine.spaces]:
+    for name in [name for name in document.sections if name not in filled]:
         section = document.sections[name]
         if section.entries:
             changed = True
@@ -47,14 +48,27 @@ def sync(document: Document, machine: StoreMachine) -> bool:
     counters = {"version": str(VERSION), "revision": head.fields.get("revision", "0")}
     counters["last_id"] = str(machine.last_id)
     counters["last_fence"] = str(machine.last_fence)
+    buckets = _buckets(machine)
     if any(head.fields.get(name) != text for name, text in counters.items()):
         changed = True
-    if changed:
+    if changed or head.fields.get(BUCKETS, "") != buckets:
+        changed = True
         counters["revision"] = str(document.revision + 1)
-        rest = {name: text for name, text in head.fields.items() if name not in COUNTERS}
-        head.fields = counters | rest
+        ours = (*COUNTERS, BUCKETS)
+        rest = {name: text for name, text in head.fields.items() if name not in ours}
+        head.fields = counters | rest | ({BUCKETS: buckets} if buckets else {})
         head.text = ""
     return changed
+
+
+def _buckets(machine: StoreMachine) -> str:
+    """The buckets of all queues as JSON, or nothing if there are none."""
+    rows: dict[str, list[tuple[object, ...]]] = {
+        name: [(*bucket_name, *bucket) for bucket_name, bucket in space.buckets.all.items()]
+        for name, space in machine.spaces.items()
+        if space.buckets
+    }
+    return printable(encode(rows)) if rows else ""
 
 
 def _sync_section(section: Section, form: Form, queue: str, space: Space) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.checks.answering import Answering
+from leasedkeyq.testing.checks.capping import Capping
 from leasedkeyq.testing.checks.editing import Editing
 from leasedkeyq.testing.checks.ending import Ending
 from leasedkeyq.testing.checks.lasting import Lasting
@@ -28,7 +29,7 @@ from leasedkeyq.testing.suite import Need, Option, check, gap
 
 
 class StoreConformance(
-    Putting, Leasing, Ending, Looking, Waiting, Editing, Answering, Lasting, Sharing
+    Putting, Leasing, Capping, Ending, Looking, Waiting, Editing, Answering, Lasting, Sharing
 ):
     """All checks of a store. Subclass it and supply `opener`.
 

@@ -10,6 +10,7 @@ from leasedkeyq.stores.contract import (
     Ack,
     Bury,
     Cancel,
+    Cap,
     Change,
     Claim,
     Discard,
@@ -28,6 +29,7 @@ T = TypeVar("T")
 QUEUES = ("mail", "mäil", "other")
 KEYS = ("a", "ab", "b", "c", "ö", "%_")
 KINDS = ("", "", "mail", "bill", "ö")
+PATTERNS = ("*", "*", "a*", "*b", "%*", "_", "ö")
 ABSENT = 99
 """Stands for a buried item that is not there."""
 STALE = "stale"
@@ -90,7 +92,23 @@ class Menu:
             pick((*[None] * 12, *KEYS)),
             pick(self._durations.leases),
             pick((*[None] * 8, ("mail",), ("", "bill"), ("bill", "bill", "ö"), ())),
+            self._caps(tuple(queues)),
         )
+
+    def _caps(self, queues: Sequence[str]) -> tuple[Cap, ...]:
+        """None or some, of which no two are for the same bucket."""
+        caps: dict[tuple[str, str, bool], Cap] = {}
+        pick = self._pick
+        for _ in range(pick((0, 0, 0, 1, 1, 2, 3))):
+            queue, pattern = pick((*queues, *queues, self._queues[-1])), pick(PATTERNS)
+            each = pick((False, False, True))
+            in_flight = None if each else pick((None, None, 0, 1, 2, 3))
+            rate, burst = pick(self._durations.rates)
+            if in_flight is not None and pick((True, True, False)):
+                caps[queue, pattern, each] = Cap(queue, pattern, in_flight)
+            else:
+                caps[queue, pattern, each] = Cap(queue, pattern, in_flight, rate, burst, each)
+        return tuple(caps.values())
 
     def changes(self) -> list[Change]:
         """One request or some."""
@@ -176,8 +194,10 @@ def plan(
 
 def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | None:
     names = (item.queue, item.key, item.token)
+    cancel = Cancel(item.queue, item.key, b"8", pick(durations.keeps), pick((None, item.id)))
     if item.state == "in_flight":
         endings: list[Change] = [
+            cancel,
             Ack(*names, b"7", pick(durations.keeps)),
             Release(*names, pick((False, True)), pick(durations.pauses), pick(("", "no"))),
             Release(*names, delay=pick(durations.pauses), undo=True),
@@ -193,4 +213,4 @@ def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | Non
         return pick(again)
     if item.state == "done":
         return None
-    return Cancel(item.queue, item.key, b"8", pick(durations.keeps))
+    return cancel

@@ -26,6 +26,8 @@ class Durations:
     """Delays of releases."""
     keeps: tuple[float, ...]
     waits: tuple[float, ...]
+    rates: tuple[tuple[float, float], ...]
+    """Of caps: tokens per second, and how many a full bucket has."""
 
 
 class ModelTime:
@@ -37,6 +39,7 @@ class ModelTime:
         pauses=(0.0, 0.0, 0.0, 1.0, 2.0),
         keeps=(0.0, 0.0, 1.0, 4.0, 4.0),
         waits=(0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 7.0),
+        rates=((1.0, 1.0), (0.5, 1.0), (2.0, 2.0), (0.3, 2.5), (0.1, 3.0)),
     )
     tolerance = 0.0
     """How much a moment may differ."""
@@ -74,6 +77,9 @@ class RealTime(ModelTime):
             pauses=(0.0, 0.0, soon, LONG),
             keeps=(0.0, 0.0, soon, LONG),
             waits=(soon,),
+            # After a lease by the first there is no part of a token left that would come due
+            # within a burst; of the second, none comes due at all.
+            rates=((1 / soon, 1.0), (1 / LONG, 2.0)),
         )
         self.tolerance = soon
         self._soon = soon

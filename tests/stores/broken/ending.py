@@ -68,6 +68,14 @@ class CancelsOnlyWhatWaits(Through):
         return answers
 
 
+@caught_by("test_cancel_of_one_item")
+class CancelsTheWholeKey(OtherChanges):
+    """Does not look at the id."""
+
+    def other(self, request: Change) -> Change:
+        return replace(request, id=None) if isinstance(request, Cancel) else request
+
+
 @caught_by("test_results_are_kept_for_their_time")
 class ForgetsResultsEarly(OtherChanges):
     """Keeps no result."""

@@ -15,6 +15,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.store import Store
+from tests.stores.broken.capping import LosesTokens
 from tests.stores.broken.leasing import KeepsTimeItself
 from tests.stores.broken.through import OtherClaims, PutAnswer, Through, caught_by, replace
 
@@ -94,3 +95,15 @@ class FinishesLater(Through):
     async def close(self) -> None:
         await self.inner.settle(self.waiting)
         await self.inner.close()
+
+
+@caught_by("test_tokens_that_were_taken_are_not_there_when_it_is_opened_again")
+class ForgetsBucketsWhenClosed(LosesTokens):
+    """Each time that it is opened, all buckets are full."""
+
+    opened = 0
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        ForgetsBucketsWhenClosed.opened += 1
+        self.generation = ForgetsBucketsWhenClosed.opened

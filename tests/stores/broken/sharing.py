@@ -12,6 +12,7 @@ from leasedkeyq.stores.contract import (
     Claim,
     Claimed,
     Extend,
+    Purge,
     Put,
     Refusal,
     Release,
@@ -19,7 +20,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.store import Store
 from tests.stores.broken.editing import EditsWhatItSawBefore
 from tests.stores.broken.leasing import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
-from tests.stores.broken.through import PutAnswer, Through, caught_by
+from tests.stores.broken.through import PutAnswer, Through, caught_by, replace
 from tests.stores.broken.waiting import WakesItself
 
 
@@ -109,3 +110,26 @@ class HandsOutOnlyItsOwn(Through):
 @caught_by("test_edits_of_several_stores_do_not_run_into_each_other")
 class EditsWithoutTheOthers(EditsWhatItSawBefore):
     """Does not keep others out while it edits."""
+
+
+@caught_by("test_a_cap_holds_over_processes")
+class CountsByItself(Through):
+    """Counts what it has leased itself, and takes from a bucket of its own."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.leased = 0
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers: list[tuple[Claimed, ...]] = []
+        for request in requests:
+            left = 3 - self.leased if request.caps else request.limit
+            bare = replace(request, caps=(), limit=min(request.limit, left))
+            answers += await self.inner.claim([bare])
+            self.leased += len(answers[-1])
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        if any(isinstance(request, Purge) for request in requests):
+            self.leased = 0
+        return await self.inner.settle(requests)

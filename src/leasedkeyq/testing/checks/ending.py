@@ -97,6 +97,32 @@ class Ending(Suite):
         assert isinstance(refusal, Refusal)
         assert await counts(store) == Counts()
 
+    @check
+    async def test_cancel_of_one_item(self, store: Store) -> None:
+        """Of the leased item and the one buffered beside it, either can go alone."""
+        await store.put([one("a"), one("b"), one("c", delay=LONG)])
+        a, b = await claim(store, next_items(2))
+        behind = [(await store.put([one(k, b"2", policy="buffer")]))[0] for k in ("a", "b")]
+        ids = [answer[0] for answer in behind if isinstance(answer, tuple)]
+        cancels = [
+            Cancel("q", "a", b'"gone"', LONG, a.id),
+            Cancel("q", "a", id=a.id),
+            Cancel("q", "b", b'"gone"', LONG, ids[1]),
+            Cancel("q", "b", id=ids[1]),
+            Cancel("q", "c", id=a.id),
+            Cancel("q", "absent", id=a.id),
+        ]
+        assert await store.settle(cancels) == [True, False, True, False, False, False]
+        [refusal] = await store.settle([Ack("q", "a", a.token)])
+        assert isinstance(refusal, Refusal)
+        assert await counts(store) == Counts(available=1, scheduled=1, in_flight=1, done=2)
+        follower = await claim_one(store)
+        assert (follower.key, follower.value, follower.id) == ("a", b"2", ids[0])
+        await settle(store, Ack("q", "b", b.token), Ack("q", "a", follower.token))
+        assert await counts(store) == Counts(scheduled=1, done=2)
+        done = await everything(store)
+        assert [i.id for i in done if i.state == "done"] == sorted((a.id, ids[1]))
+
     @site_check()
     async def test_results_are_kept_for_their_time(self, site: Site) -> None:
         """By the id of the item, and forgotten afterwards."""

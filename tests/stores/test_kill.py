@@ -21,6 +21,8 @@ from tests.stores.kill_rounds import Arena, Kind, Life
 
 KINDS = pytest.mark.parametrize("kind", ["sqlite-full", "yaml"])
 LEASE_TIME = 0.1
+IN_TIME = 2.0
+"""The lease of a holder that has to settle before it expires, however busy the machine is."""
 
 
 # Stopped past the lease
@@ -49,10 +51,10 @@ async def ack(store: Store, item: Claimed) -> None:
     assert await store.settle([Ack(QUEUE, item.key, item.token)]) == [None]
 
 
-def stop_a_holder(arena: Arena, change: str, point: str) -> Life:
+def stop_a_holder(arena: Arena, change: str, point: str, lease_time: float = LEASE_TIME) -> Life:
     """A process that has a lease is stopped until the lease has expired."""
     holder = arena.start(
-        "holder", lease_time=LEASE_TIME, change=change, point=point, signal=signal.SIGSTOP
+        "holder", lease_time=lease_time, change=change, point=point, signal=signal.SIGSTOP
     )
     assert arena.wait(holder).stopped
     time.sleep(max(leased(holder).expires_at - clock(), 0.0) + 0.001)
@@ -146,7 +148,7 @@ def test_whoever_was_stopped_in_the_midst_of_its_write_has_settled_in_time(
     async def scenario(arena: Arena, point: str) -> None:
         store = arena.open()
         await store.put([Put(QUEUE, (("a", b'"first"'),))])
-        holder = stop_a_holder(arena, "ack", point)
+        holder = stop_a_holder(arena, "ack", point, IN_TIME)
         waiting = asyncio.create_task(store.claim([Claim(((QUEUE, 1),))]))
         await asyncio.sleep(0.01)
         assert not waiting.done()

@@ -69,6 +69,17 @@ def leave_open(source: str) -> None:
     print(repository.stats()["pending"])
 
 
+def leave_waiting(source: str, timeout: str) -> None:
+    """End without closing anything, after waiting, or while a daemon thread waits for ever."""
+    repository = QueueRepository(source)
+    if timeout:
+        assert repository.dequeue(float(timeout)) is None
+        return
+    threading.Thread(target=repository.dequeue, args=(None,), daemon=True).start()
+    while not repository._connection._session._pump._line:  # type: ignore[union-attr] # it is open
+        threading.Event().wait(0.001)
+
+
 if __name__ == "__main__":
     program: Callable[..., None] = globals()[sys.argv[1]]
     program(*sys.argv[2:])

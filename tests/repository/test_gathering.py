@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from leasedkeyq import QueueFullError
 from leasedkeyq.errors import StoreError
 from leasedkeyq.repository import (
     DuplicateItemError,
+    InvalidItemError,
     InvalidTransitionError,
     ItemNotFoundError,
     QueueItemStatus,
@@ -108,17 +110,42 @@ def test_a_refusal_is_for_its_own_caller(world: World) -> None:
         lambda: repository.enqueue(there),
         lambda: repository.complete("nobody"),
         lambda: repository.complete(there.id),
+        lambda: repository.enqueue(item("too high", 2**63)),
         *(partial(repository.enqueue, item(str(number))) for number in range(6)),
     ]
     said = outcomes(repository, calls)
-    assert [type(one) for one in said[:3]] == [
+    assert [type(one) for one in said[:4]] == [
         DuplicateItemError,
         ItemNotFoundError,
         InvalidTransitionError,
+        InvalidItemError,
     ]
-    kinds = [type(one) for one in said[3:]]
+    kinds = [type(one) for one in said[4:]]
     assert (kinds.count(type(None)), kinds.count(QueueFullError)) == (2, 4)
     assert repository.stats()["pending"] == 3
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"payload": {"a name that YAML does not take" * 100: 1}},
+        {"scheduled_at": datetime(2000, 1, 1, tzinfo=timezone(timedelta(seconds=30)))},
+    ],
+)
+def test_what_a_document_cannot_hold_is_for_its_own_caller(
+    tmp_path: Path, spoil: dict[str, Any]
+) -> None:
+    world = World("yaml", tmp_path)
+    repository = world.open()
+    bad = item("bad")
+    for name, value in spoil.items():
+        setattr(bad, name, value)
+    made = [item("a"), item("b"), bad, item("c"), item("d")]
+    said = outcomes(repository, [partial(repository.enqueue, one) for one in made])
+    assert said[:2] + said[3:] == [None] * 4
+    assert isinstance(said[2], StoreError)
+    assert sorted(types(repository)) == ["a", "b", "c", "d"]
+    world.close()
 
 
 def test_changes_of_one_item_follow_each_other(world: World) -> None:

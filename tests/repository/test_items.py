@@ -186,13 +186,17 @@ def test_fail_without_an_error_to_show() -> None:
     made.fail(KeyError())
     assert made.error_message == "KeyError"
     wrong: Any = 7
+    made = item(PROCESSING)
     with pytest.raises(TypeError, match="error must be"):
-        item(PROCESSING).fail(wrong)
+        made.fail(wrong)
+    assert made == item(PROCESSING)
 
 
 def test_a_broken_backoff_is_refused() -> None:
+    made = item(PROCESSING)
     with pytest.raises(ValueError, match="backoff"):
-        item(PROCESSING).fail("oh", backoff=lambda failures: -1)
+        made.fail("oh", backoff=lambda failures: -1)
+    assert made == item(PROCESSING)
 
 
 def test_retry_starts_anew() -> None:

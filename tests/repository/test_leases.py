@@ -301,6 +301,22 @@ def test_failures_and_deaths_count_together(world: World, repository: QueueRepos
     assert found(repository, got.id).retry_count == 2
 
 
+@pytest.mark.parametrize("error", ["no answer", ""])
+def test_an_item_that_lost_its_retries_is_given_up_with_its_own_error(
+    world: World, repository: QueueRepository, error: str
+) -> None:
+    """Nobody died: somebody took the retries away."""
+    repository.enqueue(item())
+    for _ in range(2):
+        repository.fail(taken(repository).id, error)
+        world.clock.advance(100)
+    [waiting] = repository.get_queue().items
+    repository.update_item(waiting.id, lambda made: setattr(made, "max_retries", 1))
+    assert repository.dequeue() is None
+    failed = found(repository, waiting.id)
+    assert (failed.status, failed.error_message) == (FAILED, error or "no attempts are left")
+
+
 def test_recover_reports_each_death_once(world: World, repository: QueueRepository) -> None:
     for name, retries in (("deadly", 1), ("unlucky", 3), ("fine", 3)):
         repository.enqueue(item(name, max_retries=retries))

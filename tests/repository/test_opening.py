@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from leasedkeyq.stores import Claim, MemoryStore, connect
 from tests.repository.support import (
     SHARED_KINDS,
     World,
+    finish,
     item,
     open_session,
+    program,
     source_of,
     types,
 )
@@ -120,6 +122,32 @@ def test_wrong_arguments(options: dict[str, Any], match: str) -> None:
     assert threads() == before
 
 
+@pytest.mark.parametrize("name", ["link/queue.yaml", "real/../real/queue.yaml", "file://"])
+def test_one_document_by_two_names(name: str, tmp_path: Path) -> None:
+    """Who is inside a transaction would wait for himself, whatever he calls the document."""
+    folder = tmp_path / "real"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    source = (folder / "queue.yaml").as_uri() if name == "file://" else tmp_path / name
+    with (
+        QueueRepository(folder / "queue.yaml") as repository,
+        QueueRepository(source, "queue") as other,
+        repository.transaction(),
+    ):
+        with pytest.raises(TransactionError, match="same store"):
+            other.stats()
+        with pytest.raises(TransactionError, match="same store"):
+            QueueRepository(folder / "queue.yaml")
+
+
+def test_stores_in_memory_are_different_places() -> None:
+    with QueueRepository("memory://") as first, QueueRepository("memory://") as second:
+        with first.transaction() as queue:
+            second.enqueue(item("second"))
+            queue.enqueue(item("first"))
+        assert (types(first), types(second)) == (["first"], ["second"])
+
+
 # The end
 
 
@@ -195,6 +223,13 @@ def test_garbage_is_collected_in_any_thread(kind: str, tmp_path: Path) -> None:
     session.call(session.edit(drop, None))
     session.bridge._thread.join(WAIT)
     assert threads() == before
+
+
+@pytest.mark.parametrize("timeout", ["0.001", ""])
+@pytest.mark.parametrize("kind", ["memory", *SHARED_KINDS])
+def test_a_program_ends_though_somebody_waited(kind: str, timeout: str, tmp_path: Path) -> None:
+    source = "memory://" if kind == "memory" else source_of(kind, tmp_path)
+    assert finish(program("leave_waiting", source, timeout), WAIT) == ""
 
 
 def test_nothing_is_taken_on_after_the_end() -> None:
@@ -318,6 +353,25 @@ def test_an_interrupted_dequeue_takes_nothing(kind: str, tmp_path: Path) -> None
         assert got.retry_count == 0
 
 
+@pytest.mark.parametrize("timeout", [0, WAIT])
+def test_what_came_just_before_the_interruption_goes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
+    def interrupted(answer: "Future[object]") -> object:
+        answer.result(WAIT)
+        raise Interruption
+
+    repository = world.open()
+    repository.enqueue(item())
+    monkeypatch.setattr("leasedkeyq.repository.session.wait_for", interrupted)
+    with pytest.raises(Interruption):
+        repository.dequeue(timeout)
+    monkeypatch.undo()
+    got = repository.dequeue(WAIT)
+    assert got is not None
+    assert got.retry_count == 0
+
+
 def wait_for_call(repository: QueueRepository) -> None:
     """Until a thread waits for a claim."""
     claims = open_session(repository)._claims
@@ -396,6 +450,26 @@ def test_a_fork_opens_its_store_again(kind: str, tmp_path: Path) -> None:
         assert repository.stats()["pending"] == 2
 
 
+@pytest.mark.parametrize("source", ["sqlite:a%20b.db", "file:a%20b.json", "a b.json"])
+def test_a_relative_path_is_that_of_the_first_time(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon forks and changes its folder."""
+    here, elsewhere = tmp_path / "h e%re", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    with QueueRepository(source) as repository:
+        repository.enqueue(item())
+
+        def child() -> list[str]:
+            os.chdir(elsewhere)
+            return types(repository)
+
+        assert in_a_fork(child) == ["work"]
+        assert list(elsewhere.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", SHARED_KINDS)
 def test_a_fork_among_busy_threads(kind: str, tmp_path: Path) -> None:
     with QueueRepository(source_of(kind, tmp_path)) as repository:
@@ -431,6 +505,59 @@ def test_a_fork_does_not_disturb_who_waits(kind: str, tmp_path: Path) -> None:
             assert in_a_fork(partial(repository.enqueue, item(name))) is None
         got = [future.result(WAIT) for future in waiting]
         assert {made.type for made in got if made is not None} == {"first", "second"}
+
+
+def test_a_fork_leaves_those_alone_who_wait_on_what_stays_open(world: World) -> None:
+    with world.open() as given, QueueRepository("memory://") as memory:
+        for repository in (given, memory):
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(repository.dequeue, WAIT)
+                wait_for_waiters(repository, 1)
+                assert in_a_fork(lambda: 7) == 7
+                assert not waiting.done()
+                repository.enqueue(item())
+                assert waiting.result(WAIT) is not None
+
+
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_a_fork_in_a_transaction_does_not_wait_for_those_who_wait_for_it(
+    kind: str, tmp_path: Path
+) -> None:
+    with QueueRepository(source_of(kind, tmp_path)) as repository, ThreadPoolExecutor(1) as pool:
+        changes = open_session(repository)._changes
+        with repository.transaction() as queue:
+            calling = pool.submit(repository.enqueue, item("after"))
+            while not changes._serving:
+                threading.Event().wait(0.001)
+            assert in_a_fork(lambda: 7) == 7
+            queue.enqueue(item("inside"))
+        calling.result(WAIT)
+        assert types(repository) == ["inside", "after"]
+
+
+def test_a_fork_waits_for_those_inside_what_stays_open(tmp_path: Path) -> None:
+    """They may be using what does not, and begin to use that again when the fork is over."""
+    with (
+        QueueRepository("memory://") as memory,
+        QueueRepository(source_of("sqlite", tmp_path)) as repository,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        entered = threading.Event()
+
+        def change() -> None:
+            with memory.transaction():
+                with repository.transaction() as queue:
+                    entered.set()
+                    while not repository._connection._traffic._stopped:
+                        threading.Event().wait(0.001)
+                    queue.enqueue(item("before"))
+                repository.enqueue(item("after"))
+
+        changing = pool.submit(change)
+        assert entered.wait(WAIT)
+        assert in_a_fork(lambda: types(repository))[0] == "before"
+        changing.result(WAIT)
+        assert types(repository) == ["before", "after"]
 
 
 def wait_for_waiters(repository: QueueRepository, count: int) -> None:

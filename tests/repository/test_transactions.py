@@ -74,7 +74,7 @@ def test_an_exception_leaves_everything_as_it_was(repository: QueueRepository) -
     "spoil, error",
     [
         (lambda queue: queue.items.append(queue.items[0]), InvalidItemError),
-        (lambda queue: queue.items.append(item(metadata={"x": object()})), TypeError),
+        (lambda queue: queue.items.append(item(metadata={"x": object()})), InvalidItemError),
         (lambda queue: setattr(queue.items[0], "retry_count", -1), InvalidItemError),
         (lambda queue: queue.items[0].start(), TransactionError),
         (lambda queue: queue.items[0].complete(), InvalidTransitionError),

@@ -84,7 +84,7 @@ class MarkedOps(FileOps):
         self._trap("with the lock")
         return super().stamp(path)
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
+    def write(self, path: Path, data: bytes, mode: int | None) -> None:
         what = _role(path)
         self._trap(f"before write {what}")
         if self._trap.point == f"halfway write {what}":

@@ -47,7 +47,7 @@ class FailingOps(FileOps):
         self._fails(name, "after")
         self.left -= 1
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
+    def write(self, path: Path, data: bytes, mode: int | None) -> None:
         self._step("write", path, data, mode)
 
     def sync(self, path: Path) -> None:
@@ -174,7 +174,7 @@ class RecordingOps(FileOps):
     def __init__(self) -> None:
         self.steps: list[tuple[Any, ...]] = []
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
+    def write(self, path: Path, data: bytes, mode: int | None) -> None:
         super().write(path, data, mode)
         self.steps.append(("write", path.name, data))
 

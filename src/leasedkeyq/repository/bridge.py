@@ -61,10 +61,17 @@ class Bridge:
         cls._registry = threading.RLock()
         cls._of_store = {}
 
-    def leave(self, *, close_store: bool, wait: bool = True) -> None:
-        """End this use of the bridge; with the last one the thread ends."""
+    def leave(
+        self, *, close_store: bool, wait: bool = True, before: Callable[[], None] | None = None
+    ) -> None:
+        """End this use of the bridge; with the last one the thread ends.
+
+        `before` is called in the thread before that.
+        """
         if self.process != os.getpid():
             return
+        if before is not None:
+            self._loop.call_soon_threadsafe(before)
         with self._registry:
             self._users -= 1
             last = not self._users

@@ -219,13 +219,29 @@ class Changes:
         ]
         if conflicts:
             raise QueueConflictError(tuple(conflicts), self._terms.queue)
-        _check_room(current, steps, queue)
+        settings = edit.settings
         if (queue.max_size, queue.default_max_retries) != origin[2:]:
-            edit.new_settings = Settings(queue.max_size, queue.default_max_retries)
+            settings = edit.new_settings = Settings(queue.max_size, queue.default_max_retries)
+        self._check_room(current, steps, settings.max_size or 0)
         for step in steps:
             self._check_lease(step)
         edit.wishes = self.plan(steps, edit.began, edit.items)
         return steps
+
+    def _check_room(
+        self, current: dict[str, StoredItem], steps: Sequence[Step], max_size: int
+    ) -> None:
+        """New items must find room beside those that are pending then."""
+        pending = {key for key, stored in current.items() if STATUS[stored.state] is PENDING}
+        added = False
+        for _, old, new in steps:
+            if new is not None and new.status is PENDING:
+                pending.add(new.id)
+                added |= old is None
+            elif old is not None:
+                pending.discard(old.id)
+        if added and max_size and len(pending) > max_size:
+            raise queue_full(self._terms.queue, max_size)
 
     def _check_lease(self, step: Step) -> None:
         stored, old, new = step
@@ -245,17 +261,3 @@ def _by_id(queue: Queue) -> dict[str, QueueItem]:
             raise InvalidItemError(message, item_id=item.id, field="id")
         items[item.id] = item
     return items
-
-
-def _check_room(current: dict[str, StoredItem], steps: Sequence[Step], queue: Queue) -> None:
-    """New items must find room beside those that are pending then."""
-    pending = {key for key, stored in current.items() if STATUS[stored.state] is PENDING}
-    added = False
-    for _, old, new in steps:
-        if new is not None and new.status is PENDING:
-            pending.add(new.id)
-            added |= old is None
-        elif old is not None:
-            pending.discard(old.id)
-    if added and queue.max_size and len(pending) > queue.max_size:
-        raise queue_full(queue.name, queue.max_size)

@@ -66,7 +66,10 @@ class Claims:
             deaths = sum(past.how == "expired" for past in stored.history)
             times = "once" if deaths == 1 else f"{deaths} times"
             new.status = FAILED
-            new.error_message = f"the worker died {times}, and no attempts are left"
+            if deaths:
+                new.error_message = f"the worker died {times}, and no attempts are left"
+            else:
+                new.error_message = new.error_message or "no attempts are left"
             return self._changes.plan([Step(stored, old, new)], self._clock())
 
         session.change(claimed.key, look)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository.bridge import Bridge, is_inside, refuse_inside
@@ -19,6 +19,8 @@ from leasedkeyq.stores.connect import connect
 from leasedkeyq.stores.store import Store
 
 DOCUMENTS: Final = (".yaml", ".yml", ".json")
+FILES: Final = ("file", "sqlite")
+"""The schemes whose URLs may have a relative path."""
 MAX_RETRIES: Final = 3
 
 
@@ -30,7 +32,8 @@ class Connection:
     them, and opened again afterwards, on both sides.
 
     Attributes:
-        place: Says which store this is: two with the same place must not wait for each other.
+        place: Says which store this is, however it was named: two with the same place must not
+            wait for each other.
         closed: Whether `close` was called.
     """
 
@@ -52,14 +55,17 @@ class Connection:
         self._session: Session | None = None
         self._left_behind: Session | None = None
         self._open: Callable[[], Store] | None = None
-        self.place: object = source
-        with self._traffic:
-            if isinstance(source, Store):
-                self._begin(source)
-            else:
-                said = {"max_size": max_size, "default_max_retries": default_max_retries}
-                self.place, self._open = _opener(source, name=name, **said)
-                self._begin(self._open())
+        self.place: object
+        if isinstance(source, Store):
+            self.place = _place_of(source, source)
+        else:
+            said = {"max_size": max_size, "default_max_retries": default_max_retries}
+            self.place, self._open = _opener(source, name=name, **said)
+        refuse_inside(self.place)
+        with self._traffic.at(self.place):
+            store = source if isinstance(source, Store) else self._open_store()
+            self.place = _place_of(store, self.place)
+            self._begin(store)
             self._all.add(self)
 
     @contextmanager
@@ -72,13 +78,13 @@ class Connection:
             StoreError: The store cannot be opened, or was carried over a fork.
         """
         refuse_inside(self.place)
-        with self._traffic:
+        with self._traffic.at(self.place):
             yield self._session or self._begin_again()
 
     def close(self) -> None:
         """Let go of the store. Who waits gets a `QueueClosedError`, who works may finish."""
         refuse_inside(self.place)
-        with self._traffic:
+        with self._traffic.at(self.place):
             with self._lock:
                 self.closed = True
                 session, self._session = self._session, None
@@ -100,13 +106,16 @@ class Connection:
                 raise QueueClosedError("the repository is closed; make a new one")
             if self._session is not None:
                 return self._session
-            if self._open is None:
-                raise StoreError(
-                    "the store of this repository was opened before a fork; make a repository in "
-                    "the new process, or give it a path or a URL of a store that processes share: "
-                    "then it opens its store again by itself"
-                )
-            return self._begin(self._open())
+            return self._begin(self._open_store())
+
+    def _open_store(self) -> Store:
+        if self._open is None:
+            raise StoreError(
+                "the store of this repository was opened before a fork; make a repository in "
+                "the new process, or give it a path or a URL of a store that processes share: "
+                "then it opens its store again by itself"
+            )
+        return self._open()
 
     # Forks
 
@@ -119,16 +128,25 @@ class Connection:
     @classmethod
     def before_fork(cls) -> None:
         """Wait until nobody uses a store, and close all that can be opened again."""
-        cls._traffic.stop(cls._send_away)
-        for connection in cls._all:
+        cls._traffic.stop(cls._send_away, cls._staying)
+        for connection in list(cls._all):
             if connection._session is not None and connection._closes_for_fork():
                 connection._finalizer.detach()
                 connection._session.end()
                 connection._session = None
 
     @classmethod
+    def _staying(cls) -> set[object]:
+        """The places of the stores that stay open, for the old process only."""
+        return {
+            connection.place
+            for connection in list(cls._all)
+            if connection._session is not None and not connection._closes_for_fork()
+        }
+
+    @classmethod
     def _send_away(cls) -> None:
-        for connection in cls._all:
+        for connection in list(cls._all):
             session = connection._session
             if session is not None and connection._closes_for_fork():
                 session.ended_by_fork = True
@@ -146,7 +164,8 @@ class Connection:
         Bridge.after_fork()
         HeldLeases.after_fork()
         cls._traffic.begin_anew()
-        for connection in cls._all:
+        for connection in list(cls._all):
+            connection._lock = threading.Lock()
             if connection._session is not None:
                 # It must not be closed here: it is in use in the old process.
                 connection._left_behind, connection._session = connection._session, None
@@ -162,9 +181,28 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def _place_of(store: Store, source: object) -> object:
+    """Which store this is: its file, or else what it was opened by, if others can open it."""
+    path = getattr(store, "path", None)
+    if isinstance(path, Path):
+        return Path(os.path.realpath(path))
+    return source if store.capabilities.cross_process else store
+
+
+def _absolute(url: str) -> str:
+    """The same file when it is opened again, whatever the current folder is then."""
+    parts = urlsplit(url)
+    if parts.scheme not in FILES or parts.netloc or parts.path[:1] in ("", "/"):
+        return url
+    return parts._replace(path=f"{quote(os.getcwd())}/{parts.path}").geturl()
+
+
 def _let_go(session: Session) -> None:
+    if session.is_waited_on:
+        # The program ends, and threads of it wait for items. What is stored does not need us.
+        return
     # In any other thread this may be the garbage collector, at a moment when waiting is not safe.
-    session.leave(wait=threading.current_thread() is threading.main_thread())
+    session.end(wait=threading.current_thread() is threading.main_thread())
 
 
 def _opener(
@@ -172,7 +210,8 @@ def _opener(
 ) -> tuple[object, Callable[[], Store]]:
     """Where a store is, and how to open it; `document` is said of a document only."""
     if isinstance(source, str) and len(urlsplit(source).scheme) > 1:
-        return source, partial(connect, source)
+        url = _absolute(source)
+        return url, partial(connect, url)
     given: object = source
     if not isinstance(given, str | os.PathLike):
         kind = type(given).__name__
@@ -184,4 +223,4 @@ def _opener(
             f"its URL, such as sqlite://{path}"
         )
     said = {name: value for name, value in document.items() if value is not None}
-    return path, partial(connect, path.as_uri(), form="repository", **said)
+    return Path(os.path.realpath(path)), partial(connect, path.as_uri(), form="repository", **said)

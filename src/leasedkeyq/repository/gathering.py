@@ -146,8 +146,7 @@ class ChangeServer:
             changes.clear()
         except Exception as error:
             changes.clear()
-            refused = isinstance(error, LeasedKeyQError) and not isinstance(error, StoreError)
-            if refused and len(calls) > 1:
+            if _is_of_one(error) and len(calls) > 1:
                 for call in calls:
                     await self._edit([call])
             else:
@@ -161,6 +160,14 @@ class ChangeServer:
             else:
                 call.answer.set_result(answers[start:end])
             start = end
+
+
+def _is_of_one(error: Exception) -> bool:
+    """Whether one of the requests is the cause, and not the store. Nothing was stored then."""
+    faults = (TypeError, ValueError, OverflowError)
+    if isinstance(error, StoreError):
+        return isinstance(error, ValueError) or isinstance(error.__cause__, faults)
+    return isinstance(error, LeasedKeyQError)
 
 
 def _fail(calls: "list[Call[Request, Result]]", error: Exception) -> None:

@@ -17,7 +17,12 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasedkeyq.errors import InvalidLeaseError, LeaseEnd, LeaseExpiredError
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    LeaseEnd,
+    LeaseExpiredError,
+    LimitExceededError,
+)
 from leasedkeyq.repository.errors import (
     InvalidItemError,
     InvalidTransitionError,
@@ -64,6 +69,8 @@ The store is told how long to wait, a moment after it looked at its clock.
 """
 SHORTEST: Final = 0.001
 """Seconds that a result is kept whose time has come, while others are kept anew."""
+LARGEST: Final = 2**63 - 1
+"""Stores have numbers of 64 bits."""
 UNREADABLE: Final = "unreadable"
 """The type that an item is shown with whose stored value is none of ours."""
 
@@ -248,9 +255,13 @@ class Terms:
         if new is None:
             return wishes if live is None else [*wishes, Cancel(self.queue, live.key)]
         new.check()
-        check_name("the id of an item", new.id, self._limits)
+        for field in ("priority", "retry_count", "max_retries"):
+            if abs(getattr(new, field)) > LARGEST:
+                message = f"item {new.id!r}: {field} must be below 2**63 on a store, up or down"
+                raise InvalidItemError(message, item_id=new.id, field=field)
+        self._check_text(new, "id")
         if new.type:
-            check_name("the type of an item", new.type, self._limits)
+            self._check_text(new, "type")
         if old is not None and not can_become(old.status, new.status):
             raise InvalidTransitionError(new.id, old.status, new.status)
         leased = live is not None and live.state == "in_flight"
@@ -276,7 +287,7 @@ class Terms:
             keep = max((stored.due or 0.0) - now, SHORTEST)
         if not keep:
             return [] if live is None else [Cancel(self.queue, new.id)]
-        result = self._codec.encode(new.id, new.to_dict())
+        result = self._encode(new, new.to_dict())
         if live is None:
             return self._result(new.id, new.priority, new.type, result, keep)
         if live.state == "in_flight" and new.status is COMPLETED:
@@ -334,7 +345,32 @@ class Terms:
                 value[name] = fields[name]
         if item.retry_count != ended:
             value["retry_count"] = item.retry_count - ended
-        return self._codec.encode(item.id, value)
+        return self._encode(item, value)
+
+    def _check_text(self, item: QueueItem, field: str) -> None:
+        try:
+            check_name(f"the {field} of an item", getattr(item, field), self._limits)
+        except LimitExceededError:
+            raise
+        except ValueError as error:
+            raise InvalidItemError(str(error), item_id=item.id, field=field) from error
+
+    def _encode(self, item: QueueItem, value: dict[str, Any]) -> bytes:
+        try:
+            return self._codec.encode(item.id, value)
+        except TypeError as error:
+            field = next(name for name, part in value.items() if not self._is_json(part))
+            message = f"item {item.id!r}: {field} cannot be stored as JSON: {error.__cause__}"
+            raise InvalidItemError(message, item_id=item.id, field=field) from error
+
+    def _is_json(self, value: object) -> bool:
+        try:
+            self._codec.encode("", value)
+        except TypeError:
+            return False
+        except LimitExceededError:
+            return True
+        return True
 
     @staticmethod
     def _delay(item: QueueItem, now: float) -> float:

@@ -160,14 +160,16 @@ class QueueItem:
             InvalidTransitionError: It is not being processed.
         """
         again = self.retry_count + 1 < self.max_retries
+        text, scheduled_at = error_text(error), self.scheduled_at
+        if again:
+            delay = checks.delay_time("backoff", backoff(self.retry_count + 1))
+            scheduled_at = (now or _now()) + timedelta(seconds=delay)
         self._move(
             QueueItemStatus.PROCESSING, QueueItemStatus.PENDING if again else QueueItemStatus.FAILED
         )
         self.retry_count += 1
-        self.error_message = error_text(error)
-        if again:
-            delay = checks.delay_time("backoff", backoff(self.retry_count))
-            self.scheduled_at = (now or _now()) + timedelta(seconds=delay)
+        self.error_message = text
+        self.scheduled_at = scheduled_at
 
     def cancel(self) -> None:
         """It is not wanted any more.

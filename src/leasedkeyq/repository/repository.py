@@ -79,6 +79,7 @@ class QueueRepository:
     Raises:
         StoreError: The store cannot be opened; the message says why and what to do.
         ValueError: `source` is neither a document nor a URL, or another argument is wrong.
+        TransactionError: This thread is inside a transaction of the same document.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class QueueRepository:
             QueueFullError: `max_size` items are pending.
             DuplicateItemError: An item with its id is there, in whatever status.
             InvalidItemError: It cannot be stored; the error names the field.
+            LimitExceededError: It is larger than the store takes; the error names the limit.
         """
         with self._connection.using() as session:
 

@@ -43,6 +43,7 @@ class QueueService:
         Raises:
             QueueFullError: `max_size` items are pending.
             InvalidItemError: Something cannot be stored; the error names the field.
+            LimitExceededError: It is larger than the store takes; the error names the limit.
         """
         if max_retries is None:
             max_retries = self.repository.default_max_retries

@@ -1,5 +1,6 @@
 """A store that is open, with all that a repository needs to use it."""
 
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +16,7 @@ from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
 T = TypeVar("T")
+Leased = TypeVar("Leased", bound=Sequence[Claimed])
 
 NAME: Final = "queue"
 """The name of a queue that nobody named."""
@@ -76,9 +78,10 @@ class Session:
                 name = NAME if kept is None else kept.name
             self.name = check_name("name", name, store.limits)
         except BaseException:
-            self.leave()
+            self.bridge.leave(close_store=owned)
             raise
         self._pump = ClaimPump(store, self.name)
+        self._waiting: set[int] = set()
         self._away = False
         self._changes = Gatherer(self.bridge, ChangeServer(self.bridge, self.name))
         self._claims = Gatherer(self.bridge, ClaimServer(self.bridge))
@@ -96,32 +99,44 @@ class Session:
 
     def claim(self, claim: Claim) -> Claimed | None:
         """Lease one item, if there is one."""
-        answer = self._claims.submit(claim)
-        try:
-            claimed = wait_for(answer)
-        except BaseException:
-            # This thread was interrupted. What comes for it goes back to where it was.
-            answer.add_done_callback(self._give_back)
-            raise
+        claimed = self._receive(self._claims.submit(claim))
         return claimed[0] if claimed else None
 
     def claim_in_time(
         self, key: str | None, timeout: float | None, lease_time: float | None
     ) -> Claimed | None:
         """Lease one item as soon as there is one, within `timeout` seconds."""
+        thread = threading.get_ident()
+        self._waiting.add(thread)
         try:
-            return self.call(self._claim_in_time(key, timeout, lease_time))
+            waiting = self._claim_in_time(key, timeout, lease_time)
+            return self._receive(self.bridge.submit(waiting))[0]
         except TimeoutError:
             return None
+        finally:
+            self._waiting.discard(thread)
 
     async def _claim_in_time(
         self, key: str | None, timeout: float | None, lease_time: float | None
-    ) -> Claimed:
+    ) -> Sequence[Claimed]:
         if self._away:
             raise QueueClosedError("the repository is closed; make a new one")
-        return (await self._pump.claim(key, timeout, lease_time))[0]
+        return await self._pump.claim(key, timeout, lease_time)
 
-    def _give_back(self, answer: "Future[tuple[Claimed, ...]]") -> None:
+    @property
+    def is_waited_on(self) -> bool:
+        """Whether a thread waits for an item to come."""
+        return bool(self._waiting)
+
+    def _receive(self, answer: "Future[Leased]") -> Leased:
+        try:
+            return wait_for(answer)
+        except BaseException:
+            # This thread was interrupted. What comes for it goes back to where it was.
+            answer.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, answer: "Future[Leased]") -> None:
         if answer.cancelled() or answer.exception() is not None:
             return
         undo = [Release(c.queue, c.key, c.token, undo=True) for c in answer.result()]
@@ -173,17 +188,18 @@ class Session:
         self.call(self._send_away())
 
     async def _send_away(self) -> None:
+        self._close_line()
+
+    def _close_line(self) -> None:
         self._away = True
         self._pump.close()
 
-    def end(self) -> None:
-        """Send away who waits, let everybody else finish, and let go of the store."""
-        self.send_away()
-        self.leave()
+    def end(self, *, wait: bool = True) -> None:
+        """Send away who waits, let everybody else finish, and let go of the store.
 
-    def leave(self, *, wait: bool = True) -> None:
-        """Let go of the store, and close it if it was opened here."""
-        self.bridge.leave(close_store=self._owned, wait=wait)
+        It is closed if it was opened here.
+        """
+        self.bridge.leave(close_store=self._owned, wait=wait, before=self._close_line)
 
 
 class _Seen:

@@ -1,7 +1,9 @@
 """Who uses the stores of this process at the moment, so that a fork can wait for them."""
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from typing import Final
 
 STEP: Final = 0.05
@@ -9,40 +11,47 @@ STEP: Final = 0.05
 
 
 class _Own(threading.local):
-    depth = 0
+    def __init__(self) -> None:
+        self.places: list[object] = []
 
 
 class Traffic:
-    """Counts the threads that use a store, and holds them back while the process forks.
+    """Counts the threads that use each place, and holds them back while the process forks.
 
-    ``with traffic:`` is one use. A thread that is in one may begin others at any time.
+    A thread that is waited for may begin to use other places at any time.
     """
 
     def __init__(self) -> None:
         self._free = threading.Condition()
-        self._users = 0
+        self._users: Counter[object] = Counter()
         self._stopped = False
+        self._staying: Collection[object] = ()
         self._own = _Own()
 
-    def __enter__(self) -> None:
-        if not self._own.depth:
+    @contextmanager
+    def at(self, place: object) -> Generator[None]:
+        """Use a place."""
+        own = self._own.places
+        with self._free:
+            while self._stopped and all(mine in self._staying for mine in own):
+                self._free.wait()
+            self._users[place] += 1
+        own.append(place)
+        try:
+            yield
+        finally:
+            own.remove(place)
             with self._free:
-                while self._stopped:
-                    self._free.wait()
-                self._users += 1
-        self._own.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._own.depth -= 1
-        if not self._own.depth:
-            with self._free:
-                self._users -= 1
+                self._users -= Counter([place])
                 self._free.notify_all()
 
-    def stop(self, send_away: Callable[[], None]) -> None:
+    def stop(
+        self, send_away: Callable[[], None], staying: Callable[[], Collection[object]]
+    ) -> None:
         """Let nobody begin any more, and wait until all others have finished.
 
-        `send_away` is called to tell those who only wait.
+        `send_away` is called to tell those who only wait. Nobody is waited for at the places that
+        are `staying` as they are.
         """
         with self._free:
             while self._stopped:
@@ -51,12 +60,17 @@ class Traffic:
         while True:
             send_away()
             with self._free:
+                self._staying = staying()
                 # Who had begun before may begin to wait after that.
                 if self._free.wait_for(self._is_alone, timeout=STEP):
                     return
 
     def _is_alone(self) -> bool:
-        return self._users <= bool(self._own.depth)
+        own = self._own.places
+        return all(
+            count <= own.count(place) or place in self._staying
+            for place, count in self._users.items()
+        )
 
     def resume(self) -> None:
         """Let everybody begin again."""
@@ -67,5 +81,5 @@ class Traffic:
     def begin_anew(self) -> None:
         """In a new process there is no other thread."""
         self._free = threading.Condition()
-        self._users = int(bool(self._own.depth))
+        self._users = Counter(self._own.places)
         self._stopped = False

@@ -487,4 +487,7 @@ class StoreContract(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what the store holds. Leases stay, and expire in their time."""
+        """Let go of what the store holds. Leases stay, and expire in their time.
+
+        Whoever watches is woken once more: who asks then hears that the store is closed.
+        """

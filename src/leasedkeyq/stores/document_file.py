@@ -46,7 +46,6 @@ DocumentForm: TypeAlias = Literal["queues", "repository"]
 
 SETTLED = 0.05
 """Seconds for which a file that somebody else wrote must rest before we judge it."""
-MODE = 0o666
 
 
 class FileOptions(TypedDict, total=False):
@@ -204,10 +203,15 @@ class DocumentFile:
         """See that this is the document that we are to use."""
         form = document.form
         if self._form is not None and form is not self._form:
-            raise StoreError(f"{self.path} is {form}, and not {self._form}; leave out form=")
+            raise StoreError(
+                f"{self.path} is {form}, and not {self._form}; "
+                "leave out form=, or give a repository its file:// URL"
+            )
         settings = document.settings
         if self._name is not None and settings is not None and settings.name != self._name:
-            raise StoreError(f"{self.path} is the queue {settings.name!r}, and not {self._name!r}")
+            raise StoreError(
+                f"{self.path} is the queue {settings.name!r}, and not {self._name!r}; use its name"
+            )
 
     def _foreign(self, error: NonsenseError) -> StoreError:
         message = f"{self.path} was written by another version of leasedkeyq: {error}"
@@ -387,11 +391,11 @@ class DocumentFile:
         self._held, found = self._ops.open(path)
         self.seen = stamp if found == stamp else None
 
-    def _mode(self) -> int:
+    def _mode(self) -> int | None:
         try:
             return self.path.stat().st_mode & 0o777
         except FileNotFoundError:
-            return MODE
+            return None
 
     def _let_go(self) -> None:
         """Close the file that `_hold` keeps open."""

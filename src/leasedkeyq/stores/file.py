@@ -251,6 +251,7 @@ class FileStore(Store):
         self._closed = True
         await self._batcher.close()
         self._watch.close()
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
 
     # In the batcher's thread
 
@@ -260,12 +261,19 @@ class FileStore(Store):
             return self._transact(calls)
         except (TypeError, ValueError, OverflowError) as error:
             if len(calls) > 1:
-                return [self._apply([call])[0] for call in calls]
+                return [self._alone(call) for call in calls]
             if isinstance(error, UnstorableError):
                 return [error]
             refusal = StoreError(f"{self.path}: the request cannot be stored: {error}")
             refusal.__cause__ = error
             return [refusal]
+
+    def _alone(self, call: Call) -> Any:
+        """One call; a failure is its answer, as others may have been stored before it."""
+        try:
+            return self._apply([call])[0]
+        except StoreError as error:
+            return error
 
     def _transact(self, calls: list[Call]) -> list[Any]:
         moved: set[str] = set()

@@ -39,15 +39,18 @@ class FileWatch:
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._interrupt: int | None = None
+        """Ends the waiting for the kernel, where that tells."""
 
     def start(self) -> None:
         """Listen from now on, if not yet."""
         with self._mutex:
             if self._thread is None and not self._stop.is_set():
                 source = self._open()
+                self._interrupt = None if source is None else os.eventfd(0)
                 name = f"leasedkeyq watch {self._path}"
                 self._thread = threading.Thread(
-                    target=self._run, args=(source,), name=name, daemon=True
+                    target=self._run, args=(source, self._interrupt), name=name, daemon=True
                 )
                 self._thread.start()
 
@@ -56,6 +59,8 @@ class FileWatch:
         self._stop.set()
         with self._mutex:
             thread = self._thread
+            if self._interrupt is not None:
+                os.eventfd_write(self._interrupt, 1)
         if thread is not None:
             thread.join()
 
@@ -76,18 +81,18 @@ class FileWatch:
             return None
         return source
 
-    def _run(self, source: int | None) -> None:
+    def _run(self, source: int | None, interrupt: int | None) -> None:
         try:
             idle = 0.0
             step = INTERVAL if source is None else LINGER / 4
             stamp = self._stamp()
             while not self._stop.is_set():
-                if source is None:
+                if source is None or interrupt is None:
                     self._stop.wait(step)
                     happened = (latest := self._stamp()) != stamp
                     stamp = latest
                 else:
-                    happened = self._hear(source, step)
+                    happened = self._hear(source, interrupt, step)
                 if happened:
                     self._changed()
                 if self._wanted():
@@ -101,14 +106,23 @@ class FileWatch:
                             self._thread = None
                             return
         finally:
-            if source is not None:
-                os.close(source)
+            with self._mutex:
+                if self._interrupt == interrupt:
+                    self._interrupt = None
+                for file in (source, interrupt):
+                    if file is not None:
+                        os.close(file)
 
-    def _hear(self, source: int, patience: float) -> bool:
-        readable, _, _ = select.select([source], [], [], patience)
-        if not readable:
+    def _hear(self, source: int, interrupt: int, patience: float) -> bool:
+        # Not select: that knows no file numbers above 1023.
+        poll = select.poll()
+        poll.register(source, select.POLLIN)
+        poll.register(interrupt, select.POLLIN)
+        poll.poll(patience * 1000)
+        try:
+            data = os.read(source, 65536)
+        except BlockingIOError:
             return False
-        data = os.read(source, 65536)
         name = os.fsencode(self._path.name)
         at = 0
         happened = False

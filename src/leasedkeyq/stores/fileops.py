@@ -49,13 +49,16 @@ class FileOps:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return file, _stamp(os.fstat(file))
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
-        """Write a new file. It is not durable before `sync`."""
+    def write(self, path: Path, data: bytes, mode: int | None) -> None:
+        """Write a new file, with the `mode` of another or the usual one. Not yet durable."""
         # A file that a crash left half written may be there.
         with suppress(FileNotFoundError):
             path.unlink()
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = os.open(path, flags, 0o666 if mode is None else mode)
         try:
+            if mode is not None:
+                os.chmod(file if os.chmod in os.supports_fd else path, mode)  # whatever the umask
             view = memoryview(data)
             while view:
                 view = view[os.write(file, view) :]

@@ -155,3 +155,4 @@ class MemoryStore(Store):
     async def close(self) -> None:
         """As `StoreContract.close`."""
         self._closed = True
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.

@@ -69,24 +69,33 @@ class ClaimPump:
         except asyncio.CancelledError:
             turn = waiter.turn
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                undone = self._give_back(turn.result())
-                await asyncio.shield(undone)
+                await asyncio.shield(self.give_back(turn.result()))
             raise
         finally:
             self._line.pop(waiter, None)
+            self._end_if_idle()
             if alarm is not None:
                 alarm.cancel()
         return claimed
 
-    async def changed(self) -> None:
-        """Wait until something changes in the queue, or comes due."""
+    def changed(self) -> "Future[None]":
+        """Done when something changes in the queue from now on, or comes due."""
         turn: Future[None] = asyncio.get_running_loop().create_future()
+        turn.add_done_callback(self._unlisten)
         self._listeners.add(turn)
         self._start()
-        try:
-            await turn
-        finally:
-            self._listeners.discard(turn)
+        return turn
+
+    def _unlisten(self, turn: "Future[None]") -> None:
+        self._listeners.discard(turn)
+        self._end_if_idle()
+        if not turn.cancelled():
+            turn.exception()  # whoever does not wait any more need not hear of it
+
+    def _end_if_idle(self) -> None:
+        """Nobody waits: the task need not, and nobody needs to watch the store for it."""
+        if not self._line and not self._listeners:
+            self._wake.set()
 
     def close(self) -> None:
         """Send everybody away."""
@@ -159,7 +168,7 @@ class ClaimPump:
         for waiters, claimed in zip(groups, answers, strict=True):
             left += self._hand_out(waiters, claimed)
         if left:
-            await self._give_back(left)
+            await self.give_back(left)
             return True
         return any(answers)
 
@@ -197,7 +206,7 @@ class ClaimPump:
                 waiter.turn.set_exception(too_late(waiter.key, 0))
         return claimed[start:]
 
-    def _give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
+    def give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
         """Undo claims whose consumers have gone."""
         undo = [Release(c.queue, c.key, c.token, undo=True) for c in claimed]
         task = asyncio.get_running_loop().create_task(self._undo(undo))

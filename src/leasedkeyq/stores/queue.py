@@ -75,6 +75,7 @@ class StoreQueue(Generic[V]):
         self._pump = ClaimPump(store, name)
         self._issuer = object()
         self._held: dict[str, Lease[str]] = {}
+        self._most_held = MANY_HELD
         self._producing = asyncio.Lock()
         self._closed = False
 
@@ -142,7 +143,7 @@ class StoreQueue(Generic[V]):
     ) -> None:
         """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it."""
         self._check_open("put")
-        seconds = _put_options(if_in_flight, priority, delay)
+        seconds = put_options(if_in_flight, priority, delay)
         check_name("key", key, self._store.limits)
         items = ((key, self._codec.encode(key, value)),)
         await self._put(Put(self.name, items, if_in_flight, priority, seconds, self._maxsize))
@@ -157,7 +158,7 @@ class StoreQueue(Generic[V]):
     ) -> None:
         """As `LeasedKeyQueue.put_many`: all of them or none."""
         self._check_open("put_many")
-        seconds = _put_options(if_in_flight, priority, delay)
+        seconds = put_options(if_in_flight, priority, delay)
         encoded: list[tuple[str, bytes]] = []
         for key, value in checks.key_values("items", items).items():
             check_name("key", key, self._store.limits)
@@ -183,7 +184,7 @@ class StoreQueue(Generic[V]):
         async with self._producing:
             while True:
                 # Watch first, then ask: room that is made in between is not missed.
-                changed = asyncio.ensure_future(self._pump.changed())
+                changed = self._pump.changed()
                 try:
                     answer = (await self._store.put([request]))[0]
                     if not isinstance(answer, QueueFullError):
@@ -236,6 +237,11 @@ class StoreQueue(Generic[V]):
         deadline = None if wait is None else loop.time() + wait
         while True:
             claimed = await self._pump.claim(key, wait, lease_time, many)
+            if self._closed:
+                # It was closed after this was claimed and before it got here.
+                await asyncio.shield(self._pump.give_back(claimed))
+                raise QueueClosedError("the queue was closed while waiting")
+            self._forget_expired(claimed, lease_time)
             batch = await self._accept(claimed)
             if batch:
                 return batch
@@ -259,8 +265,25 @@ class StoreQueue(Generic[V]):
             self._held[item.token] = lease
             batch.append((item.key, value, lease))
         if bad:
-            await asyncio.shield(asyncio.ensure_future(self._store.settle(bad)))
+            try:
+                await asyncio.shield(asyncio.ensure_future(self._store.settle(bad)))
+            except BaseException:
+                # The others do not reach their consumer.
+                left = [item for item in claimed if self._held.pop(item.token, None)]
+                await asyncio.shield(self._pump.give_back(left))
+                raise
         return batch
+
+    def _forget_expired(self, claimed: Sequence[Claimed], lease_time: float | None) -> None:
+        """Forget leases that nobody settled in time, whenever they have become many."""
+        expires_at = claimed[0].expires_at
+        if len(self._held) < self._most_held or expires_at is None or lease_time is None:
+            return
+        now = expires_at - lease_time
+        for lease in list(self._held.values()):
+            if lease.expires_at is not None and lease.expires_at <= now:
+                del self._held[lease.token]
+        self._most_held = 2 * len(self._held) + MANY_HELD
 
     def __aiter__(self) -> AsyncIterator[tuple[str, V, Lease[str]]]:
         """Get items for ever: ``async for key, value, lease in queue``. Ends with `close`."""
@@ -393,7 +416,7 @@ class StoreQueue(Generic[V]):
         while True:
             self._check_open("join")
             # Watch first, then look: what happens in between is not missed.
-            changed = asyncio.ensure_future(self._pump.changed())
+            changed = self._pump.changed()
             try:
                 counts = await self._counts()
                 if not counts.available + counts.scheduled + counts.in_flight:
@@ -496,9 +519,11 @@ class StoreQueue(Generic[V]):
 
 
 SETTLED = ("acknowledged", "released", "buried")
+MANY_HELD = 100
+"""So many leases are held before it is worth looking which of them have expired."""
 
 
-def _put_options(
+def put_options(
     policy: InFlightPolicy, priority: int | None, delay: Duration | None
 ) -> float | None:
     """The options of a put; returns the delay in seconds."""

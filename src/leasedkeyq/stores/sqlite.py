@@ -202,6 +202,7 @@ class SqliteStore(Store):
         self._closed = True
         self._watch.close()
         await self._batcher.close()
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
 
     async def _read(self, request: AnyRequest) -> Any:
         answer = await self._batcher.submit(request)

@@ -237,3 +237,13 @@ class GivesBackInTheWrongOrder(Through):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         return (await self.inner.settle(requests[::-1]))[::-1]
+
+
+@caught_by("test_closing_the_store_ends_the_waiting")
+class LosesThoseWhoWaitAtItsEnd(WakesItself):
+    """Wakes nobody when it is closed."""
+
+
+@caught_by("test_room_that_is_made_at_once_is_not_missed")
+class LosesProducersAtOnce(LosesProducers):
+    """Nor do those hear of it who asked a moment before."""

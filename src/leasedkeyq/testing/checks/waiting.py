@@ -12,6 +12,7 @@ from leasedkeyq.errors import (
     LeaseExpiredError,
     LimitExceededError,
     QueueClosedError,
+    StoreClosedError,
 )
 from leasedkeyq.lease import Lease
 from leasedkeyq.stores.contract import Ack, Bury, Cancel, Claim, Claimed, Purge, Release, Requeue
@@ -149,6 +150,31 @@ class Waiting(Suite):
         assert again.attempt == 3
         await queue.release(again, delay=SHORT)
         assert (await queue.get(timeout=self.patience))[2].attempt == 4
+
+    @site_check()
+    async def test_closing_the_store_ends_the_waiting(self, site: Site) -> None:
+        """Nobody waits for ever on a store that was closed."""
+        for way in ("get", "put", "join"):
+            store = site.open()
+            queue: StoreQueue[int] = store.queue(way, maxsize=1)
+            if way != "get":
+                await queue.put("a", 1)
+            ways = {"get": queue.get, "put": partial(queue.put, "b", 2), "join": queue.join}
+            waiting = asyncio.ensure_future(ways[way]())
+            await asyncio.sleep(0.1)
+            assert not waiting.done(), f"{way} did not wait"
+            await store.close()
+            await expect(StoreClosedError, self.soon(waiting, f"{way} waits for ever"))
+
+    @check
+    async def test_room_that_is_made_at_once_is_not_missed(self, store: Store) -> None:
+        """By one who looks whether there is room, or whether anything is left."""
+        queue: StoreQueue[int] = store.queue("q", maxsize=1)
+        await queue.put("a", 1)
+        both = asyncio.gather(queue.put("b", 2), store.settle([Cancel("q", "a")]))
+        await self.soon(both, "a producer waits for ever")
+        both = asyncio.gather(queue.join(), store.settle([Cancel("q", "b")]))
+        await self.soon(both, "join waits for ever")
 
     @check
     async def test_waiters_are_served_in_turn_and_cancelled_ones_lose_nothing(

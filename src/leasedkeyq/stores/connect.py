@@ -23,6 +23,10 @@ def connect(url: str, **options: Any) -> Store:
     - ``memory://``: in this process, gone with it.
     - ``file:///path/queue.yaml`` or ``.json``: one document that people can read and edit.
     - ``sqlite:///path/jobs.db``: a database file, shared by processes.
+    - ``postgresql://user:password@host/database``: a server, shared by machines.
+    - ``redis://user:password@host:port/db``: a Redis or Valkey server, shared by machines;
+      ``rediss://`` with TLS, ``unix://``, ``redis+sentinel://`` and ``redis+cluster://`` as
+      `RedisStore` says, and ``valkey`` in place of ``redis``.
 
     Paths are absolute after three slashes (four will do) and relative right after the colon. Other
     packages add schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the
@@ -108,8 +112,31 @@ def _sqlite(parts: SplitResult, options: dict[str, Any]) -> Store:
     return store
 
 
+def _redis(parts: SplitResult, options: dict[str, Any]) -> Store:
+    module = import_module("leasedkeyq.stores.redis")
+    store: Store = module.RedisStore(parts.geturl(), **options)
+    return store
+
+
+def _postgres(parts: SplitResult, options: dict[str, Any]) -> Store:
+    url = parts.geturl()
+    store: Store = import_module("leasedkeyq.stores.postgres").PostgresStore(url, **options)
+    return store
+
+
 _BUILT_IN: dict[str, Callable[[SplitResult, dict[str, Any]], Store]] = {
     "memory": _memory,
     "file": _file,
     "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "unix": _redis,
+    **dict.fromkeys(
+        [
+            f"{name}{way}"
+            for name in ("redis", "rediss", "valkey", "valkeys")
+            for way in ("", "+sentinel", "+cluster")
+        ],
+        _redis,
+    ),
 }

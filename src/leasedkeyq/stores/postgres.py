@@ -1,0 +1,389 @@
+"""The PostgreSQL store: queues on a server, shared by machines."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from leasedkeyq import checks
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.contract import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Durability,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.editing import Edit, EditStoppedError
+from leasedkeyq.stores.listing import check_listing
+from leasedkeyq.stores.postgres_link import LOST, Link, Settings
+from leasedkeyq.stores.postgres_queue import PostgresQueue
+from leasedkeyq.stores.postgres_rows import STATES, shown
+from leasedkeyq.stores.postgres_schema import check_schema_name, explain, prepare
+from leasedkeyq.stores.postgres_watch import NewsWatch
+from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.types import Duration
+
+ATTEMPT_TIMEOUT = 10.0
+"""Seconds for one try to connect."""
+
+
+class PostgresStore(Store):
+    """Queues on a PostgreSQL server, for any number of processes on any number of machines.
+
+    What many callers of an event loop ask for at a time goes into one transaction and one round
+    trip. The server's clock decides. The store holds its connections: for each event loop that
+    uses it `connections` for changing, and one for looking and for being told of changes.
+
+    Opening waits for the server: it looks at its version and settings and makes the tables. A
+    connection that breaks later on is made anew, calls wait for it up to `patience`, and a call
+    whose answer was lost is answered truly: nothing is put twice or lost. A store object must not
+    be carried over a fork.
+
+    Args:
+        url: ``postgresql://user:password@host:port/database``, with the parameters that asyncpg
+            knows behind a ``?``, such as ``sslmode``. What is missing comes from the environment
+            (``PGHOST``, ``PGPASSWORD``, ``~/.pgpass`` and so on).
+        schema: The PostgreSQL schema in which the tables are. Another one is another store.
+        create: Make the tables, or bring them up to date, if need be. Otherwise a store without
+            them is refused, with the command to run.
+        listen: Be told of changes by ``NOTIFY``. Without it, as behind a proxy that gives every
+            transaction another connection, changes by others are seen every `poll` seconds.
+        prepared: Use prepared statements. Behind such a proxy: don't.
+        poll: Seconds between two looks for changes that nobody told of. None: 5, and 0.25 without
+            `listen`.
+        connections: How many batches may be under way at a time, from one event loop.
+        patience: Seconds that a call waits for a server that is away, or for an edit of another.
+        call_timeout: Seconds after which a server that does not answer is taken to be away.
+        limits: How much the store takes.
+        clock: Unix time, for tests; None: the server's.
+
+    Attributes:
+        warnings: What the owner of this store should know, in plain sentences.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "leasedkeyq",
+        create: bool = True,
+        listen: bool = True,
+        prepared: bool = True,
+        poll: float | None = None,
+        connections: int = 1,
+        patience: float = 30.0,
+        call_timeout: float = 60.0,
+        limits: Limits | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.limits: Limits = limits or Limits()
+        self.warnings: list[str] = []
+        self.schema: str = check_schema_name(schema)
+        self._url = url
+        self._prepared = prepared
+        self._listen = listen
+        self._poll = checks.number(
+            "poll", (5.0 if listen else 0.25) if poll is None else poll, above=0
+        )
+        self._settings = Settings(
+            where=_where(url),
+            connect=self._connect,
+            schema=schema,
+            limits=self.limits,
+            clock=clock,
+            connections=checks.whole("connections", connections, 1),
+            patience=checks.number("patience", patience, least=0),
+            call_timeout=checks.number("call_timeout", call_timeout, above=0),
+        )
+        self._process = os.getpid()
+        self._closed = False
+        self._gate = threading.Lock()
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._watchers = Watchers()
+        self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
+        durability = _in_a_thread(self._open(create))
+        self.capabilities: Capabilities = Capabilities(durability=durability, cross_process=True)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        value_type: Any = Any,
+        default_lease_timeout: Duration | None = None,
+        maxsize: int = 0,
+    ) -> PostgresQueue[Any]:
+        """As `Store.queue`; its puts can be a part of a transaction of the caller."""
+        queue: PostgresQueue[Any] = PostgresQueue(
+            self,
+            name,
+            value_type=value_type,
+            default_lease_timeout=default_lease_timeout,
+            maxsize=maxsize,
+        )
+        queue.schema = self.schema
+        return queue
+
+    # Opening
+
+    async def _connect(self) -> Any:
+        return await asyncpg.connect(
+            self._url,
+            timeout=ATTEMPT_TIMEOUT,
+            statement_cache_size=100 if self._prepared else 0,
+            max_cached_statement_lifetime=0,
+        )
+
+    async def _open(self, create: bool) -> Durability:
+        where = self._settings.where
+        try:
+            connection = await self._connect()
+        except (*LOST, asyncpg.PostgresError) as error:
+            raise explain(error, where) from error
+        try:
+            await prepare(connection, self.schema, create=create, where=where)
+            settings: dict[str, str] = {
+                name: await connection.fetchval("SELECT current_setting($1)", name)
+                for name in ("fsync", "full_page_writes", "synchronous_commit")
+            }
+        except (*LOST, asyncpg.PostgresError) as error:
+            raise explain(error, where) from error
+        finally:
+            await connection.close()
+        return self._durability(settings)
+
+    def _durability(self, settings: Mapping[str, str]) -> Durability:
+        """What an acknowledged put survives, by the settings of the server."""
+        if settings["synchronous_commit"] == "off":
+            self.warnings.append(
+                "synchronous_commit is off: a crash of the server takes the last moments; "
+                "ALTER ROLE ... SET synchronous_commit = on keeps them"
+            )
+            return "process"
+        for name in ("fsync", "full_page_writes"):
+            if settings[name] == "off":
+                self.warnings.append(
+                    f"{name} is off: a crash of the server's machine may take or damage everything"
+                )
+                return "process"
+        return "power"
+
+    def _link(self) -> Link:
+        """The connections of the running event loop."""
+        if self._process != os.getpid():
+            raise StoreError(
+                f"the PostgreSQL store {self._settings.where} was opened before a fork; open it "
+                "in the new process"
+            )
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is None:
+            with self._gate:
+                link = self._links[loop] = Link(self._settings, self._watchers.wake)
+        return link
+
+    # The contract
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        return await self._link().submit(requests)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        answers = await self._link().submit(requests)
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        return await self._link().submit(requests)
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`; `work` is called in the event loop."""
+        error: BaseException
+        try:
+            [answers] = await self._link().submit([Edit(queue, work, keys)])
+        except EditStoppedError as stopped:
+            error = stopped.error
+        else:
+            if not isinstance(answers, StoreError):
+                found: list[Answer] = answers
+                return found
+            error = answers
+        raise error
+
+    async def sweep(self, queue: str) -> float | None:
+        """As `StoreContract.sweep`."""
+        [row] = await self._read("SELECT * FROM lkq.sweep_1($1, $2, $3)", queue)
+        if row["moved"]:
+            self._watchers.wake([queue])
+        seconds: float | None = row["seconds"]
+        return seconds
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
+        link = self._link()
+        loop = asyncio.get_running_loop()
+        remove = self._watchers.add(queue, wake, loop)
+        watch = self._watches.get(loop)
+        if watch is None:
+            watch = NewsWatch(
+                self._watchers,
+                link,
+                connect=self._connect,
+                channel=self.schema if self._listen else None,
+                poll=self._poll,
+            )
+            with self._gate:
+                self._watches[loop] = watch
+        watch.start()
+        return remove
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+        names = None if queues is None else list(dict.fromkeys(queues))
+        rows = await self._read("SELECT * FROM lkq.count_1($1, $2, $3)", names)
+        found = {
+            row["queue"]: Counts(
+                available=row["available"] or 0,
+                scheduled=row["scheduled"] or 0,
+                in_flight=row["in_flight"] or 0,
+                buried=row["buried"] or 0,
+                done=row["done"] or 0,
+            )
+            for row in rows
+        }
+        return {q: c for q, c in found.items() if queues is not None or c != Counts()}
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        found: list[StoredItem | None] = [None] * len(queues)
+        for row in await self._read("SELECT * FROM lkq.heads_1($1, $2, $3)", list(queues)):
+            number = row["n"] - 1
+            found[number] = shown(queues[number], row[1:])
+        return found
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+        found: dict[str, tuple[StoredItem, ...]] = {}
+        for item in await self._list(queue, STATES[:4], keys=list(dict.fromkeys(keys))):
+            found[item.key] = (*found.get(item.key, ()), item)
+        return [found.get(key, ()) for key in keys]
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        after = check_listing(states, prefix, cursor, limit)
+        items = await self._list(queue, states, prefix=prefix, after=after, limit=limit + 1)
+        page = tuple(items[:limit])
+        return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+        known = list({number for number in ids if -(2**63) <= number < 2**63})
+        now = self._now()
+        rows = await self._link().read("SELECT * FROM lkq.results_1($1, $2, $3)", queue, now, known)
+        found = {row["id"]: shown(queue, row) for row in rows}
+        return [found.get(number) for number in ids]
+
+    async def close(self) -> None:
+        """As `StoreContract.close`."""
+        self._closed = True
+        # Those who wait ask once more, and hear that it is closed.
+        self._watchers.wake_all()
+        loop = asyncio.get_running_loop()
+        with self._gate:
+            links, watches = dict(self._links), dict(self._watches)
+        for other, watch in watches.items():
+            if other is loop:
+                await watch.close()
+            elif not other.is_closed():
+                other.call_soon_threadsafe(watch.stop)
+        for other, link in links.items():
+            if other is loop:
+                await link.close()
+            elif not other.is_closed():
+                other.call_soon_threadsafe(link.abandon)
+
+    # Looking
+
+    def _now(self) -> float | None:
+        return None if self._settings.clock is None else self._settings.clock()
+
+    async def _read(self, sql: str, what: Any) -> list[Any]:
+        return await self._link().read(sql, what, self._now(), self.limits.history)
+
+    async def _list(
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        *,
+        prefix: str = "",
+        after: int = 0,
+        limit: int = 0,
+        keys: list[str] | None = None,
+    ) -> list[StoredItem]:
+        rows = await self._link().read(
+            "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)",
+            queue,
+            self._now(),
+            self.limits.history,
+            [STATES.index(state) for state in states],
+            prefix,
+            after,
+            limit,
+            keys,
+        )
+        return [shown(queue, row) for row in rows]
+
+
+def _where(url: str) -> str:
+    """The server and the database in a URL, without the password."""
+    parts = urlsplit(url)
+    return f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'localhost'}{unquote(parts.path)}"
+
+
+def _in_a_thread(coroutine: Any) -> Any:
+    """Run a coroutine to its end, whether or not an event loop runs here."""
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="leasedkeyq opens a PostgreSQL store")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,351 @@
+"""A batch of requests as the arguments of one call of the server, and its answers.
+
+What is alike and follows each other goes together: one statement for many rows.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.stores.contract import (
+    Ack,
+    Bury,
+    Cancel,
+    Cap,
+    Change,
+    Claim,
+    Claimed,
+    Discard,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Request,
+    Requeue,
+)
+from leasedkeyq.stores.machine import keys_in_flight, queue_full
+
+SAID: Final = len(Claimed.__struct_fields__) + 1
+FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a call of the server has to say beside what was claimed."""
+
+    said: list[tuple[int, str, Any]]
+    changed: list[str]
+    dropped: list[tuple[str, str]]
+
+
+decode_outcome = msgspec.json.Decoder(Outcome).decode
+
+
+@lru_cache(4096)
+def lock_number(schema: str, sort: str, queue: str) -> int:
+    """The advisory lock of a queue; ``lock_1`` in the server says the same."""
+    digest = hashlib.md5(f"{schema}/{sort}/{queue}".encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class Run:
+    """Requests that are applied together: what the server is told, and which they are."""
+
+    __slots__ = ("like", "numbers", "sizes", "told")
+
+    def __init__(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> None:
+        self.like = like
+        """Another request joins if it is like this; None: no other does."""
+        self.told: dict[str, Any] = {"n": number, **told}
+        self.numbers = [number]
+        self.sizes: list[int] = []
+
+
+class Batch:
+    """Requests on their way to the server.
+
+    Args:
+        schema: Where the tables are; the locks of queues depend on it.
+        requests: What is asked for.
+        ordered: Whether the requests must be applied in this order.
+    """
+
+    def __init__(self, schema: str, requests: Sequence[Request], *, ordered: bool = False) -> None:
+        self._schema = schema
+        self._order = None if ordered else in_rounds(requests)
+        self._requests = requests if self._order is None else [requests[i] for i in self._order]
+        self._runs: list[Run] = []
+        self._keys: list[str] = []
+        self._tokens: list[str] = []
+        self._values: list[bytes] = []
+        self._priorities: list[int | None] = []
+        self._kinds: list[str] = []
+        self._alone: set[int] = set()
+        self._named: set[tuple[str, str]] = set()
+        self._naming = 0
+        self._acked: set[str] = set()
+        self.queues: set[str] = set()
+        """All that are named."""
+        for number, request in enumerate(self._requests):
+            if isinstance(request, Claim):
+                self._claim(number, request)
+            elif isinstance(request, Put):
+                self._put(number, request)
+            else:
+                self._change(number, request)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What ``apply_1`` is called with, but for its first four arguments."""
+        queues = names = None
+        if self._naming > 1:
+            # Who changes several keys that others may change, too, takes them in one order.
+            queues = [queue for queue, _ in self._named]
+            names = [key for _, key in self._named]
+        return (
+            sorted(lock_number(self._schema, "queue", queue) for queue in self.queues),
+            sorted(self._alone),
+            queues,
+            names,
+            _encode([run.told for run in self._runs]).decode(),
+            self._keys,
+            self._tokens,
+            self._values,
+            self._priorities,
+            self._kinds,
+        )
+
+    # Runs
+
+    def _add(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> Run:
+        run = Run(number, like, **told)
+        self._runs.append(run)
+        return run
+
+    def _joined(self, number: int, like: tuple[Any, ...]) -> Run | None:
+        """The last run, if this request joins it."""
+        if self._runs and self._runs[-1].like == like:
+            self._runs[-1].numbers.append(number)
+            return self._runs[-1]
+        return None
+
+    def _item(
+        self,
+        key: str = "",
+        token: str = "",
+        value: bytes = b"",
+        priority: int | None = None,
+        kind: str = "",
+    ) -> int:
+        """Pass an item; returns its number."""
+        self._keys.append(key)
+        self._tokens.append(token)
+        self._values.append(value)
+        self._priorities.append(priority)
+        self._kinds.append(kind)
+        return len(self._keys)
+
+    def _put(self, number: int, put: Put) -> None:
+        queue = put.queue
+        self.queues.add(queue)
+        self._named.update([(queue, key) for key, _ in put.items])
+        start = len(self._keys) + 1
+        if put.policy == "reject" or put.max_items or put.delay is not None:
+            self._naming += 1
+            if put.max_items:
+                self._alone.add(lock_number(self._schema, "room", queue))
+            for _, value in put.items:
+                self._item(value=value)
+            run = self._add(
+                number,
+                None,
+                op="put",
+                queue=queue,
+                keys=[key for key, _ in put.items],
+                policy=put.policy,
+                priority=put.priority,
+                delay=put.delay,
+                max_items=put.max_items,
+                kind=put.kind,
+            )
+            run.told["from"] = start
+            run.sizes.append(len(put.items))
+            return
+        like = ("puts", queue)
+        joined = self._joined(number, like)
+        if joined is None:
+            self._naming += 1
+            joined = self._add(number, like, op="puts", queue=queue)
+            joined.told["from"] = start
+        joined.sizes.append(len(put.items))
+        for key, value in put.items:
+            self._item(key, put.policy, value, put.priority, put.kind)
+        joined.told["to"] = len(self._keys)
+
+    def _change(self, number: int, change: Change) -> None:
+        self.queues.add(change.queue)
+        if isinstance(change, Ack) and change.keep <= 0 and change.token:
+            self._ack(number, change)
+            return
+        run = self._add(number, None, op=type(change).__name__.lower(), queue=change.queue)
+        told = run.told
+        self._naming += 1
+        match change:
+            case Ack() | Cancel():
+                told["keep"] = change.keep
+                result = b"null" if change.result is None else change.result
+                told["from"] = self._item(value=result)
+            case Release():
+                told.update(front=change.front, delay=change.delay, undo=change.undo)
+                told["error"] = change.error
+            case Extend():
+                told["lease"] = change.lease_time
+            case Bury():
+                told["error"] = change.error
+            case Requeue():
+                told.update(id=change.id, policy=change.policy, max_items=change.max_items)
+                if change.max_items:
+                    self._alone.add(lock_number(self._schema, "room", change.queue))
+            case Discard():
+                told["id"] = change.id
+            case Purge():
+                told["part"] = change.part
+        if isinstance(change, Ack | Release | Extend | Bury | Cancel):
+            told["key"] = change.key
+            self._named.add((change.queue, change.key))
+        if isinstance(change, Cancel):
+            told["id"] = change.id
+        elif isinstance(change, Ack | Release | Extend | Bury):
+            told["token"] = change.token
+
+    def _ack(self, number: int, ack: Ack) -> None:
+        """Those that follow each other are one run as long as each is of another key."""
+        like = ("acks", ack.queue)
+        item = self._item(ack.key, ack.token)
+        run = None if ack.key in self._acked else self._joined(number, like)
+        if run is None:
+            self._naming += 1
+            self._acked.clear()
+            run = self._add(number, like, op="acks", queue=ack.queue)
+            run.told["from"] = item
+        run.told["to"] = item
+        self._acked.add(ack.key)
+        self._named.add((ack.queue, ack.key))
+
+    def _claim(self, number: int, claim: Claim) -> None:
+        queues = [(queue, most) for queue, most in claim.queues if most > 0]
+        if claim.limit <= 0 or claim.kinds == () or not queues:
+            return
+        self.queues.update([queue for queue, _ in queues])
+        caps: dict[str, list[dict[str, Any]]] = {}
+        for cap in claim.caps:
+            if cap.queue in self.queues:
+                self._alone.add(lock_number(self._schema, "caps", cap.queue))
+                caps.setdefault(cap.queue, []).append(_told_cap(cap))
+        ends_at_once = claim.lease_time is not None and claim.lease_time <= 0
+        any_key = claim.key is None and claim.kinds is None and not caps
+        if any_key and len(queues) == 1 and not ends_at_once:
+            ((queue, most),) = queues
+            each = min(most, claim.limit)
+            like = ("claims", queue, each, claim.lease_time)
+            run = self._joined(number, like)
+            if run is None:
+                run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
+                run.told["lease"] = claim.lease_time
+            run.told["many"] += each
+            return
+        run = self._add(number, None, op="claim", queues=queues, limit=claim.limit)
+        run.told["lease"] = claim.lease_time
+        if claim.key is not None:
+            run.told["key"] = claim.key
+        if claim.kinds is not None:
+            run.told["kinds"] = claim.kinds
+        if caps:
+            run.told["caps"] = caps
+
+    # Answers
+
+    def answers(self, claimed: Iterable[Sequence[Any]], outcome: Outcome) -> list[Any]:
+        """The answers to the requests; of a row of `claimed` the first is the request."""
+        answers: list[Any] = [() if isinstance(r, Claim | Put) else None for r in self._requests]
+        for row in sorted(claimed, key=_fence_of):
+            answers[row[0]] += (Claimed(*row[1:SAID]),)
+        runs = {run.numbers[0]: run for run in self._runs}
+        for number, word, what in outcome.said:
+            run = runs[number]
+            if word == "ids":
+                ids = iter(what)
+                for one, size in zip(run.numbers, run.sizes, strict=True):
+                    answers[one] = tuple(islice(ids, size))
+            elif word == "refused":
+                for position in what:
+                    one = run.numbers[position - 1]
+                    answers[one] = _refusal(self._requests[one], {})
+            elif word == "no":
+                answers[number] = _refusal(self._requests[number], what)
+            elif isinstance(self._requests[number], Extend):
+                answers[number] = None if what is None else float(what)
+            else:
+                answers[number] = what
+        if self._order is None:
+            return answers
+        in_place: list[Any] = [None] * len(answers)
+        for number, answer in zip(self._order, answers, strict=True):
+            in_place[number] = answer
+        return in_place
+
+
+def in_rounds(requests: Sequence[Request]) -> list[int] | None:
+    """The order in which requests are applied; None: as they are.
+
+    Requests of several callers, who do not know of each other, may be applied in any order. What is
+    given back or put can so be claimed in the same batch, and what is alike goes together.
+    """
+    sorts = [_round(request) for request in requests]
+    if all(sort == sorts[0] for sort in sorts):
+        return None
+    return sorted(range(len(sorts)), key=sorts.__getitem__)
+
+
+def _round(request: Request) -> int:
+    if isinstance(request, Claim):
+        return 2
+    return 1 if isinstance(request, Put) else 0
+
+
+def _fence_of(row: Sequence[Any]) -> int:
+    fence: int = row[FENCE]
+    return fence
+
+
+def _told_cap(cap: Cap) -> dict[str, Any]:
+    told: dict[str, Any] = {"pattern": cap.pattern, "each": cap.each}
+    parts = [_literally(part) for part in cap.pattern.split("*")]
+    told["like"] = "%".join(parts) if cap.pattern.strip("*") else "%"
+    told["prefix"] = cap.pattern.partition("*")[0]
+    if cap.in_flight is not None:
+        told["in_flight"] = cap.in_flight
+    if cap.rate is not None:
+        told["rate"] = cap.rate
+        told["burst"] = cap.burst
+    return told
+
+
+def _literally(part: str) -> str:
+    """A part of a pattern for LIKE, in which everything stands for itself."""
+    return part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
+    if "in_flight" in what:
+        of = len({key for key, _ in request.items}) if isinstance(request, Put) else 1
+        return keys_in_flight(what["in_flight"], of)
+    if "full" in what and not isinstance(request, Claim):
+        return queue_full(request.queue, what["full"])
+    return Refusal(getattr(request, "key", ""))

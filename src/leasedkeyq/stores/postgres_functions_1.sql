@@ -1,0 +1,1251 @@
+-- What the store does, in the server: one call, one round trip and one transaction for a batch.
+-- "lkq" stands for the schema that the store was given. It mirrors `leasedkeyq.state` and
+-- `StoreMachine`; tests compare their answers. A function that others call is never changed once it
+-- was released: a new version gets a new name, so that old and new workers work side by side.
+--
+-- The settings at the functions are for their statements: each is a walk along an index, whatever
+-- the statistics say of a table that was empty a moment ago. Where a row is looked up by its key,
+-- `state + 0` keeps the index of the available ones out of it.
+
+-- A live row, without its values.
+CREATE TYPE lkq.live_1 AS (
+    id bigint, state int, priority bigint, place bigint, turn bigint, attempt int,
+    due float8, not_before float8, token text, history jsonb,
+    next_id bigint, next_priority bigint, next_not_before float8, replaced boolean
+);
+
+CREATE FUNCTION lkq.lock_1(p_sort text, p_queue text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT ('x' || substr(md5('lkq' || '/' || p_sort || '/' || p_queue), 1, 16))::bit(64)::bigint
+$$;
+
+CREATE FUNCTION lkq.now_1(p_now float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
+$$;
+
+CREATE FUNCTION lkq.tally_1(p_queue text, t bigint[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+    SELECT p_queue, t[1], t[2], t[3], t[4], t[5], t[6]
+    WHERE p_queue IS NOT NULL AND t <> '{0,0,0,0,0,0}'
+$$;
+
+CREATE FUNCTION lkq.remember_1(
+    p_past jsonb, p_attempt int, p_moment float8, p_how text, p_error text, p_most int
+) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    kept jsonb;
+BEGIN
+    IF p_most <= 0 THEN
+        RETURN NULL;
+    END IF;
+    kept := coalesce(p_past, '[]') || jsonb_build_array(jsonb_build_object(
+        'number', p_attempt, 'ended_at', p_moment, 'how', p_how, 'error', p_error
+    ));
+    WHILE jsonb_array_length(kept) > p_most LOOP
+        kept := kept - 0;
+    END LOOP;
+    RETURN kept;
+END $$;
+
+-- Give an item its place, or schedule it.
+CREATE FUNCTION lkq.place_1(r lkq.live_1, p_due float8, p_moment float8, p_front boolean)
+RETURNS lkq.live_1 LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_due > p_moment THEN
+        r.state := 1;
+        r.due := p_due;
+        r.turn := nextval('lkq.turns');
+    ELSE
+        r.state := 0;
+        r.due := NULL;
+        r.place := CASE WHEN p_front THEN nextval('lkq.fronts') ELSE nextval('lkq.places') END;
+    END IF;
+    RETURN r;
+END $$;
+
+-- Bring an item back whose lease has ended.
+CREATE FUNCTION lkq.return_1(r lkq.live_1, p_due float8, p_front boolean, p_moment float8)
+RETURNS lkq.live_1 LANGUAGE plpgsql AS $$
+DECLARE
+    not_before float8 := r.not_before;
+BEGIN
+    r.token := NULL;
+    r.due := NULL;
+    r.not_before := NULL;
+    IF r.next_id IS NOT NULL THEN
+        r.replaced := true;
+        r.history := NULL;
+        r.priority := r.next_priority;
+        r.attempt := 0;
+        not_before := r.next_not_before;
+        p_front := false;
+    END IF;
+    IF p_due IS NULL OR not_before > p_due THEN
+        p_due := not_before;
+    END IF;
+    RETURN lkq.place_1(r, p_due, p_moment, p_front);
+END $$;
+
+CREATE FUNCTION lkq.write_1(p_queue text, p_key text, r lkq.live_1) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.replaced THEN
+        UPDATE lkq.items SET
+            state = r.state, priority = r.priority, place = r.place, turn = r.turn,
+            attempt = r.attempt, due = r.due, not_before = r.not_before, token = r.token,
+            history = r.history, id = next_id, put_at = next_put_at, kind = next_kind,
+            value = next_value, next_id = NULL, next_priority = NULL, next_not_before = NULL,
+            next_put_at = NULL, next_kind = NULL, next_value = NULL
+        WHERE queue = p_queue AND key = p_key;
+    ELSE
+        UPDATE lkq.items SET
+            state = r.state, priority = r.priority, place = r.place, turn = r.turn,
+            attempt = r.attempt, due = r.due, not_before = r.not_before, token = r.token,
+            history = r.history
+        WHERE queue = p_queue AND key = p_key;
+    END IF;
+END $$;
+
+CREATE FUNCTION lkq.live_1(p_queue text, p_key text) RETURNS lkq.live_1
+LANGUAGE plpgsql AS $$
+DECLARE
+    r lkq.live_1;
+BEGIN
+    SELECT id, state, priority, place, turn, attempt, due, not_before, token, history,
+        next_id, next_priority, next_not_before, false
+    INTO r FROM lkq.items WHERE queue = p_queue AND key = p_key FOR UPDATE;
+    RETURN r;
+END $$;
+
+-- Deal with what has come due in a queue, each as of its own moment. Rows that somebody else is
+-- changing right now are left to the order in which the two commit.
+CREATE FUNCTION lkq.advance_1(p_queue text, p_now float8, p_history int) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    k text;
+    r lkq.live_1;
+    moment float8;
+    t bigint[] := '{0,0,0,0,0,0}';
+    again boolean := true;
+    moved boolean := false;
+    many int;
+BEGIN
+    WHILE again LOOP
+        again := false;
+        many := 0;
+        FOR k, r.id, r.state, r.priority, r.place, r.turn, r.attempt, r.due, r.not_before, r.token,
+            r.history, r.next_id, r.next_priority, r.next_not_before, r.replaced IN
+            SELECT i.key, i.id, i.state, i.priority, i.place, i.turn, i.attempt, i.due,
+                i.not_before, i.token, i.history, i.next_id, i.next_priority, i.next_not_before,
+                false
+            FROM lkq.items i WHERE i.queue = p_queue AND i.due <= p_now
+            ORDER BY i.due, i.turn LIMIT 200 FOR UPDATE SKIP LOCKED
+        LOOP
+            many := many + 1;
+            moment := r.due;
+            IF r.state = 1 THEN
+                t[3] := t[3] - 1;
+                r := lkq.place_1(r, NULL, moment, false);
+            ELSE
+                t[4] := t[4] - 1;
+                IF r.next_id IS NULL THEN
+                    r.history :=
+                        lkq.remember_1(r.history, r.attempt, moment, 'expired', '', p_history);
+                ELSE
+                    t[2] := t[2] - 1;
+                END IF;
+                r := lkq.return_1(r, NULL, true, moment);
+            END IF;
+            IF r.state = 0 THEN
+                t[1] := t[1] + 1;
+            ELSE
+                t[3] := t[3] + 1;
+            END IF;
+            PERFORM lkq.write_1(p_queue, k, r);
+            IF r.due <= p_now THEN
+                -- It is scheduled for a moment that has come, too: its turn is among the rest.
+                again := true;
+                EXIT;
+            END IF;
+        END LOOP;
+        moved := moved OR many > 0;
+        again := again OR many = 200;
+    END LOOP;
+    PERFORM lkq.tally_1(p_queue, t);
+    RETURN moved;
+END $$;
+
+-- Put one item that nothing refuses. Returns its id, and what that adds to the tally.
+CREATE FUNCTION lkq.put_one_1(
+    p_now float8, p_queue text, p_key text, p_value bytea, p_buffer boolean, p_priority bigint,
+    p_due float8, p_kind text, OUT number bigint, OUT available int, OUT buffered int,
+    OUT scheduled int
+) LANGUAGE plpgsql AS $$
+DECLARE
+    r lkq.live_1;
+    until float8 := CASE WHEN p_due > p_now THEN p_due END;
+    moved boolean := false;
+BEGIN
+    available := 0;
+    buffered := 0;
+    scheduled := 0;
+    FOR tries IN 1..1000 LOOP
+        r := lkq.live_1(p_queue, p_key);
+        EXIT WHEN r.id IS NOT NULL;
+        IF until IS NULL THEN
+            INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+            VALUES (nextval('lkq.ids'), p_queue, p_key, 0, coalesce(p_priority, 0),
+                nextval('lkq.places'), p_now, p_kind, p_value)
+            ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
+            available := 1;
+        ELSE
+            INSERT INTO lkq.items
+            (id, queue, key, state, priority, place, put_at, due, turn, kind, value)
+            VALUES (nextval('lkq.ids'), p_queue, p_key, 1, coalesce(p_priority, 0), 0, p_now, until,
+                nextval('lkq.turns'), p_kind, p_value)
+            ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
+            scheduled := 1;
+        END IF;
+        IF number IS NOT NULL THEN
+            RETURN;
+        END IF;
+        available := 0;
+        scheduled := 0;
+        IF tries = 1000 THEN
+            -- In a transaction that does not see what others have committed since it began.
+            RAISE EXCEPTION 'key % was put by another transaction', p_key
+                USING ERRCODE = 'serialization_failure';
+        END IF;
+    END LOOP;
+    number := r.id;
+    IF r.state <> 2 THEN
+        IF p_priority <> r.priority THEN
+            r.priority := p_priority;
+            moved := true;
+            IF r.state = 0 THEN
+                r.place := nextval('lkq.places');
+            END IF;
+        END IF;
+        IF p_due IS NOT NULL AND (r.state = 1 OR until IS NOT NULL) THEN
+            IF r.state = 0 THEN
+                available := available - 1;
+            ELSE
+                scheduled := scheduled - 1;
+            END IF;
+            r := lkq.place_1(r, p_due, p_now, false);
+            IF r.state = 0 THEN
+                available := available + 1;
+            ELSE
+                scheduled := scheduled + 1;
+            END IF;
+            moved := true;
+        END IF;
+        IF moved THEN
+            UPDATE lkq.items SET state = r.state, priority = r.priority, place = r.place,
+                turn = r.turn, due = r.due, kind = p_kind, value = p_value
+            WHERE queue = p_queue AND key = p_key;
+        ELSE
+            UPDATE lkq.items SET kind = p_kind, value = p_value
+            WHERE queue = p_queue AND key = p_key;
+        END IF;
+    ELSIF r.next_id IS NULL AND NOT p_buffer THEN
+        IF p_priority <> r.priority THEN
+            r.priority := p_priority;
+            r.place := nextval('lkq.places');
+        END IF;
+        IF p_due IS NOT NULL THEN
+            r.not_before := until;
+        END IF;
+        UPDATE lkq.items SET kind = p_kind, value = p_value, priority = r.priority,
+            place = r.place, not_before = r.not_before
+        WHERE queue = p_queue AND key = p_key;
+    ELSE
+        IF r.next_id IS NULL THEN
+            buffered := 1;
+            r.next_priority := r.priority;
+            r.next_not_before := r.not_before;
+        END IF;
+        number := coalesce(r.next_id, nextval('lkq.ids'));
+        IF p_priority <> r.next_priority THEN
+            r.next_priority := p_priority;
+            r.place := nextval('lkq.places');
+        END IF;
+        IF p_due IS NOT NULL THEN
+            r.next_not_before := until;
+        END IF;
+        UPDATE lkq.items SET next_id = number, next_priority = r.next_priority, place = r.place,
+            next_not_before = r.next_not_before, next_kind = p_kind, next_value = p_value,
+            next_put_at = coalesce(next_put_at, p_now)
+        WHERE queue = p_queue AND key = p_key;
+    END IF;
+END $$;
+
+-- How many items wait in a queue: what `max_items` limits.
+CREATE FUNCTION lkq.waiting_1(p_queue text) RETURNS bigint LANGUAGE sql AS $$
+    SELECT coalesce(sum(available + buffered + scheduled), 0)::bigint
+    FROM lkq.tallies WHERE queue = p_queue
+$$;
+
+-- Why a put must not happen: keys in flight, or a full queue; null if it may.
+CREATE FUNCTION lkq.refusal_1(
+    p_queue text, p_keys text[], p_policy text, p_most bigint, t bigint[]
+) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    need int;
+    leased text[];
+BEGIN
+    IF p_policy <> 'reject' AND p_most = 0 THEN
+        RETURN NULL;
+    END IF;
+    SELECT
+        count(*) FILTER (WHERE i.key IS NULL
+            OR i.state = 2 AND i.next_id IS NULL AND p_policy = 'buffer'),
+        array_agg(u.key ORDER BY u.n) FILTER (WHERE i.state = 2)
+    INTO need, leased
+    FROM (
+        SELECT k.key, min(k.n) AS n FROM unnest(p_keys) WITH ORDINALITY k (key, n) GROUP BY k.key
+    ) u
+    LEFT JOIN LATERAL (
+        SELECT i.key, i.state, i.next_id FROM lkq.items i
+        WHERE i.queue = p_queue AND i.key = u.key OFFSET 0
+    ) i ON true;
+    IF p_policy = 'reject' AND leased IS NOT NULL THEN
+        RETURN jsonb_build_object('in_flight', leased);
+    END IF;
+    IF p_most > 0 AND need > 0
+        AND lkq.waiting_1(p_queue) + t[1] + t[2] + t[3] + need > p_most
+    THEN
+        RETURN jsonb_build_object('full', p_most);
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Keep the results of an item that goes. Returns how many were kept.
+CREATE FUNCTION lkq.keep_1(
+    p_queue text, p_key text, p_due float8, p_value bytea, p_item boolean, p_next boolean
+) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_item THEN
+        INSERT INTO lkq.done
+        (id, queue, key, priority, attempt, put_at, due, history, kind, value)
+        SELECT id, queue, key, priority, attempt, put_at, p_due, history, kind, p_value
+        FROM lkq.items WHERE queue = p_queue AND key = p_key;
+    END IF;
+    IF p_next THEN
+        INSERT INTO lkq.done (id, queue, key, priority, attempt, put_at, due, kind, value)
+        SELECT next_id, queue, key, next_priority, 0, next_put_at, p_due, next_kind, p_value
+        FROM lkq.items WHERE queue = p_queue AND key = p_key;
+    END IF;
+    RETURN p_item::int + p_next::int;
+END $$;
+
+-- A tally when one item more is in a state, or one less.
+CREATE FUNCTION lkq.step_1(t bigint[], p_state int, p_step int) RETURNS bigint[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    column_ int := CASE p_state WHEN 0 THEN 1 WHEN 1 THEN 3 ELSE 4 END;
+BEGIN
+    t[column_] := t[column_] + p_step;
+    RETURN t;
+END $$;
+
+-- The rows that a claim with caps may lease in a queue, in order; their tokens are taken. One such
+-- claim at a time works on a queue.
+CREATE FUNCTION lkq.capped_1(
+    p_now float8, p_queue text, p_room int, p_key text, p_kinds text[], p_caps jsonb,
+    p_in_flight bigint
+) RETURNS tid[] LANGUAGE plpgsql AS $$
+DECLARE
+    chosen tid[] := '{}';
+    found_at tid;
+    k text;
+    cap jsonb;
+    caps jsonb[];
+    counts jsonb := '{}';
+    b lkq.buckets;
+    level float8;
+    rate float8;
+    burst float8;
+    room boolean;
+    over boolean := false;
+BEGIN
+    FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE c ? 'in_flight' LOOP
+        counts := counts || jsonb_build_object(cap->>'pattern', CASE
+            WHEN cap->>'like' = '%' THEN
+                p_in_flight + (SELECT coalesce(sum(in_flight), 0)::bigint
+                    FROM lkq.tallies WHERE queue = p_queue)
+            ELSE
+                (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2
+                    AND key >= cap->>'prefix' AND starts_with(key, cap->>'prefix')
+                    AND key LIKE cap->>'like')
+        END);
+    END LOOP;
+    FOR k IN
+        (SELECT key FROM lkq.items
+        WHERE p_key IS NULL AND queue = p_queue AND state = 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+        ORDER BY priority DESC, place)
+        UNION ALL
+        (SELECT key FROM lkq.items
+        WHERE queue = p_queue AND key = p_key AND state + 0 = 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds)))
+    LOOP
+        caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE k LIKE c->>'like');
+        room := true;
+        FOREACH cap IN ARRAY caps LOOP
+            IF cap ? 'in_flight' THEN
+                room := (counts->>(cap->>'pattern'))::bigint < (cap->>'in_flight')::bigint;
+            END IF;
+            IF room AND cap ? 'rate' THEN
+                SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
+                    AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
+                    AND key = CASE WHEN (cap->>'each')::boolean THEN k ELSE '' END;
+                room := NOT FOUND OR b.full_at <= p_now
+                    OR b.at + (1 - b.level) / (cap->>'rate')::float8 <= p_now;
+            END IF;
+            IF NOT room THEN
+                over := cap->>'pattern' = '*' AND NOT (cap->>'each')::boolean;
+                EXIT;
+            END IF;
+        END LOOP;
+        EXIT WHEN over;
+        CONTINUE WHEN NOT room;
+        SELECT ctid INTO found_at FROM lkq.items
+        WHERE queue = p_queue AND key = k AND state + 0 = 0 FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        chosen := chosen || found_at;
+        FOR cap IN SELECT DISTINCT ON (c->>'pattern') c FROM unnest(caps) c WHERE c ? 'in_flight' LOOP
+            counts := counts || jsonb_build_object(
+                cap->>'pattern', (counts->>(cap->>'pattern'))::bigint + 1
+            );
+        END LOOP;
+        FOREACH cap IN ARRAY caps LOOP
+            CONTINUE WHEN NOT cap ? 'rate';
+            rate := (cap->>'rate')::float8;
+            burst := (cap->>'burst')::float8;
+            level := burst;
+            SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
+                AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
+                AND key = CASE WHEN (cap->>'each')::boolean THEN k ELSE '' END;
+            IF FOUND AND b.full_at > p_now THEN
+                level := least(burst, b.level + (p_now - b.at) * rate);
+            END IF;
+            level := greatest(level - 1, 0);
+            INSERT INTO lkq.buckets (queue, pattern, each, key, level, at, next_at, full_at)
+            VALUES (p_queue, cap->>'pattern', (cap->>'each')::boolean,
+                CASE WHEN (cap->>'each')::boolean THEN k ELSE '' END,
+                level, p_now, p_now + (1 - level) / rate, p_now + (burst - level) / rate)
+            ON CONFLICT (queue, pattern, each, key) DO UPDATE SET level = excluded.level,
+                at = excluded.at, next_at = excluded.next_at, full_at = excluded.full_at;
+        END LOOP;
+        EXIT WHEN cardinality(chosen) >= p_room;
+    END LOOP;
+    RETURN chosen;
+END $$;
+
+-- Apply a batch, run by run. A run is one request of any sort, or several that are alike:
+-- "puts" of items that nothing refuses, "acks" that keep no result, or the same claim many times.
+-- Returns what was claimed, and in a last row all other answers.
+--
+--   p_call      names this call, for a client that has lost the answer
+--   p_secret    what nobody can guess, for the tokens
+--   p_shared    the locks that all take who change the queues; an edit takes them alone
+--   p_alone     the locks of what one at a time does in a queue: bounded puts, claims with caps
+--   p_queues    with p_names, the live keys that the batch names, if their order may matter to others
+--   p_keys ...  the items of the runs "puts" and "acks"
+CREATE FUNCTION lkq.apply_1(
+    p_call text, p_secret text, p_now float8, p_buried int, p_history int, p_shared bigint[], p_alone bigint[],
+    p_queues text[], p_names text[], p_runs jsonb, p_keys text[], p_tokens text[],
+    p_values bytea[], p_priorities bigint[], p_kinds text[]
+) RETURNS TABLE (
+    n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
+    priority bigint, expires_at float8, put_at float8, kind text, answers text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8;
+    run jsonb;
+    op text;
+    q text;
+    k text;
+    tq text;
+    t bigint[] := '{0,0,0,0,0,0}';
+    said jsonb[] := '{}';
+    dropped jsonb[] := '{}';
+    changed text[] := '{}';
+    hot boolean;
+    r lkq.live_1;
+    was record;
+    one record;
+    place jsonb;
+    refused jsonb;
+    keys text[];
+    tids tid[];
+    ids bigint[];
+    numbers int[];
+    numbers_put bigint[];
+    total int;
+    room int;
+    many int;
+    first int;
+    last int;
+    until float8;
+    position int;
+    lock bigint;
+    size bigint;
+    number bigint;
+    the_item boolean;
+    the_next boolean;
+BEGIN
+    FOREACH lock IN ARRAY p_shared LOOP
+        PERFORM pg_advisory_xact_lock_shared(lock);
+    END LOOP;
+    FOREACH lock IN ARRAY p_alone LOOP
+        PERFORM pg_advisory_xact_lock(lock);
+    END LOOP;
+    IF p_names IS NOT NULL THEN
+        PERFORM FROM (
+            SELECT * FROM unnest(p_queues, p_names) n (queue, key) ORDER BY n.queue, n.key
+        ) u CROSS JOIN LATERAL (
+            SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
+        ) held;
+    END IF;
+    now_ := lkq.now_1(p_now);
+
+    FOR run IN SELECT e FROM jsonb_array_elements(p_runs) e LOOP
+        op := run->>'op';
+        first := (run->>'n')::int;
+        IF op = 'claim' THEN
+            -- A claim of several queues, of a key, of kinds, or with caps.
+            until := now_ + (run->>'lease')::float8;
+            total := (run->>'limit')::int;
+            FOR place IN SELECT e FROM jsonb_array_elements(run->'queues') e LOOP
+                q := place->>0;
+                room := least((place->>1)::int, total);
+                IF q IS DISTINCT FROM tq THEN
+                    PERFORM lkq.tally_1(tq, t);
+                    t := '{0,0,0,0,0,0}';
+                    tq := q;
+                END IF;
+                hot := false;
+                IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= now_) THEN
+                    hot := lkq.advance_1(q, now_, p_history);
+                END IF;
+                IF room > 0 THEN
+                    IF run->'caps'->q IS NOT NULL THEN
+                        tids := lkq.capped_1(now_, q, room, run->>'key', CASE WHEN run ? 'kinds'
+                            THEN ARRAY(SELECT jsonb_array_elements_text(run->'kinds')) END,
+                            run->'caps'->q, t[4]);
+                    ELSIF run ? 'key' THEN
+                        tids := ARRAY(
+                            SELECT ctid FROM lkq.items
+                            WHERE queue = q AND key = run->>'key' AND state + 0 = 0
+                                AND (NOT run ? 'kinds' OR kind = ANY (ARRAY(
+                                    SELECT jsonb_array_elements_text(run->'kinds'))))
+                            FOR UPDATE SKIP LOCKED
+                        );
+                    ELSIF run ? 'kinds' THEN
+                        tids := ARRAY(
+                            SELECT ctid FROM lkq.items
+                            WHERE queue = q AND state = 0 AND kind = ANY (ARRAY(
+                                SELECT jsonb_array_elements_text(run->'kinds')))
+                            ORDER BY priority DESC, place LIMIT room
+                            FOR UPDATE SKIP LOCKED
+                        );
+                    ELSE
+                        tids := ARRAY(
+                            SELECT ctid FROM lkq.items WHERE queue = q AND state = 0
+                            ORDER BY priority DESC, place LIMIT room
+                            FOR UPDATE SKIP LOCKED
+                        );
+                    END IF;
+                    IF cardinality(tids) > 0 THEN
+                        RETURN QUERY
+                        WITH chosen AS MATERIALIZED (
+                            SELECT u.at, nextval('lkq.fences') AS fence,
+                                p_call || '.' || first || '.' AS token
+                            FROM unnest(tids) u (at)
+                        )
+                        UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = until,
+                            turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence)
+                        FROM chosen c WHERE i.ctid = c.at
+                        RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
+                            i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+                        many := cardinality(tids);
+                        total := total - many;
+                        t[1] := t[1] - many;
+                        t[4] := t[4] + many;
+                        hot := true;
+                    END IF;
+                END IF;
+                IF hot THEN
+                    changed := changed || q;
+                END IF;
+            END LOOP;
+            CONTINUE;
+        END IF;
+
+        q := run->>'queue';
+        IF q IS DISTINCT FROM tq THEN
+            PERFORM lkq.tally_1(tq, t);
+            t := '{0,0,0,0,0,0}';
+            tq := q;
+        END IF;
+        hot := false;
+        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= now_) THEN
+            hot := lkq.advance_1(q, now_, p_history);
+        END IF;
+        IF op = 'claims' THEN
+            -- The same plain claim of up to `each` items many times.
+            until := now_ + (run->>'lease')::float8;
+            RETURN QUERY
+            WITH ready AS MATERIALIZED (
+                SELECT ctid AS at FROM lkq.items WHERE queue = q AND state = 0
+                ORDER BY priority DESC, place LIMIT (run->>'many')::int
+                FOR UPDATE SKIP LOCKED
+            ), chosen AS MATERIALIZED (
+                SELECT at, nextval('lkq.fences') AS fence,
+                    first + (row_number() OVER () - 1)::int / (run->>'each')::int AS n FROM ready
+            ), leased AS (
+                UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = until,
+                    turn = -c.fence, leased_at = now_,
+                    token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
+                FROM chosen c WHERE i.ctid = c.at
+                RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
+                    i.attempt, i.priority, i.due, i.put_at, i.kind
+            )
+            SELECT l.*, NULL::text FROM leased l;
+            GET DIAGNOSTICS many = ROW_COUNT;
+            t[1] := t[1] - many;
+            t[4] := t[4] + many;
+            hot := hot OR many > 0;
+        ELSIF op = 'acks' THEN
+            first := (run->>'from')::int;
+            last := (run->>'to')::int;
+            WITH held AS MATERIALIZED (
+                SELECT u.n, i.at
+                FROM unnest(p_keys[first:last], p_tokens[first:last])
+                    WITH ORDINALITY u (key, token, n)
+                CROSS JOIN LATERAL (
+                    SELECT i.ctid AS at FROM lkq.items i
+                    WHERE i.queue = q AND i.key = u.key AND i.token = u.token AND i.next_id IS NULL
+                    OFFSET 0
+                ) i
+            ), gone AS (
+                DELETE FROM lkq.items i USING held WHERE i.ctid = held.at RETURNING held.n
+            )
+            SELECT array_agg(n) INTO numbers FROM gone;
+            many := coalesce(cardinality(numbers), 0);
+            t[4] := t[4] - many;
+            hot := hot OR many > 0;
+            IF many <= last - first THEN
+                ids := '{}';
+                FOR i IN 1..last - first + 1 LOOP
+                    CONTINUE WHEN i = ANY (numbers);
+                    k := p_keys[first + i - 1];
+                    r := lkq.live_1(q, k);
+                    IF r.token = p_tokens[first + i - 1] AND r.next_id IS NOT NULL THEN
+                        t[2] := t[2] - 1;
+                        t[4] := t[4] - 1;
+                        r := lkq.return_1(r, NULL, false, now_);
+                        IF r.state = 0 THEN
+                            t[1] := t[1] + 1;
+                        ELSE
+                            t[3] := t[3] + 1;
+                        END IF;
+                        PERFORM lkq.write_1(q, k, r);
+                        hot := true;
+                    ELSE
+                        ids := ids || i::bigint;
+                    END IF;
+                END LOOP;
+                said := said || jsonb_build_array((run->>'n')::int, 'refused', ids);
+            END IF;
+        ELSIF op = 'puts' THEN
+            first := (run->>'from')::int;
+            last := (run->>'to')::int;
+            many := 0;
+            IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND key = ANY (p_keys[first:last])) THEN
+                -- Live keys are locked in one order, whoever puts them.
+                PERFORM FROM (
+                    SELECT * FROM unnest(p_keys[first:last]) n (key) ORDER BY n.key
+                ) u CROSS JOIN LATERAL (
+                    SELECT FROM lkq.items i WHERE i.queue = q AND i.key = u.key FOR UPDATE
+                ) held;
+            ELSE
+                -- New keys are, too, but their numbers are in the order of the requests.
+                WITH new AS MATERIALIZED (
+                    SELECT u.key, u.value, u.priority, u.kind, nextval('lkq.ids') AS id,
+                        nextval('lkq.places') AS place
+                    FROM unnest(p_keys[first:last], p_values[first:last],
+                        p_priorities[first:last], p_kinds[first:last])
+                        u (key, value, priority, kind)
+                ), put AS (
+                    INSERT INTO lkq.items
+                    (id, queue, key, state, priority, place, put_at, kind, value)
+                    SELECT id, q, key, 0, coalesce(priority, 0), place, now_, kind, value
+                    FROM new ORDER BY key, id
+                    ON CONFLICT (queue, key) DO NOTHING RETURNING id, key
+                )
+                SELECT count(*), array_agg(id ORDER BY id), array_agg(key ORDER BY id)
+                INTO many, ids, keys FROM put;
+                t[1] := t[1] + many;
+            END IF;
+            IF many <= last - first THEN
+                -- Others have put some of them just now, or a key comes twice.
+                numbers_put := '{}';
+                position := 1;
+                FOR i IN first..last LOOP
+                    IF position <= many AND keys[position] = p_keys[i] THEN
+                        numbers_put := numbers_put || ids[position];
+                        position := position + 1;
+                        CONTINUE;
+                    END IF;
+                    one := lkq.put_one_1(
+                        now_, q, p_keys[i], p_values[i], p_tokens[i] = 'buffer', p_priorities[i],
+                        NULL, p_kinds[i]
+                    );
+                    numbers_put := numbers_put || one.number;
+                    t[1] := t[1] + one.available;
+                    t[2] := t[2] + one.buffered;
+                    t[3] := t[3] + one.scheduled;
+                END LOOP;
+                ids := numbers_put;
+            END IF;
+            said := said || jsonb_build_array((run->>'n')::int, 'ids', ids);
+            hot := true;
+        ELSIF op = 'put' THEN
+            keys := ARRAY(SELECT jsonb_array_elements_text(run->'keys'));
+            refused := lkq.refusal_1(
+                q, keys, run->>'policy', (run->>'max_items')::bigint, t
+            );
+            IF refused IS NOT NULL THEN
+                said := said || jsonb_build_array(first, 'no', refused);
+            ELSE
+                until := now_ + (run->>'delay')::float8;
+                ids := '{}';
+                FOR i IN 1..cardinality(keys) LOOP
+                    one := lkq.put_one_1(
+                        now_, q, keys[i], p_values[(run->>'from')::int + i - 1],
+                        run->>'policy' = 'buffer', (run->>'priority')::bigint, until, run->>'kind'
+                    );
+                    ids := ids || one.number;
+                    t[1] := t[1] + one.available;
+                    t[2] := t[2] + one.buffered;
+                    t[3] := t[3] + one.scheduled;
+                END LOOP;
+                said := said || jsonb_build_array(first, 'ids', ids);
+                hot := true;
+            END IF;
+        ELSIF op = 'requeue' THEN
+            SELECT b.key, b.priority, b.kind, b.value INTO was
+            FROM lkq.buried b WHERE b.queue = q AND b.id = (run->>'id')::bigint FOR UPDATE;
+            IF NOT FOUND THEN
+                said := said || jsonb_build_array(first, 'is', false);
+            ELSE
+                refused := lkq.refusal_1(
+                    q, ARRAY[was.key::text], run->>'policy', (run->>'max_items')::bigint, t
+                );
+                IF refused IS NOT NULL THEN
+                    said := said || jsonb_build_array(first, 'no', refused);
+                ELSE
+                    one := lkq.put_one_1(now_, q, was.key, was.value, run->>'policy' = 'buffer',
+                        was.priority, NULL, was.kind);
+                    DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
+                    t[1] := t[1] + one.available;
+                    t[2] := t[2] + one.buffered;
+                    t[3] := t[3] + one.scheduled;
+                    t[5] := t[5] - 1;
+                    said := said || jsonb_build_array(first, 'is', true);
+                    hot := true;
+                END IF;
+            END IF;
+        ELSIF op = 'discard' THEN
+            DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
+            t[5] := t[5] - FOUND::int;
+            hot := hot OR FOUND;
+            said := said || jsonb_build_array(first, 'is', FOUND);
+        ELSIF op = 'purge' THEN
+            size := 0;
+            IF run->>'part' IN ('buried', 'all') THEN
+                DELETE FROM lkq.buried WHERE queue = q;
+                GET DIAGNOSTICS many = ROW_COUNT;
+                t[5] := t[5] - many;
+                size := size + many;
+            END IF;
+            IF run->>'part' IN ('results', 'all') THEN
+                DELETE FROM lkq.done WHERE queue || '' = q AND due <= now_;
+                GET DIAGNOSTICS many = ROW_COUNT;
+                t[6] := t[6] - many;
+                DELETE FROM lkq.done WHERE queue = q;
+                GET DIAGNOSTICS many = ROW_COUNT;
+                t[6] := t[6] - many;
+                size := size + many;
+            END IF;
+            IF run->>'part' = 'all' THEN
+                FOR one IN
+                    WITH gone AS (
+                        DELETE FROM lkq.items WHERE queue = q RETURNING state, next_id
+                    )
+                    SELECT state, count(*) AS many, count(next_id) AS beside FROM gone
+                    GROUP BY state
+                LOOP
+                    IF one.state = 0 THEN
+                        t[1] := t[1] - one.many;
+                    ELSIF one.state = 1 THEN
+                        t[3] := t[3] - one.many;
+                    ELSE
+                        t[4] := t[4] - one.many;
+                    END IF;
+                    t[2] := t[2] - one.beside;
+                    size := size + one.many + one.beside;
+                END LOOP;
+            END IF;
+            hot := hot OR size > 0;
+            said := said || jsonb_build_array(first, 'is', size);
+        ELSE
+            -- What names a key: ack, release, extend, bury and cancel.
+            k := run->>'key';
+            r := lkq.live_1(q, k);
+            IF op = 'cancel' THEN
+                number := (run->>'id')::bigint;
+                the_item := r.id IS NOT NULL AND (number IS NULL OR number = r.id);
+                the_next := r.next_id IS NOT NULL AND (number IS NULL OR number = r.next_id);
+                IF (run->>'keep')::float8 > 0 THEN
+                    t[6] := t[6] + lkq.keep_1(q, k, now_ + (run->>'keep')::float8,
+                        p_values[(run->>'from')::int], the_item, the_next);
+                END IF;
+                IF the_item THEN
+                    t := lkq.step_1(t, r.state, -1);
+                    IF r.next_id IS NOT NULL THEN
+                        t[2] := t[2] - 1;
+                    END IF;
+                    IF r.next_id IS NULL OR the_next THEN
+                        DELETE FROM lkq.items WHERE queue = q AND key = k;
+                    ELSE
+                        r := lkq.return_1(r, NULL, false, now_);
+                        t := lkq.step_1(t, r.state, 1);
+                        PERFORM lkq.write_1(q, k, r);
+                    END IF;
+                ELSIF the_next THEN
+                    t[2] := t[2] - 1;
+                    UPDATE lkq.items SET next_id = NULL, next_priority = NULL,
+                        next_not_before = NULL, next_put_at = NULL, next_kind = NULL,
+                        next_value = NULL
+                    WHERE queue = q AND key = k;
+                END IF;
+                said := said || jsonb_build_array(first, 'is', the_item OR the_next);
+                hot := hot OR the_item OR the_next;
+            ELSIF r.token IS NULL OR r.token IS DISTINCT FROM run->>'token' THEN
+                said := said || jsonb_build_array(first, 'no', '{}'::jsonb);
+            ELSIF op = 'extend' THEN
+                until := now_ + (run->>'lease')::float8;
+                UPDATE lkq.items SET due = until WHERE queue = q AND key = k;
+                said := said || jsonb_build_array(first, 'is', until);
+                -- Who waits has to know of what comes due earlier than it would have.
+                hot := hot OR until < coalesce(r.due, 'infinity');
+            ELSE
+                t[4] := t[4] - 1;
+                hot := true;
+                IF op = 'release' THEN
+                    until := NULL;
+                    IF (run->>'delay')::float8 <> 0 THEN
+                        until := now_ + (run->>'delay')::float8;
+                    END IF;
+                    IF run->>'undo' = 'true' THEN
+                        t[2] := t[2] - (r.next_id IS NOT NULL)::int;
+                        r.attempt := r.attempt - 1;
+                        r.token := NULL;
+                        r.due := NULL;
+                        r.state := 0;
+                        IF r.next_id IS NOT NULL THEN
+                            r.replaced := true;
+                            r.history := NULL;
+                            r.priority := r.next_priority;
+                            r.not_before := r.next_not_before;
+                        END IF;
+                        until := greatest(until, r.not_before);
+                        r.not_before := NULL;
+                        IF until > now_ THEN
+                            r := lkq.place_1(r, until, now_, false);
+                        END IF;
+                    ELSE
+                        IF r.next_id IS NOT NULL THEN
+                            t[2] := t[2] - 1;
+                        ELSE
+                            r.history := lkq.remember_1(r.history, r.attempt, now_, 'released',
+                                run->>'error', p_history);
+                        END IF;
+                        r := lkq.return_1(r, until, run->>'front' = 'true', now_);
+                    END IF;
+                ELSE
+                    IF op = 'bury' THEN
+                        r.history := lkq.remember_1(r.history, r.attempt, now_, 'buried',
+                            run->>'error', p_history);
+                        INSERT INTO lkq.buried (id, number, queue, key, priority, attempt, put_at,
+                            buried_at, error, history, kind, value)
+                        SELECT id, nextval('lkq.burials'), queue, key, priority, attempt, put_at,
+                            now_, run->>'error', r.history, kind, value
+                        FROM lkq.items WHERE queue = q AND key = k;
+                        t[5] := t[5] + 1;
+                        SELECT sum(buried) INTO size FROM lkq.tallies WHERE queue = q;
+                        WHILE coalesce(size, 0) + t[5] > p_buried LOOP
+                            DELETE FROM lkq.buried WHERE ctid = (
+                                SELECT ctid FROM lkq.buried WHERE queue || '' = q
+                                ORDER BY queue || '', number LIMIT 1
+                                FOR UPDATE SKIP LOCKED
+                            ) RETURNING jsonb_build_array(queue, key) INTO refused;
+                            EXIT WHEN NOT FOUND;
+                            dropped := dropped || refused;
+                            t[5] := t[5] - 1;
+                        END LOOP;
+                        said := said || jsonb_build_array(first, 'is', r.id);
+                    ELSIF (run->>'keep')::float8 > 0 THEN
+                        t[6] := t[6] + lkq.keep_1(q, k, now_ + (run->>'keep')::float8,
+                            p_values[(run->>'from')::int], true, false);
+                    END IF;
+                    IF r.next_id IS NULL THEN
+                        DELETE FROM lkq.items WHERE queue = q AND key = k;
+                        r.state := NULL;
+                    ELSE
+                        t[2] := t[2] - 1;
+                        r := lkq.return_1(r, NULL, false, now_);
+                    END IF;
+                END IF;
+                IF r.state IS NOT NULL THEN
+                    IF r.state = 0 THEN
+                        t[1] := t[1] + 1;
+                    ELSE
+                        t[3] := t[3] + 1;
+                    END IF;
+                    PERFORM lkq.write_1(q, k, r);
+                END IF;
+            END IF;
+        END IF;
+        IF hot AND q <> ALL (changed) THEN
+            changed := changed || q;
+        END IF;
+    END LOOP;
+    PERFORM lkq.tally_1(tq, t);
+
+    n := -1;
+    answers := jsonb_build_object('said', said, 'changed', changed, 'dropped', dropped)::text;
+    IF changed <> '{}' THEN
+        INSERT INTO lkq.calls (at, call, answers)
+        SELECT extract(epoch FROM now()), p_call, answers::jsonb WHERE p_call IS NOT NULL;
+        PERFORM lkq.tell_1(changed);
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- Let those who listen know which queues changed; an empty list stands for all.
+CREATE FUNCTION lkq.tell_1(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    said text := to_json(p_queues)::text;
+BEGIN
+    PERFORM pg_notify('lkq', CASE WHEN octet_length(said) < 7900 THEN said ELSE '[]' END);
+END $$;
+
+-- What follows shows what is there, as of now: what has come due is dealt with first.
+
+CREATE FUNCTION lkq.arrive_1(p_queues text[], p_now float8, p_history int) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    q text;
+    moved text[] := '{}';
+BEGIN
+    FOREACH q IN ARRAY p_queues LOOP
+        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= p_now) THEN
+            PERFORM pg_advisory_xact_lock_shared(lkq.lock_1('queue', q));
+            IF lkq.advance_1(q, p_now, p_history) THEN
+                moved := moved || q;
+            END IF;
+        END IF;
+    END LOOP;
+    IF moved <> '{}' THEN
+        PERFORM lkq.tell_1(moved);
+    END IF;
+    RETURN moved;
+END $$;
+
+-- Deal with what is due, forget what is old, and tell how many seconds it is to what comes next.
+CREATE FUNCTION lkq.sweep_1(
+    p_queue text, p_now float8, p_history int, OUT seconds float8, OUT moved boolean
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now_ float8 := lkq.now_1(p_now);
+    many int;
+    next_due float8;
+BEGIN
+    moved := lkq.arrive_1(ARRAY[p_queue], now_, p_history) <> '{}';
+    IF EXISTS (SELECT FROM lkq.done WHERE queue || '' = p_queue AND due <= now_) THEN
+        DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM lkq.done WHERE queue || '' = p_queue AND due <= now_
+            ORDER BY queue || '', due LIMIT 1000 FOR UPDATE SKIP LOCKED
+        ));
+        GET DIAGNOSTICS many = ROW_COUNT;
+        PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
+    END IF;
+    IF EXISTS (SELECT FROM lkq.buckets WHERE queue = p_queue AND full_at <= now_) THEN
+        DELETE FROM lkq.buckets WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM lkq.buckets WHERE queue = p_queue AND full_at <= now_
+            FOR UPDATE SKIP LOCKED
+        ));
+    END IF;
+    SELECT min(due) INTO next_due FROM (
+        (SELECT due FROM lkq.items WHERE queue = p_queue AND due IS NOT NULL
+            ORDER BY due LIMIT 1)
+        UNION ALL
+        (SELECT due FROM lkq.done WHERE queue || '' = p_queue
+            ORDER BY queue || '', due LIMIT 1)
+        UNION ALL
+        (SELECT next_at FROM lkq.buckets WHERE queue = p_queue AND next_at > now_
+            ORDER BY next_at LIMIT 1)
+    ) moments;
+    seconds := CASE WHEN next_due > now_ THEN next_due - now_ WHEN next_due <= now_ THEN 0 END;
+END $$;
+
+-- Add up the tallies of a queue; forget results and buckets that are old, and calls that nobody is
+-- going to ask for.
+CREATE FUNCTION lkq.tidy_1(p_queues text[], p_now float8, p_before text, p_client text)
+RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    q text;
+    now_ float8 := lkq.now_1(p_now);
+    many int;
+BEGIN
+    DELETE FROM lkq.calls WHERE call >= p_client AND call < p_before;
+    DELETE FROM lkq.calls WHERE at < extract(epoch FROM now()) - 3600;
+    FOREACH q IN ARRAY p_queues LOOP
+        DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM lkq.done WHERE queue || '' = q AND due <= now_
+            ORDER BY queue || '', due LIMIT 5000 FOR UPDATE SKIP LOCKED
+        ));
+        GET DIAGNOSTICS many = ROW_COUNT;
+        PERFORM lkq.tally_1(q, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
+        WITH old AS (
+            DELETE FROM lkq.tallies WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM lkq.tallies WHERE queue = q FOR UPDATE SKIP LOCKED
+            )) RETURNING available, buffered, scheduled, in_flight, buried, done
+        )
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+        SELECT q, a, b, s, i, u, d FROM (
+            SELECT sum(available) a, sum(buffered) b, sum(scheduled) s, sum(in_flight) i,
+                sum(buried) u, sum(done) d FROM old
+        ) new
+        WHERE a <> 0 OR b <> 0 OR s <> 0 OR i <> 0 OR u <> 0 OR d <> 0;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION lkq.count_1(p_queues text[], p_now float8, p_history int)
+RETURNS TABLE (
+    queue text, available bigint, scheduled bigint, in_flight bigint, buried bigint, done bigint
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8 := lkq.now_1(p_now);
+    q text;
+BEGIN
+    IF p_queues IS NULL THEN
+        p_queues := ARRAY(SELECT DISTINCT queue FROM lkq.tallies ORDER BY queue);
+    END IF;
+    PERFORM lkq.arrive_1(p_queues, now_, p_history);
+    FOREACH q IN ARRAY p_queues LOOP
+        RETURN QUERY SELECT q, sum(available + buffered)::bigint, sum(scheduled)::bigint,
+            sum(in_flight)::bigint, sum(buried)::bigint,
+            sum(done)::bigint
+                - (SELECT count(*) FROM lkq.done d WHERE d.queue || '' = q AND d.due <= now_)
+        FROM lkq.tallies WHERE queue = q;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION lkq.list_1(
+    p_queue text, p_now float8, p_history int, p_states int[], p_prefix text, p_after bigint,
+    p_limit bigint, p_keys text[]
+) RETURNS TABLE (
+    id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
+    place bigint, due float8, error text, history text, kind text, leased_at float8, token text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8 := lkq.now_1(p_now);
+BEGIN
+    PERFORM lkq.arrive_1(ARRAY[p_queue], now_, p_history);
+    IF p_keys IS NOT NULL THEN
+        RETURN QUERY
+        SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place, i.due,
+            '', i.history::text, i.kind, i.leased_at, i.token
+        FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
+            SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
+        ) i
+        UNION ALL
+        SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL
+        FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
+            SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
+        ) i
+        WHERE i.next_id IS NOT NULL
+        UNION ALL
+        SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
+            b.history::text, b.kind, NULL, NULL
+        FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
+            SELECT * FROM lkq.buried f
+            WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
+        ) b
+        WHERE 4 = ANY (p_states)
+        UNION ALL
+        SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
+            d.history::text, d.kind, NULL, NULL
+        FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
+            SELECT * FROM lkq.done f
+            WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
+        ) d
+        WHERE d.due > now_ AND 5 = ANY (p_states)
+        ORDER BY 1;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT * FROM (
+        (SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place,
+            i.due, '', i.history::text, i.kind, i.leased_at, i.token
+        FROM lkq.items i WHERE i.queue || '' = p_queue AND i.id > p_after
+            AND i.state = ANY (p_states) AND starts_with(i.key, p_prefix)
+        ORDER BY i.queue || '', i.id LIMIT p_limit)
+        UNION ALL
+        (SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL
+        FROM lkq.items i WHERE i.queue = p_queue AND i.next_id > p_after AND i.next_id IS NOT NULL
+            AND 3 = ANY (p_states) AND starts_with(i.key, p_prefix)
+        ORDER BY i.queue, i.next_id LIMIT p_limit)
+        UNION ALL
+        (SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
+            b.history::text, b.kind, NULL, NULL
+        FROM lkq.buried b WHERE b.queue = p_queue AND b.id > p_after
+            AND 4 = ANY (p_states) AND starts_with(b.key, p_prefix)
+        ORDER BY b.queue, b.id LIMIT p_limit)
+        UNION ALL
+        (SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
+            d.history::text, d.kind, NULL, NULL
+        FROM lkq.done d WHERE d.queue = p_queue AND d.id > p_after AND d.due > now_
+            AND 5 = ANY (p_states) AND starts_with(d.key, p_prefix)
+        ORDER BY d.queue, d.id LIMIT p_limit)
+    ) listed ORDER BY 1 LIMIT p_limit;
+END $$;
+
+CREATE FUNCTION lkq.heads_1(p_queues text[], p_now float8, p_history int)
+RETURNS TABLE (
+    n int, id bigint, key text, state int, value bytea, priority bigint, attempt int,
+    put_at float8, place bigint, due float8, error text, history text, kind text,
+    leased_at float8, token text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM lkq.arrive_1(p_queues, lkq.now_1(p_now), p_history);
+    FOR number IN 1..cardinality(p_queues) LOOP
+        RETURN QUERY
+        SELECT number, i.id, i.key, 0, i.value, i.priority, i.attempt, i.put_at, i.place,
+            NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL
+        FROM lkq.items i WHERE i.queue = p_queues[number] AND i.state = 0
+        ORDER BY i.priority DESC, i.place LIMIT 1;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION lkq.results_1(p_queue text, p_now float8, p_ids bigint[])
+RETURNS TABLE (
+    id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
+    place bigint, due float8, error text, history text, kind text, leased_at float8, token text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0::bigint, d.due, '',
+        d.history::text, d.kind, NULL::float8, NULL
+    FROM unnest(p_ids) u (id) CROSS JOIN LATERAL (
+        SELECT * FROM lkq.done f WHERE f.queue = p_queue AND f.id = u.id OFFSET 0
+    ) d
+    WHERE d.due > lkq.now_1(p_now);
+END $$;
+
+-- What a lost call has claimed, for its client.
+CREATE FUNCTION lkq.claimed_1(p_queues text[], p_call text)
+RETURNS TABLE (
+    n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
+    priority bigint, expires_at float8, put_at float8, kind text
+)
+LANGUAGE sql AS $$
+    SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
+        i.attempt, i.priority, i.due, i.put_at, i.kind
+    FROM lkq.items i
+    WHERE i.queue = ANY (p_queues) AND i.state = 2 AND starts_with(i.token, p_call || '.')
+    ORDER BY -i.turn
+$$;
+
+-- For programs in any language: put an item in the transaction of the caller. Returns its id.
+-- The value is JSON. `delay` in seconds, and `if_in_flight` is 'update', 'buffer' or 'reject'.
+CREATE FUNCTION lkq.put(
+    queue text, key text, value jsonb, priority bigint DEFAULT NULL, delay float8 DEFAULT NULL,
+    if_in_flight text DEFAULT 'update', kind text DEFAULT ''
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    said jsonb;
+BEGIN
+    IF queue IS NULL OR queue = '' OR key IS NULL OR key = '' OR value IS NULL
+        OR length(queue) > 512 OR length(key) > 512 OR length(kind) > 512
+        OR if_in_flight NOT IN ('update', 'buffer', 'reject') OR delay < 0
+    THEN
+        RAISE EXCEPTION 'a put needs a queue, a key and a value that make sense'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT a.answers::jsonb->'said'->0 INTO said FROM lkq.apply_1(
+        NULL, NULL, NULL, 10000, 20, ARRAY[lkq.lock_1('queue', queue)], '{}', NULL, NULL,
+        jsonb_build_array(jsonb_build_object('op', 'put', 'n', 0, 'queue', queue,
+            'keys', jsonb_build_array(key), 'from', 1, 'policy', if_in_flight,
+            'priority', priority, 'delay', delay, 'max_items', 0, 'kind', coalesce(kind, ''))),
+        '{}', '{}', ARRAY[convert_to(value::text, 'UTF8')], '{}', '{}'
+    ) a WHERE a.n = -1;
+    IF said->>1 <> 'ids' THEN
+        RAISE EXCEPTION 'key % is in flight', key USING ERRCODE = 'object_in_use';
+    END IF;
+    RETURN (said->2->>0)::bigint;
+END $$;

@@ -1,0 +1,495 @@
+"""The way from one event loop to a PostgreSQL server: held connections, batches, and faults.
+
+Calls that arrive while a batch is under way form the next one, in one round trip and one
+transaction. A connection that breaks is made anew, and a batch whose answer was lost is asked for:
+the server knows whether it was applied, and one that was not never will be.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import asyncpg
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.batching import give_back
+from leasedkeyq.stores.contract import Limits, Request
+from leasedkeyq.stores.editing import Edit, EditStoppedError
+from leasedkeyq.stores.postgres_batch import Batch, Outcome, decode_outcome, lock_number
+from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
+from leasedkeyq.stores.postgres_schema import explain
+
+logger = logging.getLogger("leasedkeyq")
+
+MOST: Final = 1000
+"""Requests in one batch; a call with more is a batch of its own."""
+TIDY_EVERY: Final = 256
+"""Batches between two times of tidying up."""
+PAUSES: Final = (0.02, 1.0)
+"""The shortest and the longest pause between two tries to reach the server, in seconds."""
+REPEATABLE: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""The server has undone all of it, and it may be tried again."""
+LOST: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""The server or the way to it has gone, maybe for a moment."""
+UNSTORABLE: Final = (asyncpg.DataError, TypeError, ValueError, OverflowError, UnicodeError)
+"""A request cannot be stored at all, whatever is done with the others of its batch."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the server, and how to use it."""
+
+    where: str
+    """The server and the database, for people."""
+    connect: Callable[[], Awaitable[Any]]
+    schema: str
+    limits: Limits
+    clock: Callable[[], float] | None
+    connections: int
+    patience: float
+    call_timeout: float
+
+
+class Call:
+    """What one caller asks for, and where the answers go."""
+
+    __slots__ = ("requests", "taken", "turn")
+
+    def __init__(self, requests: Sequence[Any], turn: "asyncio.Future[list[Any]] | None") -> None:
+        self.requests = requests
+        self.turn = turn
+        self.taken = False
+
+
+class Writer:
+    """Who applies batches, with a connection while there is one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+
+
+class Link:
+    """Connections of one event loop.
+
+    `changed` is told which queues a batch has changed.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Iterable[str]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        self._client = secrets.token_urlsafe(9).replace(".", "-")
+        self._calls = 0
+        self._batches = 0
+        self._touched: set[str] = set()
+        self._waiting: deque[Call] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._writers: list[Writer] = []
+        self._reader = Writer()
+        self._reading = asyncio.Lock()
+        self._closed = False
+        self._end_of_loop: AsyncGenerator[None] | None = None
+        self._under_way: set[asyncio.Future[None]] = set()
+        """One for each batch that is being applied."""
+        self.own: set[int] = set()
+        """Backends whose notifications are known already."""
+
+    # Calls
+
+    async def submit(self, requests: Sequence[Any]) -> list[Any]:
+        """Have requests applied in one batch, in order, and return their answers."""
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        turn: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        call = Call(requests, turn)
+        self._enqueue(call)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            withdrawn = not call.taken
+            call.taken = True
+            # A result that came together with the cancellation has reached nobody.
+            if not withdrawn and turn.done() and not turn.cancelled() and not turn.exception():
+                self._take_back(call, turn.result())
+            raise
+
+    def _enqueue(self, call: Call) -> None:
+        self._waiting.append(call)
+        if len(self._runners) < self._settings.connections:
+            runner = asyncio.get_running_loop().create_task(self._run())
+            self._runners.add(runner)
+
+    def _take_back(self, call: Call, answers: list[Any]) -> None:
+        """Undo what nobody waits for."""
+        undo = [
+            release
+            for request, answer in zip(call.requests, answers, strict=True)
+            for release in give_back(request, answer)
+        ]
+        if undo:
+            self._enqueue(Call(undo, None))
+
+    async def _all_applied(self) -> None:
+        """Wait for what was asked for so far: who looks sees it, though others asked for it."""
+        if self._waiting:
+            await self.submit(())
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+
+    async def _run(self) -> None:
+        """Apply what waits, batch by batch."""
+        writer = self._writers.pop() if self._writers else Writer()
+        try:
+            while calls := self._next_calls():
+                requests = [request for call in calls for request in call.requests]
+                over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._under_way.add(over)
+                try:
+                    answers = await self._apply(writer, requests)
+                except BaseException as error:
+                    self._fail(calls, error)
+                    if not isinstance(error, Exception):
+                        self._drop(writer)
+                        raise
+                    continue
+                finally:
+                    self._under_way.discard(over)
+                    over.set_result(None)
+                start = 0
+                for call in calls:
+                    end = start + len(call.requests)
+                    self._hand_out(call, answers[start:end])
+                    start = end
+                self._batches += 1
+                if self._batches % TIDY_EVERY == 0:
+                    await self._tidy()
+        finally:
+            self._writers.append(writer)
+            # Here and not a moment later: a call that comes in between starts another runner.
+            self._runners.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _next_calls(self) -> list[Call]:
+        calls: list[Call] = []
+        size = 0
+        while self._waiting:
+            first = self._waiting[0]
+            alone = isinstance(first.requests[0], Edit) if first.requests else False
+            if calls and (alone or size + len(first.requests) > MOST):
+                break
+            self._waiting.popleft()
+            if first.taken:
+                continue
+            first.taken = True
+            calls.append(first)
+            size += len(first.requests)
+            if alone:
+                break
+        return calls
+
+    def _hand_out(self, call: Call, answers: list[Any]) -> None:
+        turn = call.turn
+        if turn is None:
+            return
+        if turn.done():
+            self._take_back(call, answers)
+        else:
+            turn.set_result(answers)
+
+    def _fail(self, calls: list[Call], error: BaseException) -> None:
+        for call in calls:
+            if call.turn is not None and not call.turn.done():
+                call.turn.set_exception(
+                    error if isinstance(error, Exception) else StoreError("cancelled")
+                )
+
+    # Batches
+
+    async def _apply(self, writer: Writer, requests: list[Any]) -> list[Any]:
+        if not requests:
+            return []
+        try:
+            if isinstance(requests[0], Edit):
+                return [await self._edit(writer, requests[0])]
+            return await self._apply_batch(writer, requests)
+        except UNSTORABLE as error:
+            if len(requests) == 1:
+                where = self._settings.where
+                refusal = StoreError(f"{where}: the request cannot be stored: {error}")
+                refusal.__cause__ = error
+                return [refusal]
+        except asyncpg.PostgresError as error:
+            raise explain(error, self._settings.where) from error
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                answers += await self._apply(writer, [request])
+            except StoreError as error:
+                # An answer, as others may have been stored before it.
+                answers.append(error)
+        return answers
+
+    async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
+        batch = Batch(self._settings.schema, requests)
+        arguments = batch.arguments()
+        deadline = self._deadline()
+        while True:
+            call = self._next_call()
+            try:
+                connection = await self._connected(writer, deadline)
+                rows = await self._send(connection, call, self._now(), arguments)
+            except UNSTORABLE:
+                raise
+            except REPEATABLE as error:
+                self._check(deadline, error)
+                continue
+            except LOST as error:
+                self._drop(writer)
+                found = await self._ask(writer, batch, call, deadline, error)
+                if found is None:
+                    continue
+                claimed, outcome = found
+            else:
+                claimed, outcome = rows[:-1], decode_outcome(rows[-1]["answers"])
+            self._tell(outcome)
+            return batch.answers(claimed, outcome)
+
+    async def _send(
+        self, connection: Any, call: str, now: float | None, arguments: tuple[Any, ...]
+    ) -> list[Any]:
+        limits = self._settings.limits
+        rows: list[Any] = await connection.fetch(
+            f'SELECT * FROM "{self._settings.schema}".apply_1'
+            "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+            call,
+            secrets.token_hex(16),
+            now,
+            limits.buried,
+            limits.history,
+            *arguments,
+            timeout=self._settings.call_timeout,
+        )
+        return rows
+
+    async def _ask(
+        self, writer: Writer, batch: Batch, call: str, deadline: float, error: BaseException
+    ) -> tuple[list[Any], Outcome] | None:
+        """Find out what became of a call; if it was not applied, see that it never is.
+
+        A call writes its name together with what it does. Who writes it first, wins.
+        """
+        schema = self._settings.schema
+        while True:
+            self._check(deadline, error)
+            try:
+                connection = await self._connected(writer, deadline)
+                stopped = await connection.fetchval(
+                    f'INSERT INTO "{schema}".calls (at, call) VALUES '
+                    "(extract(epoch FROM now()), $1) ON CONFLICT (call) DO NOTHING RETURNING true",
+                    call,
+                    timeout=self._settings.call_timeout,
+                )
+                if stopped:
+                    return None
+                said = await connection.fetchval(
+                    f'SELECT answers::text FROM "{schema}".calls WHERE call = $1', call
+                )
+                if said is None:
+                    return None
+                claimed = await connection.fetch(
+                    f'SELECT * FROM "{schema}".claimed_1($1, $2)', list(batch.queues), call
+                )
+            except LOST as again:
+                self._drop(writer)
+                error = again
+            else:
+                return claimed, decode_outcome(said)
+
+    def _tell(self, outcome: Outcome) -> None:
+        for queue, key in outcome.dropped:
+            logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
+        if outcome.changed:
+            self._touched.update(outcome.changed)
+            self._changed(outcome.changed)
+
+    def _next_call(self) -> str:
+        self._calls += 1
+        return f"{self._client}.{self._calls:012x}"
+
+    async def _edit(self, writer: Writer, edit: Edit) -> list[Any]:
+        """Look, have the work done, and apply it, while nobody else can change the queue."""
+        deadline = self._deadline()
+        call = self._next_call()
+        while True:
+            done: list[tuple[Batch, Outcome]] = []
+            try:
+                connection = await self._connected(writer, deadline)
+                async with connection.transaction():
+                    done.append(await self._edit_within(connection, edit, call))
+            except UNSTORABLE:
+                raise
+            except (*LOST, *REPEATABLE) as error:
+                if isinstance(error, LOST):
+                    self._drop(writer)
+                if not edit.called:
+                    self._check(deadline, error)
+                    continue
+                found = None
+                if done:
+                    found = await self._ask(writer, done[0][0], call, deadline, error)
+                if found is None:
+                    raise explain(error, self._settings.where) from error
+            [(batch, outcome)] = done
+            self._tell(outcome)
+            return batch.answers((), outcome)
+
+    async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
+        schema = self._settings.schema
+        wait = int(self._settings.patience * 1000)
+        await connection.execute(f"SET LOCAL lock_timeout = {wait}")
+        lock = lock_number(schema, "queue", edit.queue)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
+        now = await connection.fetchval(f'SELECT "{schema}".now_1($1)', self._now())
+        rows = await connection.fetch(
+            f'SELECT * FROM "{schema}".list_1($1, $2, $3, $4, $5, $6, $7, $8)',
+            edit.queue,
+            now,
+            self._settings.limits.history,
+            EVERY_STATE,
+            "",
+            0,
+            NO_LIMIT,
+            None if edit.keys is None else list(edit.keys),
+        )
+        changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
+        batch = Batch(schema, changes, ordered=True)
+        sent = await self._send(connection, call, now, batch.arguments())
+        outcome = decode_outcome(sent[-1]["answers"])
+        for answer in batch.answers((), outcome):
+            if isinstance(answer, LeasedKeyQError):
+                raise EditStoppedError(answer)
+        return batch, outcome
+
+    # Looking
+
+    async def read(self, sql: str, *arguments: Any) -> list[Any]:
+        """Ask for something that may be asked twice. "lkq" stands for the schema."""
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        statement = sql.replace("lkq.", f'"{self._settings.schema}".')
+        deadline = self._deadline()
+        await self._all_applied()
+        async with self._reading:
+            while True:
+                try:
+                    connection = await self._connected(self._reader, deadline, own=False)
+                    rows: list[Any] = await connection.fetch(
+                        statement, *arguments, timeout=self._settings.call_timeout
+                    )
+                except UNSTORABLE as error:
+                    raise explain(error, self._settings.where) from error
+                except LOST as error:
+                    self._drop(self._reader)
+                    self._check(deadline, error)
+                except REPEATABLE as error:
+                    self._check(deadline, error)
+                except asyncpg.PostgresError as error:
+                    raise explain(error, self._settings.where) from error
+                else:
+                    return rows
+
+    async def _tidy(self) -> None:
+        """What makes the next calls faster, and nobody waits for."""
+        queues, self._touched = list(self._touched), set()
+        before = f"{self._client}.{self._calls - self._settings.connections:012x}"
+        with suppress(LeasedKeyQError):
+            await self.read(
+                "SELECT lkq.tidy_1($1, $2, $3, $4)", queues, self._now(), before, self._client
+            )
+
+    # Connections
+
+    def _now(self) -> float | None:
+        clock = self._settings.clock
+        return None if clock is None else clock()
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._settings.patience
+
+    def _check(self, deadline: float, error: BaseException) -> None:
+        if asyncio.get_running_loop().time() >= deadline:
+            raise explain(error, self._settings.where) from error
+
+    async def _connected(self, writer: Writer, deadline: float, *, own: bool = True) -> Any:
+        """The connection, a new one if need be; tries until the deadline."""
+        if self._end_of_loop is None:
+            self._end_of_loop = self._until_the_end()
+            await anext(self._end_of_loop)
+        pause = PAUSES[0]
+        while writer.connection is None or writer.connection.is_closed():
+            self._drop(writer)
+            try:
+                writer.connection = await self._settings.connect()
+            except LOST as error:
+                self._check(deadline, error)
+                await asyncio.sleep(random.uniform(0, pause))
+                pause = min(pause * 2, PAUSES[1])
+            except asyncpg.PostgresError as error:
+                raise explain(error, self._settings.where) from error
+            else:
+                if own:
+                    self.own.add(writer.connection.get_server_pid())
+        return writer.connection
+
+    def _drop(self, writer: Writer) -> None:
+        connection, writer.connection = writer.connection, None
+        if connection is not None:
+            self.own.discard(connection.get_server_pid())
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Finish what was asked for and let go of the connections."""
+        self._closed = True
+        while self._runners:
+            await asyncio.wait(list(self._runners))
+        async with self._reading:
+            for writer in [*self._writers, self._reader]:
+                connection, writer.connection = writer.connection, None
+                if connection is not None:
+                    with suppress(*LOST, asyncpg.PostgresError):
+                        await connection.close(timeout=self._settings.call_timeout)
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
+
+    async def _until_the_end(self) -> AsyncGenerator[None]:
+        """Let go of the connections when the event loop ends, though nobody has closed the store.
+
+        A loop that ends gives its asynchronous generators the time to finish.
+        """
+        try:
+            yield
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the connections at once."""
+        self._closed = True
+        for writer in [*self._writers, self._reader]:
+            self._drop(writer)

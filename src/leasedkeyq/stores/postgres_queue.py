@@ -1,0 +1,100 @@
+"""A queue of the PostgreSQL store: puts in transactions of the caller."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import asyncpg
+
+from leasedkeyq import checks
+from leasedkeyq.errors import StoreError
+from leasedkeyq.stores.codec import check_name
+from leasedkeyq.stores.contract import Limits, Put
+from leasedkeyq.stores.postgres_batch import Batch, decode_outcome
+from leasedkeyq.stores.postgres_schema import explain
+from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
+from leasedkeyq.types import Duration, InFlightPolicy
+
+V = TypeVar("V")
+
+
+class PostgresQueue(StoreQueue[V]):
+    """`StoreQueue`, whose puts can be a part of a transaction of the caller."""
+
+    schema: str
+    """Where the tables of its store are."""
+
+    async def put(
+        self,
+        key: str,
+        value: V,
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> None:
+        """As `StoreQueue.put`.
+
+        With `connection`, an asyncpg connection to the same database, it is put in the transaction
+        that is open there: it can be seen, and wakes those who wait, when that is committed, and
+        never was if it is rolled back. Such a put does not wait for room: a full queue refuses it
+        with `QueueFullError`. Until the end of the transaction nobody can `edit` the queue; keep
+        it short.
+        """
+        if connection is None:
+            await super().put(key, value, if_in_flight=if_in_flight, priority=priority, delay=delay)
+        else:
+            await self._put_in(connection, [(key, value)], if_in_flight, priority, delay)
+
+    async def put_many(
+        self,
+        items: Mapping[str, V] | Iterable[tuple[str, V]],
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> None:
+        """As `StoreQueue.put_many`; `connection` is as in `put`."""
+        if connection is None:
+            await super().put_many(items, if_in_flight=if_in_flight, priority=priority, delay=delay)
+        else:
+            pairs = checks.key_values("items", items).items()
+            await self._put_in(connection, pairs, if_in_flight, priority, delay)
+
+    async def _put_in(
+        self,
+        connection: Any,
+        items: Iterable[tuple[str, V]],
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: Duration | None,
+    ) -> None:
+        self._check_open("put")
+        seconds = put_options(policy, priority, delay)
+        encoded: list[tuple[str, bytes]] = []
+        for key, value in items:
+            check_name("key", key, self._store.limits)
+            encoded.append((key, self._codec.encode(key, value)))
+        if not connection.is_in_transaction():
+            raise StoreError(
+                "put: the connection is in no transaction; begin one, or put without connection"
+            )
+        request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
+        raise_refusal(await put_within(connection, self.schema, self._store.limits, request))
+
+
+async def put_within(connection: Any, schema: str, limits: Limits, request: Put) -> Any:
+    """Put in the transaction that is open on a connection; returns the answer."""
+    batch = Batch(schema, [request])
+    try:
+        rows = await connection.fetch(
+            f'SELECT answers FROM "{schema}".apply_1'
+            "(NULL, NULL, NULL, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            limits.buried,
+            limits.history,
+            *batch.arguments(),
+        )
+    except asyncpg.PostgresError as error:
+        raise explain(error, "put in a transaction") from error
+    return batch.answers((), decode_outcome(rows[-1]["answers"]))[0]

@@ -1,0 +1,153 @@
+-- The tables of version 1. "lkq" stands for the schema that the store was given.
+
+-- All numbers of the store only grow, but for `fronts`, which only falls. What a transaction took
+-- that was rolled back is not given again.
+CREATE SEQUENCE lkq.ids;
+CREATE SEQUENCE lkq.fences;
+CREATE SEQUENCE lkq.places;
+CREATE SEQUENCE lkq.fronts INCREMENT -1 MINVALUE -9223372036854775808 MAXVALUE -1 START -1;
+CREATE SEQUENCE lkq.turns;
+CREATE SEQUENCE lkq.burials;
+
+-- One row for each live key. `state`: 0 available, 1 scheduled, 2 in flight. `due` and `turn` order
+-- what comes due: a lease by its expiry and minus its fence, a scheduled item by its time and its
+-- number. `next_*` is the value buffered beside a leased one.
+--
+-- Every job inserts a row, moves it and deletes it, so most of the table is soon dead. Autovacuum
+-- comes after a number of dead rows, not after a share of the table: a share of a long backlog is
+-- too late, and dead rows at the front of an index are what makes claims slow. It does not pause
+-- between pages. The room that the fillfactor leaves on a page is for the next version of its
+-- rows: a heartbeat or an update of a value then writes no other page.
+CREATE TABLE lkq.items (
+    id bigint NOT NULL,
+    priority bigint NOT NULL,
+    place bigint NOT NULL,
+    turn bigint NOT NULL DEFAULT 0,
+    put_at float8 NOT NULL,
+    due float8,
+    not_before float8,
+    leased_at float8,
+    attempt int NOT NULL DEFAULT 0,
+    state smallint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL DEFAULT '',
+    token text COLLATE "C",
+    history jsonb,
+    next_id bigint,
+    next_priority bigint,
+    next_not_before float8,
+    next_put_at float8,
+    next_kind text COLLATE "C",
+    value bytea NOT NULL,
+    next_value bytea
+) WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0,
+    autovacuum_vacuum_insert_threshold = 100000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.5,
+    autovacuum_analyze_threshold = 20000,
+    vacuum_truncate = off -- it would lock the table, and the room is needed again soon
+);
+CREATE UNIQUE INDEX items_by_key ON lkq.items (queue, key);
+-- On a new table, of which nothing is known, one index on the queue is as good as another to the
+-- planner. So there is only one, and others say it in words of their own.
+CREATE INDEX items_by_id ON lkq.items ((queue || ''), id);
+CREATE INDEX items_ready ON lkq.items (queue, priority DESC, place, kind) WHERE state = 0;
+CREATE INDEX items_timed ON lkq.items (queue, due, turn) WHERE due IS NOT NULL;
+CREATE INDEX items_leased ON lkq.items (queue, key) WHERE state = 2;
+CREATE INDEX items_buffered ON lkq.items (queue, next_id) WHERE next_id IS NOT NULL;
+
+CREATE TABLE lkq.buried (
+    id bigint NOT NULL,
+    number bigint NOT NULL,
+    priority bigint NOT NULL,
+    put_at float8 NOT NULL,
+    buried_at float8 NOT NULL,
+    attempt int NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    error text NOT NULL,
+    history jsonb,
+    value bytea NOT NULL
+);
+CREATE UNIQUE INDEX buried_by_id ON lkq.buried (queue, id);
+CREATE INDEX buried_by_age ON lkq.buried ((queue || ''), number);
+CREATE INDEX buried_by_key ON lkq.buried ((queue || '' || ''), key);
+
+CREATE TABLE lkq.done (
+    id bigint NOT NULL,
+    priority bigint NOT NULL,
+    put_at float8 NOT NULL,
+    due float8 NOT NULL,
+    attempt int NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    history jsonb,
+    value bytea NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+CREATE UNIQUE INDEX done_by_id ON lkq.done (queue, id);
+CREATE INDEX done_by_due ON lkq.done ((queue || ''), due);
+CREATE INDEX done_by_key ON lkq.done ((queue || '' || ''), key);
+
+-- How many items of a queue are in each state: the sum of its rows. Who changes something adds a
+-- row and waits for nobody; from time to time the rows of a queue are made one.
+CREATE TABLE lkq.tallies (
+    available bigint NOT NULL,
+    buffered bigint NOT NULL,
+    scheduled bigint NOT NULL,
+    in_flight bigint NOT NULL,
+    buried bigint NOT NULL,
+    done bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+CREATE INDEX tallies_by_queue ON lkq.tallies (queue);
+
+-- The buckets of caps that are not full.
+CREATE TABLE lkq.buckets (
+    level float8 NOT NULL,
+    at float8 NOT NULL,
+    next_at float8 NOT NULL,
+    full_at float8 NOT NULL,
+    each boolean NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    PRIMARY KEY (queue, pattern, each, key)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+CREATE INDEX buckets_by_queue ON lkq.buckets (queue);
+
+-- Calls that were applied, with what they have to answer beyond what can be looked up: a client
+-- whose connection broke asks here whether its call was. The row of a client's older call goes.
+CREATE TABLE lkq.calls (
+    at float8 NOT NULL,
+    call text COLLATE "C" PRIMARY KEY,
+    answers jsonb
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+CREATE INDEX calls_by_age ON lkq.calls (at);

@@ -1,0 +1,281 @@
+"""The Redis store: queues on a Redis or Valkey server, or on a cluster of them."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from leasedkeyq import checks
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
+from leasedkeyq.stores.contract import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Durability,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.editing import Edit
+from leasedkeyq.stores.listing import check_listing
+from leasedkeyq.stores.redis_engine import Engine, Names
+from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.stores.redis_server import LEVELS, examine
+from leasedkeyq.stores.redis_watch import WakeUps
+from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
+from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.watching import Watchers
+
+logger = logging.getLogger("leasedkeyq")
+
+PAGE: Final = 1000
+"""Queues that are counted at a time."""
+
+
+class RedisStore(Store):
+    """Queues on a Redis or Valkey server, which any number of processes and machines may use.
+
+    One thread of each store object talks to the server; whatever many callers ask for at a time
+    goes into one call of a script, which does all of a request or nothing. Opening blocks for some
+    milliseconds. A store object must not be carried over a fork.
+
+    Args:
+        url: ``redis://user:password@host:port/db``, ``rediss://`` for TLS, ``unix:///path``,
+            ``redis+sentinel://host:port,host:port/service/db``, or
+            ``redis+cluster://host:port,host:port``. ``valkey`` in place of ``redis`` means the
+            same. What redis-py takes behind a question mark is passed to it.
+        prefix: Begins the names of all keys on the server. Stores of one prefix are one store.
+        limits: How much the store takes.
+        require_durability: Refuse a server that keeps less than this.
+        wait_aof: Wait until the server says that each batch is synced to its disk (WAITAOF). Needs
+            version 7.2. It does not change the declared durability: with ``everysec``, many
+            servers say so too early.
+        wait_replicas: Wait until so many replicas have each batch (with `wait_aof`: on disk).
+        wait_timeout: Seconds to wait for that.
+        retry_for: Seconds for which a lost server is tried again before a call fails.
+        edit_time: Seconds that the work of an edit may take. Then others go on, and it fails.
+        poll: Seconds after which whoever waits asks again though nobody woke it: a safety net.
+        client_options: For redis-py, such as ``{"ssl_ca_certs": "ca.pem"}``.
+        clock: Unix time, for tests; None: the server's.
+
+    Attributes:
+        warnings: What the owner of this store should know, in plain sentences.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        prefix: str = "leasedkeyq",
+        limits: Limits | None = None,
+        require_durability: Durability | None = None,
+        wait_aof: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout: float = 5.0,
+        retry_for: float = 15.0,
+        edit_time: float = 30.0,
+        poll: float = 5.0,
+        client_options: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not prefix or not checks.is_text(prefix) or set(prefix) & set("{}\x00"):
+            raise ValueError(f"prefix must be text without braces that is not empty: {prefix!r}")
+        if require_durability is not None and require_durability not in LEVELS:
+            raise ValueError(f"require_durability must be among {', '.join(LEVELS)}")
+        checks.whole("wait_replicas", wait_replicas, 0)
+        checks.number("retry_for", retry_for, least=0)
+        for name, seconds in {
+            "wait_timeout": wait_timeout,
+            "edit_time": edit_time,
+            "poll": poll,
+        }.items():
+            checks.number(name, seconds, above=0)
+        self.limits: Limits = limits or Limits()
+        self._link = Link(url, client_options or {}, retry_for)
+        try:
+            found = examine(self._link, wait_aof=wait_aof, required=require_durability)
+        except BaseException:
+            self._link.close()
+            raise
+        self.capabilities: Capabilities = Capabilities(
+            durability=found.durability, cross_process=True
+        )
+        self.warnings: list[str] = found.warnings
+        for warning in self.warnings:
+            logger.warning("%s: %s", self._link.address, warning)
+        self._watchers = Watchers()
+        self._engine = Engine(
+            self._link,
+            prefix=prefix,
+            me=secrets.token_hex(8),
+            limits=self.limits,
+            edit_time=edit_time,
+            durable=_durable(wait_aof, wait_replicas, wait_timeout),
+            clock=clock,
+            wake=self._watchers.wake,
+        )
+        self._wakeups = WakeUps(
+            self._subscriber,
+            self._engine.channel,
+            self._engine.me,
+            self._watchers,
+            poll,
+        )
+        self._closed = False
+        self._batcher: Batcher[Any, Any] = Batcher(
+            self._engine.apply,
+            name=f"Redis store {self._link.address}",
+            undo=give_back,
+            at_end=self._link.close,
+        )
+
+    # The contract
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        return await self._batcher.submit_many(requests)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
+        claimed: list[tuple[Claimed, ...]] = []
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+            claimed.append(answer)
+        return claimed
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        return await self._batcher.submit_many(requests)
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        return await submit_edit(self._batcher, Edit(queue, work, keys))
+
+    async def sweep(self, queue: str) -> float | None:
+        """As `StoreContract.sweep`."""
+        seconds = await self._read("sweep", queue)
+        return float(seconds) if seconds else None
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
+        if self._closed:
+            raise StoreClosedError(f"the Redis store {self._link.address} is closed")
+        stop_waking = self._watchers.add(queue, wake, asyncio.get_running_loop())
+        stop_listening = self._wakeups.add(queue)
+
+        def stop() -> None:
+            stop_waking()
+            stop_listening()
+
+        return stop
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+        if queues is not None:
+            return dict(zip(queues, await self._counts(queues), strict=True))
+        found: dict[str, Counts] = {}
+        [names] = await self._batcher.submit_many((Names(),), alone=True)
+        for first in range(0, len(names), PAGE):
+            some = names[first : first + PAGE]
+            found.update(zip(some, await self._counts(some), strict=True))
+        empty = tuple(name for name, here in found.items() if here == Counts())
+        if empty:
+            await self._batcher.submit_many((Names(empty[:PAGE]),), alone=True)
+        return {name: here for name, here in found.items() if here != Counts()}
+
+    async def _counts(self, queues: Sequence[str]) -> list[Counts]:
+        return [counts(each) for each in await self._each("count", queues)]
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        found = await self._each("heads", queues)
+        return [
+            None if head is None else shown(queue, head)
+            for queue, head in zip(queues, found, strict=True)
+        ]
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+        found = await self._read("look", queue, list(keys))
+        return [tuple(shown(queue, item) for item in items) for items in found]
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        after = check_listing(states, prefix, cursor, limit)
+        codes = [STATES.index(state) for state in dict.fromkeys(states)]
+        items: list[StoredItem] = []
+        while len(items) <= limit:
+            asked = (codes, prefix, after, limit + 1 - len(items))
+            behind, found = await self._read("browse", queue, *asked)
+            items += [shown(queue, item) for item in found]
+            if not behind:
+                break
+            after = int(float(behind))
+        page = tuple(items[:limit])
+        return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+        found = await self._read("results", queue, [str(number) for number in ids])
+        return [None if result is None else shown(queue, result) for result in found]
+
+    async def close(self) -> None:
+        """As `StoreContract.close`."""
+        self._closed = True
+        self._link.stop_trying()
+        listening = self._wakeups.close()
+        await self._batcher.close()
+        if listening is not None:
+            await asyncio.to_thread(listening.join)
+
+    async def _read(self, verb: str, queue: str, *arguments: Any) -> Any:
+        return await self._answered(Read(verb, (queue, *arguments), (queue,)))
+
+    async def _each(self, verb: str, queues: Sequence[str]) -> list[Any]:
+        """One answer for each queue; those of a cluster are on several servers."""
+        if self._link.clustered:
+            asked = [Read(verb, ([queue],), (queue,)) for queue in queues]
+            answers = await self._batcher.submit_many(asked)
+            for answer in answers:
+                if isinstance(answer, StoreError):
+                    raise answer
+            return [answer[0] for answer in answers]
+        found: list[Any] = await self._answered(Read(verb, (list(queues),), tuple(queues)))
+        return found
+
+    async def _answered(self, request: Read) -> Any:
+        answer = await self._batcher.submit(request)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def _subscriber(self) -> Any:
+        return self._link.client.pubsub()
+
+
+def _durable(wait_aof: bool, replicas: int, timeout: float) -> tuple[Any, ...] | None:
+    """The command that waits until a batch is kept."""
+    milliseconds = int(timeout * 1000)
+    if wait_aof:
+        return ("WAITAOF", 1, replicas, milliseconds)
+    return ("WAIT", replicas, milliseconds) if replicas else None

@@ -1,0 +1,253 @@
+"""The way to a Redis or Valkey server: its URL, its client, and calls that survive a lost link."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, Final, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from leasedkeyq.errors import StoreError
+
+T = TypeVar("T")
+
+NORMAL_OPTIONS: Final[Mapping[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
+BACKOFF: Final = (0.01, 0.5)
+"""Seconds until a lost link is tried again: at first, and at most."""
+SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
+
+
+def import_redis() -> Any:
+    """The client library, or an error that says how to get it."""
+    try:
+        return import_module("redis")
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ModuleNotFoundError(
+            'the Redis store needs redis-py: pip install "leasedkeyq[redis]"', name=error.name
+        ) from error
+
+
+class Script:
+    """The Lua files of this package, joined."""
+
+    def __init__(self) -> None:
+        folder = files("leasedkeyq.stores").joinpath("redis_lua")
+        parts = sorted(folder.iterdir(), key=lambda part: part.name)
+        self.text = "\n".join(
+            part.read_text("utf-8") for part in parts if part.name.endswith(".lua")
+        )
+        self.digest = ""
+
+
+class Link:
+    """A client of a server, a Sentinel's primary or a cluster. One thread at a time may use it.
+
+    Args:
+        url: As `RedisStore` takes it.
+        options: For redis-py, such as ``ssl_ca_certs``.
+        patience: Seconds for which a lost link is tried again.
+
+    Attributes:
+        client: The client of redis-py.
+        clustered: Whether the keys are shared out over several servers.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], patience: float) -> None:
+        self._redis = import_redis()
+        self.address = _without_password(url)
+        self.clustered = False
+        self._patience = patience
+        self._stop = threading.Event()
+        self._script = Script()
+        self._lost: list[Callable[[], None]] = []
+        errors = self._redis.exceptions
+        self._transient = (
+            errors.ConnectionError,
+            errors.TimeoutError,
+            errors.ReadOnlyError,
+            errors.TryAgainError,
+            errors.ClusterDownError,
+            errors.RedisClusterException,
+            errors.MasterDownError,
+            OSError,
+        )
+        self._final = (errors.AuthenticationError, errors.AuthorizationError)
+        self._options = {**NORMAL_OPTIONS, **options, "decode_responses": False}
+        try:
+            self.client: Any = self._open(url)
+            self._script.digest = self.patiently(self._load)
+        except (errors.RedisError, OSError) as error:
+            raise self.explain(error) from error
+
+    def when_lost(self, function: Callable[[], None]) -> None:
+        """Call `function` when the link was lost: what is known about the server may be wrong."""
+        self._lost.append(function)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.client.close()
+
+    def stop_trying(self) -> None:
+        """Give up calls that wait for the server to come back; for use by any thread."""
+        self._stop.set()
+
+    # Calls
+
+    def run(self, key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+        """Have the script apply a batch; `more` commands follow on the same connection.
+
+        `key` says which server of a cluster has it. Returns the answers to all of them.
+        """
+        return self.patiently(lambda: self._run_once(key, batch, more))
+
+    def _run_once(self, key: str, batch: bytes, more: Sequence[tuple[Any, ...]]) -> list[Any]:
+        try:
+            return self._send(("EVALSHA", self._script.digest, 1, key, batch), more)
+        except self._redis.exceptions.NoScriptError:
+            return self._send(("EVAL", self._script.text, 1, key, batch), more)
+
+    def _send(self, command: tuple[Any, ...], more: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if not more:
+            return [self.client.execute_command(*command)]
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.execute_command(*command)
+        for one in more:
+            pipeline.execute_command(*one)
+        answers: list[Any] = pipeline.execute()
+        return answers
+
+    def command(self, *parts: Any) -> Any:
+        """Another command, which does no harm if it is done twice."""
+        return self.patiently(lambda: self.client.execute_command(*parts))
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Call until the server answers, for as long as we have patience.
+
+        Raises:
+            StoreError: The server refuses, or stays away.
+        """
+        deadline = 0.0
+        pause = BACKOFF[0]
+        while True:
+            try:
+                return call()
+            except self._final as error:
+                raise self.explain(error) from error
+            except self._transient as error:
+                now = time.monotonic()
+                deadline = deadline or now + self._patience
+                if now >= deadline or self._stop.is_set():
+                    raise self.explain(error) from error
+                for function in self._lost:
+                    function()
+            except self._redis.exceptions.RedisError as error:
+                raise self.explain(error) from error
+            self._stop.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, BACKOFF[1])
+
+    def explain(self, error: Exception) -> StoreError:
+        """What happened, and what to do."""
+        errors = self._redis.exceptions
+        said = str(error)
+        if isinstance(error, self._final) or said.startswith(("WRONGPASS", "NOAUTH")):
+            advice = "the user or the password in the URL is wrong"
+        elif isinstance(error, errors.NoPermissionError):
+            advice = "the user may not do this: see the guide for the rights that a store needs"
+        elif isinstance(error, errors.OutOfMemoryError) or said.startswith("OOM"):
+            advice = "the server's memory is full (maxmemory); nothing was changed"
+        elif isinstance(error, self._transient):
+            advice = f"the server could not be reached for {self._patience:g} s"
+        else:
+            advice = "the server refused"
+        return StoreError(f"{self.address}: {advice}: {said}")
+
+    def _load(self) -> str:
+        digest = self.client.script_load(self._script.text)
+        return digest if isinstance(digest, str) else bytes(digest).decode()
+
+    # Opening
+
+    def _open(self, url: str) -> Any:
+        """A client, as redis-py makes it for its own users, that never repeats by itself."""
+        parts = urlsplit(url)
+        scheme, _, way = parts.scheme.partition("+")
+        query = dict(parse_qsl(parts.query))
+        clustered = query.pop("cluster", "").lower() in ("1", "true", "yes")
+        secure = scheme in ("rediss", "valkeys")
+        plain = parts._replace(query=urlencode(query))
+        if scheme != "unix":
+            plain = plain._replace(scheme="rediss" if secure else "redis")
+        if way == "sentinel":
+            return self._open_sentinel(plain, secure)
+        if way == "cluster" or clustered:
+            return self._open_cluster(plain)
+        return self._redis.Redis.from_url(_joined(plain), **self._options, **self._no_retry())
+
+    def _no_retry(self) -> dict[str, Any]:
+        retry = import_module("redis.retry")
+        backoff = import_module("redis.backoff")
+        return {"retry": retry.Retry(backoff.NoBackoff(), 0), "retry_on_timeout": False}
+
+    def _open_cluster(self, parts: SplitResult) -> Any:
+        """Any of the named servers tells of the others; redis-py follows moved slots by itself."""
+        self.clustered = True
+        user, _, hosts = parts.netloc.rpartition("@")
+        first, *others = hosts.split(",")
+        cluster = import_module("redis.cluster")
+        nodes = [cluster.ClusterNode(*_host(host, 6379)) for host in [first, *others]]
+        netloc = f"{user}@{first}" if user else first
+        parser = import_module("redis.connection").parse_url
+        options = parser(_joined(parts._replace(netloc=netloc, path="")))
+        for name in ("host", "port", "db", "connection_class"):
+            options.pop(name, None)
+        if parts.scheme == "rediss":
+            options["ssl"] = True
+        options.update(self._options)
+        return cluster.RedisCluster(startup_nodes=nodes, **options)
+
+    def _open_sentinel(self, parts: SplitResult, secure: bool) -> Any:
+        """``redis+sentinel://user:password@host:port,host:port/service/db``."""
+        user, _, hosts = parts.netloc.rpartition("@")
+        service, _, database = parts.path.strip("/").partition("/")
+        if not service:
+            raise ValueError(f"{self.address}: name the service: redis+sentinel://host:port/name")
+        sentinels = [_host(host, 26379) for host in hosts.split(",")]
+        parser = import_module("redis.connection").parse_url
+        netloc = f"{user}@localhost" if user else "localhost"
+        options = parser(_joined(parts._replace(netloc=netloc, path=database)))
+        for name in ("host", "connection_class"):
+            options.pop(name, None)
+        if secure:
+            options["ssl"] = True
+        own = {
+            name.removeprefix("sentinel_"): options.pop(name)
+            for name in list(options)
+            if name.startswith("sentinel_")
+        }
+        options.update(self._options)
+        timeouts = {name: options[name] for name in NORMAL_OPTIONS}
+        sentinel = import_module("redis.sentinel").Sentinel(
+            sentinels, sentinel_kwargs={**timeouts, **own}, **options, **self._no_retry()
+        )
+        return sentinel.master_for(service)
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    return unquote(parts.hostname or "localhost"), parts.port or port
+
+
+def _joined(parts: SplitResult) -> str:
+    """The URL; that of a socket keeps its slashes, which `urlunsplit` would drop."""
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{query}"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2]
+    return _joined(parts._replace(netloc=hosts, query=""))

@@ -1,0 +1,134 @@
+-- One batch: answered once, whatever is asked again.
+local names, editing, recorded = input[12], input[13], serial > 0
+local reply_key = KEYS[1]
+
+-- The answer of a claim is kept without the items, which are where they were.
+local function packed(answers)
+  local kept = {}
+  for number, answer in ipairs(answers) do
+    if requests[number][1] == 'claim' then
+      local leases = {}
+      for first = 1, #answer, 4 do
+        leases[#leases + 1] = answer[first]
+        leases[#leases + 1] = answer[first + 1]
+        leases[#leases + 1] = answer[first + 2]
+      end
+      answer = leases
+    end
+    kept[number] = answer
+  end
+  return kept
+end
+
+local function unpacked(kept)
+  local answers = {}
+  for number, answer in ipairs(kept) do
+    local request = requests[number]
+    if request[1] == 'claim' then
+      local items = {}
+      for first = 1, #answer, 3 do
+        local name, key, lease = request[2][answer[first] * 2 + 1], answer[first + 1], answer[first + 2]
+        local base = prefix .. ':{' .. escape(name) .. '}:'
+        -- A lease that has ended meanwhile is of no use to anybody.
+        if call('HGET', base .. 'l', key) == lease then
+          items[#items + 1] = answer[first]
+          items[#items + 1] = key
+          items[#items + 1] = lease
+          items[#items + 1] = call('HGET', base .. 'i', key)
+        end
+      end
+      answer = items
+    end
+    answers[number] = answer
+  end
+  return answers
+end
+
+local function finish()
+  flush()
+  local changed = {}
+  for _, queue in ipairs(opened) do
+    if queue.changed then
+      forget(queue, 20)
+      tidy(queue)
+      redis.pcall('PUBLISH', queue.base .. 'w', client)
+      changed[#changed + 1] = queue.name
+    end
+  end
+  if store_numbers and store_numbers.changed then
+    call('HSET', prefix .. ':m', 'id', store_numbers.id, 'fence', store_numbers.fence)
+  end
+  return changed
+end
+
+if recorded then
+  local last = tonumber(call('HGET', reply_key, 's') or 0)
+  if last == serial then
+    call('PEXPIRE', reply_key, lifetime)
+    local kept = cmsgpack.unpack(call('HGET', reply_key, 'r'))
+    return { 'done', editing and kept[1] or unpacked(kept[1]), kept[2], kept[3] }
+  elseif last > serial then
+    return { 'old' }
+  end
+end
+
+for _, name in ipairs(names) do
+  local holder = call('GET', open(name).x)
+  if holder and holder ~= edit_token then
+    return { 'busy' }
+  elseif not holder and edit_token ~= '' and requests[1][1] ~= 'lock' then
+    return { 'lost' }
+  end
+end
+local all_moved = true
+for _, queue in ipairs(opened) do
+  all_moved = advance(queue, CHUNK) and all_moved
+end
+if not all_moved then
+  return { 'more', {}, finish(), {} }
+end
+
+local answers = {}
+journal = editing and {}
+local number, before = 1, ''
+while requests[number] do
+  local request = requests[number]
+  local verb = request[1]
+  if verb ~= before then
+    flush()
+    for _, queue in ipairs(opened) do
+      queue.new, queue.later = false, false
+    end
+    before = verb
+  end
+  local count = verb == 'claim' and alike(number) or 1
+  if count > 1 then
+    claim_together(number, count, answers)
+  else
+    answers[number] = verbs[verb](request)
+  end
+  local answer = answers[number]
+  number = number + count
+  if editing and type(answer) == 'table' and type(answer[1]) == 'string' then
+    undo_all()
+    opened, dropped = {}, {}
+    answers = { 'refused', number - 1, answer }
+    break
+  end
+end
+if editing then
+  if answers[1] ~= 'refused' then
+    keep_all()
+  end
+  journal = false
+  for _, name in ipairs(names) do
+    call('DEL', prefix .. ':{' .. escape(name) .. '}:x')
+  end
+end
+local changed = finish()
+if recorded then
+  local kept = editing and answers or packed(answers)
+  call('HSET', reply_key, 's', serial, 'r', cmsgpack.pack({ kept, changed, dropped }))
+  call('PEXPIRE', reply_key, lifetime)
+end
+return { 'done', answers, changed, dropped }

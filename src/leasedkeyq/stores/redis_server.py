@@ -1,0 +1,134 @@
+"""What a Redis or Valkey server keeps, by its own settings, and what it must not do."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+
+from leasedkeyq.errors import StoreError
+from leasedkeyq.stores.contract import Durability
+from leasedkeyq.stores.redis_link import Link
+
+OLDEST: Final = (6, 2)
+WAITAOF_SINCE: Final = (7, 2)
+LEVELS: Final[tuple[Durability, ...]] = get_args(Durability)
+SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
+
+LOSES_A_SECOND: Final = (
+    "the server syncs its append-only file once a second: a crash or a failover may lose the last "
+    "second; set appendfsync to always"
+)
+LOSES_EVERYTHING: Final = (
+    "the server keeps no append-only file: a restart loses everything since its last snapshot, or "
+    "everything; set appendonly to yes"
+)
+NOT_SYNCED: Final = (
+    "the server leaves it to the operating system when its append-only file reaches the disk: a "
+    "crash may lose half a minute; set appendfsync to everysec or always"
+)
+SYNC_NOT_KNOWN: Final = (
+    "this user may not read the server's settings (CONFIG GET): how often it syncs its append-only "
+    "file is not known"
+)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is known about a server."""
+
+    durability: Durability
+    warnings: list[str]
+    version: tuple[int, int]
+
+
+def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found:
+    """Look at the server, or at all primaries of a cluster; the weakest counts.
+
+    Raises:
+        StoreError: The server cannot be used as it is set up.
+    """
+    nodes = [_settings(link, node) for node in _nodes(link)]
+    found = [_level(settings) for settings in nodes]
+    version = min(_version(settings) for settings in nodes)
+    if version < OLDEST:
+        raise StoreError(
+            f"{link.address}: the server is version {version[0]}.{version[1]}; the Redis store "
+            f"needs {OLDEST[0]}.{OLDEST[1]} or newer"
+        )
+    if wait_aof and version < WAITAOF_SINCE:
+        raise StoreError(f"{link.address}: wait_aof needs a server of version 7.2 or newer")
+    for settings in nodes:
+        policy = settings.get("maxmemory-policy", "noeviction")
+        if policy != "noeviction":
+            raise StoreError(
+                f"{link.address}: the server's maxmemory-policy is {policy}: it would throw items "
+                "away when its memory is full. Set it to noeviction, or use another server"
+            )
+    durability = min((level for level, _ in found), key=LEVELS.index)
+    warnings = list(dict.fromkeys(warning for _, warning in found if warning))
+    if required is not None and LEVELS.index(durability) < LEVELS.index(required):
+        raise StoreError(
+            f"{link.address}: the server gives durability {durability!r}, and {required!r} is "
+            f"required: {'; '.join(warnings)}"
+        )
+    return Found(durability, warnings, version)
+
+
+def _nodes(link: Link) -> Iterable[Any]:
+    return link.patiently(link.client.get_primaries) if link.clustered else (None,)
+
+
+def _settings(link: Link, node: Any) -> Mapping[str, str]:
+    """The settings, or as much of them as this user may see."""
+    target = {} if node is None else {"target_nodes": node}
+
+    def ask(*command: str) -> Any:
+        answer = link.patiently(lambda: link.client.execute_command(*command, **target))
+        # A cluster answers by the name of the node.
+        if isinstance(answer, dict) and len(answer) == 1 and node is not None:
+            return next(iter(answer.values()))
+        return answer
+
+    info = {_text(name): _text(value) for name, value in _pairs(ask("INFO"))}
+    found = {
+        "version": info.get("redis_version", "0.0"),
+        "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
+        "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
+    }
+    for name in SETTINGS:
+        try:
+            answer = ask("CONFIG GET", name)
+        except StoreError:
+            break
+        found.update((_text(key), _text(value)) for key, value in _pairs(answer))
+    return found
+
+
+def _pairs(answer: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(answer, Mapping):
+        yield from answer.items()
+    elif isinstance(answer, list | tuple):
+        yield from zip(answer[::2], answer[1::2], strict=False)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _version(settings: Mapping[str, str]) -> tuple[int, int]:
+    major, minor = [*settings["version"].split("."), "0"][:2]
+    return int(major), int(minor)
+
+
+def _level(settings: Mapping[str, str]) -> tuple[Durability, str]:
+    """What is kept, and what is to be said about it.
+
+    WAITAOF does not count: with ``everysec``, many servers answer it before they have synced.
+    """
+    if settings["appendonly"] != "yes":
+        return "none", LOSES_EVERYTHING
+    sync = settings.get("appendfsync")
+    if sync == "always":
+        return "power", ""
+    if sync == "everysec":
+        return "process", LOSES_A_SECOND
+    return "process", SYNC_NOT_KNOWN if sync is None else NOT_SYNCED

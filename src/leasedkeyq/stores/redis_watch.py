@@ -1,0 +1,174 @@
+"""Hears of changes that others make: the script publishes them, a thread listens.
+
+A lost link is made anew, and whoever waits then asks again, as something may have been missed. A
+slow poll covers what no link tells of.
+"""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from leasedkeyq.stores.watching import Watchers
+
+RETRY: Final = 0.2
+"""Seconds until a lost link is made anew."""
+SILENCE: Final = 3
+"""After so many polls without a word the link counts as lost."""
+
+
+class WakeUps:
+    """A thread that listens to the channels of the queues that are watched.
+
+    Args:
+        subscriber: Makes a `PubSub` of redis-py.
+        channel: The channel of a queue.
+        me: What the script publishes for us: our own changes are known already.
+        watchers: Who wants to hear.
+        poll: Seconds between two times at which everybody is woken.
+    """
+
+    def __init__(
+        self,
+        subscriber: Callable[[], Any],
+        channel: Callable[[str], str],
+        me: str,
+        watchers: Watchers,
+        poll: float,
+    ) -> None:
+        self._subscriber = subscriber
+        self._channel = channel
+        self._me = me.encode()
+        self._watchers = watchers
+        self._poll = poll
+        self._lock = threading.Lock()
+        self._wanted: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._bell: socket.socket
+        self._button: socket.socket
+
+    def add(self, queue: str) -> Callable[[], None]:
+        """Listen to a queue until the returned function is called."""
+        ended = False
+
+        def remove() -> None:
+            nonlocal ended
+            with self._lock:
+                if not ended:
+                    ended = True
+                    self._wanted[queue] -= 1
+
+        with self._lock:
+            known = self._wanted.get(queue)
+            self._wanted[queue] = (known or 0) + 1
+            if self._thread is None and not self._closed:
+                self._bell, self._button = socket.socketpair()
+                self._bell.setblocking(False)
+                self._button.setblocking(False)
+                self._thread = threading.Thread(
+                    target=self._run, name="leasedkeyq Redis wake-ups", daemon=True
+                )
+                self._thread.start()
+        if known is None:
+            self._ring()
+        return remove
+
+    def close(self) -> threading.Thread | None:
+        """End the thread; returns it, to be joined."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None:
+            self._ring()
+        return thread
+
+    def _ring(self) -> None:
+        with suppress(OSError):
+            self._button.send(b"!")
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                # Whatever goes wrong on the link, listening goes on: the poll still wakes.
+                with suppress(Exception):
+                    self._listen()
+                self._watchers.wake_all()
+                if not self._closed:
+                    select.select([self._bell], [], [], RETRY)
+                    self._quieten()
+        finally:
+            self._bell.close()
+            self._button.close()
+
+    def _listen(self) -> None:
+        """Listen until the link is lost or the store is closed."""
+        names: dict[bytes, str] = {}
+        pubsub = self._subscriber()
+        try:
+            heard = polled = time.monotonic()
+            while not self._closed:
+                self._subscribe(pubsub, names)
+                now = time.monotonic()
+                if now >= polled + self._poll:
+                    polled = now
+                    self._tidy(pubsub, names)
+                    self._watchers.wake_all()
+                    if names:
+                        pubsub.ping()
+                    if now > heard + SILENCE * self._poll:
+                        raise TimeoutError
+                if self._take_messages(pubsub, names):
+                    heard = time.monotonic()
+                sources: list[Any] = [self._bell]
+                if names:
+                    sources.append(pubsub.connection._sock)
+                select.select(sources, [], [], max(polled + self._poll - time.monotonic(), 0))
+                self._quieten()
+        finally:
+            pubsub.close()
+
+    def _take_messages(self, pubsub: Any, names: dict[bytes, str]) -> bool:
+        """Wake whom the messages that have arrived concern; returns whether there were any."""
+        changed: set[str] = set()
+        heard = False
+        while names and (message := pubsub.get_message(timeout=0)) is not None:
+            heard = True
+            kind = message["type"]
+            # When a subscription begins, something may have happened just before.
+            if kind == "subscribe" or (kind == "message" and message["data"] != self._me):
+                changed.add(names.get(message["channel"], ""))
+        self._watchers.wake(changed)
+        return heard
+
+    def _subscribe(self, pubsub: Any, names: dict[bytes, str]) -> None:
+        with self._lock:
+            wanted = list(self._wanted)
+        new = {self._channel(queue).encode(): queue for queue in wanted}
+        for channel in names:
+            new.pop(channel, None)
+        if new:
+            pubsub.subscribe(*new)
+            names.update(new)
+
+    def _tidy(self, pubsub: Any, names: dict[bytes, str]) -> None:
+        """Leave the channels of queues that nobody watches any more."""
+        with self._lock:
+            gone = [queue for queue, count in self._wanted.items() if not count]
+            for queue in gone:
+                del self._wanted[queue]
+        channels = [self._channel(queue).encode() for queue in gone]
+        if channels:
+            pubsub.unsubscribe(*channels)
+            for channel in channels:
+                names.pop(channel, None)
+
+    def _quieten(self) -> None:
+        with suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                pass

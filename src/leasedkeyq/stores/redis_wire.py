@@ -1,0 +1,322 @@
+"""Requests on their way into the script of the Redis store, and answers on their way out."""
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.stores.contract import (
+    Ack,
+    Attempt,
+    Bury,
+    Cancel,
+    Cap,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Request,
+    Requeue,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.machine import keys_in_flight, queue_full
+
+EXACT: Final = 2**53
+"""The script counts in doubles: whole numbers are exact up to here."""
+ITEM: Final = struct.Struct(">dddddIBHI")
+LEASE: Final = struct.Struct(">ddd")
+ASIDE: Final = struct.Struct(">II")
+TOKEN_SEED: Final = 16
+STATES: Final[tuple[StoredState, ...]] = (
+    "available",
+    "scheduled",
+    "in_flight",
+    "buffered",
+    "buried",
+    "done",
+)
+BURIED: Final = 4
+
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Asks for something to be shown: a verb of the script and its arguments."""
+
+    verb: str
+    arguments: tuple[Any, ...]
+    queues: tuple[str, ...]
+
+
+AnyRequest: TypeAlias = Request | Read
+
+
+def raw(value: bytes) -> msgspec.Raw:
+    """Bytes as the script reads them: its decoder knows strings only."""
+    return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+
+
+def or_false(value: Any) -> Any:
+    """None would end a list in Lua."""
+    return False if value is None else value
+
+
+# Requests
+
+
+def _put(request: Put) -> list[Any]:
+    priority = request.priority
+    if priority is not None and abs(priority) > EXACT:
+        raise ValueError(f"the priority {priority} is beyond {EXACT}")
+    keys: list[str] = []
+    values: list[msgspec.Raw] = []
+    for key, value in request.items:
+        keys.append(key)
+        values.append(raw(value))
+    return [
+        "put",
+        request.queue,
+        keys,
+        values,
+        request.policy,
+        or_false(priority),
+        or_false(request.delay),
+        request.max_items,
+        request.kind,
+        0,
+    ]
+
+
+def _cap(cap: Cap) -> list[Any]:
+    limits = (or_false(cap.in_flight), or_false(cap.rate))
+    return [cap.queue, cap.pattern, *limits, cap.burst, cap.each]
+
+
+def _claim(request: Claim) -> list[Any]:
+    return [
+        "claim",
+        [part for queue, most in request.queues for part in (queue, most)],
+        request.limit,
+        or_false(request.key),
+        or_false(request.lease_time),
+        or_false(request.kinds),
+        [_cap(cap) for cap in request.caps] or False,
+        os.urandom(TOKEN_SEED).hex(),
+    ]
+
+
+def _result(request: Ack | Cancel) -> msgspec.Raw:
+    return raw(b"null" if request.result is None else request.result)
+
+
+def _ack(request: Ack) -> list[Any]:
+    return ["ack", request.queue, request.key, request.token, _result(request), request.keep]
+
+
+def _release(request: Release) -> list[Any]:
+    return [
+        "release",
+        request.queue,
+        request.key,
+        request.token,
+        request.front,
+        request.delay,
+        request.error,
+        request.undo,
+    ]
+
+
+def _extend(request: Extend) -> list[Any]:
+    return ["extend", request.queue, request.key, request.token, or_false(request.lease_time)]
+
+
+def _bury(request: Bury) -> list[Any]:
+    return ["bury", request.queue, request.key, request.token, request.error]
+
+
+def _cancel(request: Cancel) -> list[Any]:
+    names = (request.queue, request.key)
+    return ["cancel", *names, _result(request), request.keep, or_false(request.id)]
+
+
+def _requeue(request: Requeue) -> list[Any]:
+    return ["requeue", request.queue, str(request.id), request.policy, request.max_items, 0]
+
+
+def _discard(request: Discard) -> list[Any]:
+    return ["discard", request.queue, str(request.id)]
+
+
+def _purge(request: Purge) -> list[Any]:
+    return ["purge", request.queue, request.part]
+
+
+def _read(request: Read) -> list[Any]:
+    return [request.verb, *request.arguments]
+
+
+_FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
+    Put: _put,
+    Claim: _claim,
+    Ack: _ack,
+    Release: _release,
+    Extend: _extend,
+    Bury: _bury,
+    Cancel: _cancel,
+    Requeue: _requeue,
+    Discard: _discard,
+    Purge: _purge,
+    Read: _read,
+}
+
+
+def form(request: AnyRequest) -> list[Any]:
+    """A request as the script takes it.
+
+    Raises:
+        ValueError: The script cannot take it.
+    """
+    return _FORMS[type(request)](request)
+
+
+def queues_of(request: AnyRequest) -> tuple[str, ...]:
+    """The queues that a request speaks of."""
+    if isinstance(request, Claim):
+        return tuple([queue for queue, _ in request.queues])
+    return request.queues if isinstance(request, Read) else (request.queue,)
+
+
+def new_ids(request: AnyRequest) -> int:
+    """How many new items a request may make."""
+    if isinstance(request, Put):
+        return len(request.items)
+    return 1 if isinstance(request, Requeue) else 0
+
+
+# Answers
+
+
+def answer_of(request: AnyRequest, answer: Any) -> Any:
+    """The answer of the script as the contract has it."""
+    if isinstance(request, Claim):
+        return claimed(request, answer)
+    if isinstance(request, Read):
+        return answer
+    if isinstance(answer, list) and answer and isinstance(answer[0], bytes):
+        return _refusal(request, answer)
+    match request:
+        case Put():
+            return tuple(answer)
+        case Ack() | Release():
+            return None
+        case Extend():
+            return float(answer) if answer else None
+        case Cancel() | Requeue() | Discard():
+            return bool(answer)
+        case _:
+            return answer
+
+
+def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
+    if answer[0] == b"inflight":
+        return keys_in_flight([key.decode() for key in answer[1]], answer[2])
+    if answer[0] == b"full":
+        return queue_full(request.queue, request.max_items)
+    return Refusal(request.key)
+
+
+def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
+    """Leased items."""
+    items: list[Claimed] = []
+    queues = request.queues
+    for at in range(0, len(answer), 4):
+        number, key, lease, record = answer[at : at + 4]
+        fence, _, expires_at = LEASE.unpack_from(lease)
+        unpacked = ITEM.unpack_from(record)
+        past = ITEM.size + unpacked[7]
+        items.append(
+            Claimed(
+                queues[number][0],
+                key.decode(),
+                record[past + unpacked[8] :],
+                int(unpacked[0]),
+                lease[LEASE.size :].decode(),
+                int(fence),
+                unpacked[5] + 1,
+                int(unpacked[2]),
+                expires_at or None,
+                unpacked[1],
+                record[ITEM.size : past].decode(),
+            )
+        )
+    return tuple(items)
+
+
+def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredItem:
+    """An item that the script shows."""
+    code, name, record, lease = found
+    error = ""
+    key: str
+    if code >= BURIED:
+        keys, errors = ASIDE.unpack_from(record)
+        start = ASIDE.size + keys
+        key = record[ASIDE.size : start].decode()
+        error = record[start : start + errors].decode()
+        record = record[start + errors :]
+    else:
+        key = name.decode()
+    number, put_at, priority, place, due, attempt, _, kinds, past = ITEM.unpack_from(record)
+    state = STATES[code]
+    leased_at: float | None = None
+    token = ""
+    if state == "in_flight":
+        _, leased_at, due = LEASE.unpack_from(lease)
+        attempt += 1
+        token = lease[LEASE.size :].decode() if reveal else ""
+    start = ITEM.size + kinds
+    return StoredItem(
+        id=int(number),
+        queue=queue,
+        key=key,
+        state=state,
+        value=record[start + past :],
+        priority=int(priority),
+        attempt=attempt,
+        put_at=put_at,
+        place=int(place) if state == "available" else 0,
+        due=due or None,
+        error=error,
+        history=_history(record[start : start + past]),
+        kind=record[ITEM.size : start].decode(),
+        leased_at=leased_at,
+        token=token,
+    )
+
+
+_decode_history: Final = msgspec.msgpack.Decoder(list[tuple[int, float, str, str]]).decode
+
+
+def _history(packed: bytes) -> tuple[Attempt, ...]:
+    if not packed:
+        return ()
+    return tuple(
+        Attempt(number, when, how, error)  # type: ignore[arg-type]  # as we have stored it
+        for number, when, how, error in _decode_history(packed)
+    )
+
+
+def counts(found: Sequence[int]) -> Counts:
+    """How many items are in each state."""
+    available, scheduled, in_flight, buried, done = found
+    return Counts(
+        available=available, scheduled=scheduled, in_flight=in_flight, buried=buried, done=done
+    )

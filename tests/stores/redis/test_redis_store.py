@@ -1,0 +1,409 @@
+"""What only the Redis store does: its keys, its answers to repeated calls, and its edits."""
+
+import asyncio
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leasedkeyq import RedisStore, StoreError
+from leasedkeyq.stores.contract import (
+    Ack,
+    Bury,
+    Cancel,
+    Cap,
+    Claim,
+    Counts,
+    Limits,
+    Purge,
+    Put,
+    Release,
+    StoredItem,
+)
+from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.testing import ManualClock
+from tests.servers.valkey import Server, shared_server
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def server() -> Server:
+    return shared_server()
+
+
+def opened(server: Server, prefix: str, **options: Any) -> RedisStore:
+    return RedisStore(server.url, prefix=prefix, **options)
+
+
+def keys_of(server: Server, prefix: str) -> dict[str, int]:
+    """All keys of a store and the seconds that each has to live; -1: for ever."""
+    with server.client() as client:
+        return {key.decode(): client.ttl(key) for key in client.scan_iter(f"{prefix}:*", 1000)}
+
+
+def many(count: int, size: int = 1) -> Put:
+    return Put("q", tuple((f"k{number:05}", b"1" * size) for number in range(count)))
+
+
+# Keys
+
+
+def test_an_empty_queue_leaves_nothing_for_ever_but_the_numbers(
+    server: Server, prefix: str
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        caps = (Cap("q", rate=1.0), Cap("q", "a", in_flight=1))
+        await store.put([Put("q", ((key, b"1"),)) for key in "abcd"])
+        [[a], [b], [c]] = await store.claim([Claim((("q", 1),), 1, None, 9.0)] * 3)
+        await store.claim([Claim((("q", 1),), 1, None, 9.0, caps=caps)])
+        await store.put([Put("q", (("a", b"2"),), "buffer"), Put("q", (("e", b"1"),), delay=5.0)])
+        await store.settle(
+            [
+                Ack("q", "a", a.token, b"1", 5.0),
+                Bury("q", "b", b.token),
+                Release("q", "c", c.token, delay=3.0),
+                *(Cancel("q", key, b"1", 5.0) for key in "acde"),
+                Purge("q", "buried"),
+            ]
+        )
+        clock.advance(100)
+        await store.sweep("q")
+        assert await store.count() == {}
+        await store.close()
+
+    asyncio.run(main())
+    found = keys_of(server, prefix)
+    for_ever = {key for key, seconds in found.items() if seconds < 0}
+    assert for_ever == {f"{prefix}:m", f"{prefix}:q"}, found
+
+
+def test_the_keys_of_a_queue_are_in_one_slot(server: Server, prefix: str) -> None:
+    """Whatever its name: what is between the first braces decides."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        for queue in ("plain", "}", "{}", "a}b{c", "%7D", "ü"):
+            await store.put([Put(queue, (("a", b"1"), ("b", b"1")))])
+            await store.claim([Claim(((queue, 1),), 1, None, 60.0)])
+        await store.close()
+
+    asyncio.run(main())
+    tags: dict[str, set[str]] = {}
+    for key in keys_of(server, prefix):
+        found = re.search("{(.*?)}", key)
+        if found:
+            tags.setdefault(found[1], set()).add(key)
+    assert set(tags) == {"plain", "%7D", "%7B%7D", "a%7Db%7Bc", "%257D", "ü"}
+    assert {len(keys) for keys in tags.values()} == {6}
+
+
+def test_stores_of_one_prefix_are_one_store_and_others_are_not(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        stores = [opened(server, prefix), opened(server, prefix), opened(server, f"{prefix}x")]
+        await stores[0].put([many(3)])
+        here = {"q": Counts(available=3)}
+        assert [await store.count() for store in stores] == [here, here, {}]
+        for store in stores:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_ids_and_fences_go_on_when_the_server_has_lost_everything(prefix: str) -> None:
+    """As after a failover that lost the last second: what was given out does not come again."""
+
+    async def main(server: Server) -> None:
+        store = opened(server, prefix)
+        numbers: list[tuple[int, int]] = []
+        for _ in range(3):
+            await store.put([many(500)])
+            [items] = await store.claim([Claim((("q", 500),), 500)])
+            numbers += [(item.id, item.fence) for item in items]
+            with server.client() as client:
+                client.flushall()
+        assert numbers == sorted(set(numbers))
+        assert len({fence for _, fence in numbers}) == len(numbers)
+        assert max(numbers)[0] < 2**53
+        await store.close()
+
+    with Server() as server:
+        asyncio.run(main(server))
+
+
+def test_a_queue_that_lost_its_entry_in_the_list_is_listed_again(
+    server: Server, prefix: str
+) -> None:
+    async def main() -> None:
+        first, second = opened(server, prefix), opened(server, prefix)
+        await first.put([many(1)])
+        with server.client() as client:
+            client.delete(f"{prefix}:q")
+        assert await second.count() == {}
+        await second.put([many(2)])
+        assert await first.count() == {"q": Counts(available=2)}
+        await first.close()
+        await second.close()
+
+    asyncio.run(main())
+
+
+# Steps that are bounded
+
+
+class Told(Link):
+    """Notes how the script answered."""
+
+    answers: list[bytes]
+
+    def run(self, key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+        found = super().run(key, batch, *more)
+        self.answers.append(found[0][0])
+        return found
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    Told.answers = []
+    monkeypatch.setattr("leasedkeyq.stores.redis.Link", Told)
+    return Told.answers
+
+
+def test_what_is_due_moves_in_steps_before_anything_else(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """However much it is: no call does more than a thousand moves, and every verb sees them all."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        await store.put([many(2500)])
+        await store.claim([Claim((("q", 2500),), 2500, None, 1.0)])
+        clock.advance(2)
+        told.clear()
+        assert await store.count(["q"]) == {"q": Counts(available=2500)}
+        assert told == [b"more", b"more", b"done"]
+        [items] = await store.claim([Claim((("q", 2500),), 2500)])
+        assert [item.key for item in items] == [f"k{number:05}" for number in range(2500)]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_sweep_says_that_there_is_more(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        await store.put([many(1200)])
+        [items] = await store.claim([Claim((("q", 1200),), 1200)])
+        await store.settle([Ack("q", item.key, item.token, b"1", 1.0) for item in items])
+        assert await store.sweep("q") == 1.0
+        clock.advance(2)
+        assert await store.count(["q"]) == {"q": Counts()}
+        assert [await store.sweep("q") for _ in range(3)] == [0, 0, None]
+        await store.close()
+
+    asyncio.run(main())
+    assert not [key for key in keys_of(server, prefix) if ":d" in key]
+
+
+def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[bytes]) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(1700)])
+        told.clear()
+        page = await store.browse("q", limit=1600)
+        assert [item.key for item in page.items] == [f"k{number:05}" for number in range(1600)]
+        assert page.cursor is not None
+        assert len(told) == 4
+        rest = await store.browse("q", cursor=page.cursor, prefix="k", limit=200)
+        assert (len(rest.items), rest.cursor) == (100, None)
+        last = await store.browse("q", prefix="k01699", limit=1)
+        assert [item.key for item in last.items] == ["k01699"]
+        seen: list[StoredItem] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put]:
+            seen.extend(items)
+            return []
+
+        await store.edit("q", work)
+        assert len(seen) == 1700
+        await store.close()
+
+    asyncio.run(main())
+
+
+# Calls that are repeated
+
+
+def test_a_call_that_is_repeated_changes_nothing_twice(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every answer is lost once: the call is made again, and answered as it was the first time."""
+    once = Link._run_once
+    lost: list[bytes] = []
+
+    def loses_answers(link: Link, key: str, batch: bytes, more: Sequence[Any]) -> list[Any]:
+        found = once(link, key, batch, more)
+        if batch not in lost and found[0][0] == b"done":
+            lost.append(batch)
+            raise ConnectionError("lost")
+        return found
+
+    monkeypatch.setattr(Link, "_run_once", loses_answers)
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        first, second = await store.put([many(3), Put("r", (("a", b"1"),))])
+        assert isinstance(first, tuple)
+        assert isinstance(second, tuple)
+        assert len({*first, *second}) == 4
+        claim = Claim((("q", 2), ("r", 1)), 9, None, 60.0)
+        [items, rest] = await store.claim([claim, claim])
+        assert [item.key for item in items] == ["k00000", "k00001", "a"]
+        assert [item.key for item in rest] == ["k00002"]
+        assert [item.value for item in items] == [b"1"] * 3
+        changes: list[Any] = [Ack(i.queue, i.key, i.token) for i in items]
+        assert await store.settle([*changes, Bury("q", "k00002", rest[0].token)]) == [
+            *[None] * 3,
+            rest[0].id,
+        ]
+        assert await store.edit("q", lambda _: [many(2)])
+        assert await store.count() == {"q": Counts(available=2, buried=1)}
+        await store.close()
+
+    asyncio.run(main())
+    assert len(lost) >= 6
+
+
+def test_a_call_that_arrives_late_does_nothing(server: Server, prefix: str) -> None:
+    """The network may deliver what was given up for lost after what followed it."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        sent: list[tuple[str, bytes]] = []
+        run = store._link.run
+
+        def noted(key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+            sent.append((key, batch))
+            return run(key, batch, *more)
+
+        store._link.run = noted  # type: ignore[method-assign]
+        await store.put([many(1)])
+        await store.settle([Cancel("q", "k00000")])
+        [answer] = run(*sent[0])
+        assert answer[0] == b"old"
+        assert await store.count() == {}
+        await store.close()
+
+    asyncio.run(main())
+
+
+# Edits
+
+
+def test_while_one_edits_the_others_wait(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        editor, other = opened(server, prefix), opened(server, prefix)
+        await other.put([many(1), Put("free", (("a", b"1"),))])
+        begun, go_on = threading.Event(), threading.Event()
+
+        def work(items: Sequence[StoredItem]) -> list[Put]:
+            begun.set()
+            assert go_on.wait(30)
+            return [Put("q", (("edited", b"1"),))]
+
+        edit = asyncio.create_task(editor.edit("q", work))
+        assert await asyncio.to_thread(begun.wait, 30)
+        await other.put([Put("free", (("b", b"1"),))])
+        waiting = asyncio.create_task(other.put([Put("q", (("later", b"1"),))]))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        go_on.set()
+        await asyncio.gather(edit, waiting)
+        [items] = await other.claim([Claim((("q", 9),), 9)])
+        assert [item.key for item in items] == ["k00000", "edited", "later"]
+        await editor.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_an_edit_that_takes_too_long_changes_nothing(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        editor, other = opened(server, prefix, edit_time=0.2), opened(server, prefix)
+        loop = asyncio.get_running_loop()
+
+        def work(_: Sequence[StoredItem]) -> list[Put]:
+            """It ends when somebody else has changed the queue, which its time forbids before."""
+            put = other.put([Put("q", (("other", b"1"),))])
+            asyncio.run_coroutine_threadsafe(put, loop).result(30)
+            return [Put("q", (("edited", b"1"),))]
+
+        with pytest.raises(StoreError, match="edit_time"):
+            await editor.edit("q", work)
+        assert await other.count() == {"q": Counts(available=1)}
+        await editor.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+# What cannot be stored
+
+
+def test_a_request_that_cannot_be_stored_spoils_nobody(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        far = Put("q", (("far", b"1"),), priority=2**53 + 1)
+        huge = Put("q", (("huge", b"1"),), priority=2**70)
+        answers = await store.put([many(1), far, huge, Put("q", (("b", b"1"),), priority=2**53)])
+        assert [isinstance(answer, tuple) for answer in answers] == [True, False, False, True]
+        assert isinstance(answers[1], StoreError)
+        [items] = await store.claim([Claim((("q", 9),), 9)])
+        assert [(item.key, item.priority) for item in items] == [("b", 2**53), ("k00000", 0)]
+        with pytest.raises(StoreError, match="cannot be stored"):
+            await store.edit("q", lambda _: [far])
+        await store.put([many(1)])
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_any_bytes_and_any_times_come_back_as_they_were(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        now = 1_700_000_000.123456
+        store = opened(server, prefix, clock=lambda: now)
+        values = [b"", b"\x00", bytes(range(256)), b"x" * 300_000]
+        await store.put([Put("q", tuple((f"k{n}", v) for n, v in enumerate(values)))])
+        [items] = await store.claim([Claim((("q", 9),), 9, None, 1 / 3)])
+        assert [item.value for item in items] == values
+        assert {item.expires_at for item in items} == {now + 1 / 3}
+        assert {item.put_at for item in items} == {now}
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_dropped_items_are_reported(
+    server: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = opened(server, prefix, limits=Limits(buried=1))
+        await store.put([many(2)])
+        [items] = await store.claim([Claim((("q", 2),), 2)])
+        await store.settle([Bury("q", item.key, item.token) for item in items])
+        await store.close()
+
+    with caplog.at_level(logging.WARNING, "leasedkeyq"):
+        asyncio.run(main())
+    assert "queue 'q': dropped the oldest buried item, key 'k00000'" in caplog.messages

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from leasedkeyq.stores.connect import connect
     from leasedkeyq.stores.file import FileStore
     from leasedkeyq.stores.memory import MemoryStore
+    from leasedkeyq.stores.mover import MoveProgress, QueueMove
+    from leasedkeyq.stores.moving import MoveReport, move
     from leasedkeyq.stores.queue import StoreQueue
+    from leasedkeyq.stores.redis import RedisStore
     from leasedkeyq.stores.sqlite import SqliteStore
     from leasedkeyq.stores.store import Store
 else:
@@ -46,10 +49,15 @@ else:
     _LAZY = {
         "FileStore": "file",
         "MemoryStore": "memory",
+        "MoveProgress": "mover",
+        "MoveReport": "moving",
+        "QueueMove": "mover",
+        "RedisStore": "redis",
         "SqliteStore": "sqlite",
         "Store": "store",
         "StoreQueue": "queue",
         "connect": "connect",
+        "move": "moving",
     }
 
     def __getattr__(name):
@@ -71,9 +79,15 @@ __all__ = [
     "connect",
     "FileStore",
     "MemoryStore",
+    "RedisStore",
     "SqliteStore",
     "Store",
     "StoreQueue",
+    # From one store to another
+    "move",
+    "MoveProgress",
+    "MoveReport",
+    "QueueMove",
     # What queues hand out and show
     "BuriedItem",
     "ItemSnapshot",

@@ -887,3 +887,61 @@ def test_a_folder_that_the_builder_opened_is_closed(tmp_path: Path) -> None:
             await engine.store.count()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", [None, "memory://"])
+async def test_cancelling_by_handle_leaves_the_other_command_of_the_key(url: str | None) -> None:
+    builder = QueueManagerBuilder().with_lane("a", LaneConfig(0, 2), 0)
+    manager = (builder.with_storage(url) if url else builder).build()
+    go = asyncio.Event()
+
+    @manager.command("echo")
+    async def echo(number: int) -> int:
+        await go.wait()
+        return number
+
+    async with manager:
+        running = await manager.submit("a", echo(1), key="k")
+        while running.status != "running":
+            await asyncio.sleep(0.01)
+        behind = await manager.submit("a", echo(2), key="k", if_in_flight="buffer")
+        assert await behind.cancel()
+        go.set()
+        assert await running == 1
+        with pytest.raises(CommandCancelledError):
+            await behind
+        go.clear()
+        first = await manager.submit("a", echo(3), key="k")
+        while first.status != "running":
+            await asyncio.sleep(0.01)
+        second = await manager.submit("a", echo(4), key="k", if_in_flight="buffer")
+        assert await first.cancel()
+        go.set()
+        assert await second == 4
+        with pytest.raises(CommandCancelledError):
+            await first
+
+
+async def test_a_priority_that_no_store_can_keep_is_refused() -> None:
+    manager = on_a_store().with_lane("a", LaneConfig(0, 2), 0).build()
+    command = manager.command("nothing", nothing)
+    async with manager:
+        with pytest.raises(ValueError, match=r"priority must be below 2\*\*63 on a store"):
+            await manager.submit("a", command(), priority=2**63)
+
+
+@everywhere
+async def test_a_command_that_is_requeued_keeps_its_own_time_out(build: Build) -> None:
+    manager = build().with_lane("a", LaneConfig(0, 2, timeout=100), 0).build()
+
+    @manager.command("sleep")
+    async def sleep() -> None:
+        await asyncio.sleep(50)
+
+    async with manager:
+        handle = await manager.submit("a", sleep(), timeout=1)
+        with pytest.raises(CommandTimeoutError):
+            await handle
+        assert await manager.dlq.requeue_all() == 1
+        await asyncio.sleep(2)
+        assert len(await manager.dlq.list()) == 1

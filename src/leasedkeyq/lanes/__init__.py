@@ -25,6 +25,7 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.job import CommandStatus, Handle, RunningCommand, current_command
+from leasedkeyq.lanes.key_limit import KeyLimit
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
@@ -52,6 +53,7 @@ __all__ = [
     "RetryPolicy",
     "RetryDecider",
     "RateLimitConfig",
+    "KeyLimit",
     "PriorityBoostConfig",
     # Dead letters and storage
     "DeadLetter",

@@ -10,7 +10,7 @@ from leasedkeyq.lanes.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
-from leasedkeyq.lanes.errors import LaneConfigError
+from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
@@ -60,6 +60,8 @@ class QueueManagerBuilder:
         self._monitor_config: MonitorConfig | None = None
         self._registry = CommandRegistry()
         self._drain_timeout: float | None = 30.0
+        self._only: frozenset[str] | None = None
+        self._sharing: bool | None = None
 
     def with_lane(
         self,
@@ -152,21 +154,43 @@ class QueueManagerBuilder:
         self._drain_timeout = checks.wait_time("timeout", timeout)
         return self
 
+    def with_partition_sharing(self, sharing: bool = True) -> Self:
+        """Whether the workers of a store share out the partitions of lanes among them.
+
+        Each partition is then run by one worker at a time. The partitions of a worker that ends
+        or dies go to the others: at once, or when its lease of `LaneConfig.lease_time` is over.
+        Workers share with those that know the same types of commands. By default they do where
+        several processes can use the store. A lane whose `owned_partitions` are given, is not
+        shared.
+        """
+        self._sharing = sharing
+        return self
+
+    def run_only(self, *lanes: str) -> Self:
+        """Run the commands of these lanes only; to the others, this process can still submit."""
+        self._only = frozenset(lanes)
+        return self
+
     def build(self) -> QueueManager:
         """Build the manager. It runs nothing until it is started.
 
         Raises:
             LaneConfigError: There is no lane, or the minima of the lanes exceed the capacity, or
                 leave nothing of it to a lane without a minimum.
+            UnknownLaneError: `run_only` named a lane that there is not.
         """
         if not self._lanes:
             raise LaneConfigError("a manager needs at least one lane: call with_lane first")
+        for name in sorted((self._only or frozenset()) - frozenset(self._lanes)):
+            known = ", ".join(sorted(self._lanes))
+            message = f"there is no lane {name!r}; the lanes are: {known}"
+            raise UnknownLaneError(message, lane=name)
         store: Store | None = None
-        owned = False
+        opened = False
         if isinstance(self._storage, str):
-            store, owned = connect(self._storage, **self._options), True
+            store, opened = connect(self._storage, **self._options), True
         elif isinstance(self._storage, os.PathLike):
-            store, owned = LocalStorage(self._storage, **self._options).store, True
+            store, opened = LocalStorage(self._storage, **self._options).store, True
         elif isinstance(self._storage, LocalStorage):
             store = self._storage.store
         elif self._storage is not None:
@@ -189,14 +213,18 @@ class QueueManagerBuilder:
             clock=self._clock,
         )
         for name, (config, priority, partitions) in self._lanes.items():
-            queue.add_lane(name, config, priority, owned=partitions)
+            mine = self._only is None or name in self._only
+            owned = partitions if mine else ()
+            shared = self._sharing if owned is None else False
+            queue.add_lane(name, config, priority, owned=owned, shared=shared)
         queue.check_lanes()
         manager = QueueManager(
             queue,
             metrics=self._metrics,
-            store_to_close=store if owned else None,
+            store_to_close=store if opened else None,
             drain_timeout=self._drain_timeout,
         )
+        manager._builder = self
         if self._alerts is not None:
             manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))
         return manager

@@ -1,6 +1,7 @@
 """What to claim next from a store: as much as there are slots, the most urgent first."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,22 +29,15 @@ class Claims(Protocol):
     clock: Callable[[], float]
     _tracing: GuardedTracing | None
 
-    def postpone(self, share: Share, claimed: Claimed, delay: float) -> None:
-        """Give a claimed command back for a while."""
-        ...
-
 
 class ClaimPlan:
-    """Claims for all lanes of an engine.
-
-    Attributes:
-        refill: Seconds until a lane has a token again that had none at the last claim, or None.
-    """
+    """Claims for all lanes of an engine."""
 
     def __init__(self, engine: Claims, store: Store) -> None:
         self._engine = engine
         self._store = store
-        self.refill: float | None = None
+        self._ahead: float | None = None
+        """The clock of the store, less that of the event loop, once a claim has told it."""
 
     def has_room(self) -> bool:
         """Whether any lane may start another command."""
@@ -62,7 +56,7 @@ class ClaimPlan:
             claimed = [item for answer in answers for item in answer]
         else:
             claimed = await self._claim_within(rooms, spare)
-        return self._admit(claimed)
+        return self._in_order(claimed)
 
     async def _claim_within(self, rooms: dict[Share, int], spare: int) -> list[Claimed]:
         """Claim within the capacity: first the minima of lanes, then whatever is most urgent."""
@@ -99,23 +93,11 @@ class ClaimPlan:
     def _rooms(self) -> dict[Share, int]:
         """How many commands each part of a lane may start, if it had the manager for itself."""
         slots = self._engine.slots
-        self.refill = None
-        rooms: dict[Share, int] = {}
-        for share in self._engine.shares:
-            lane = share.lane
-            if not share.owned or lane.paused or not slots.may_start(share):
-                continue
-            room = min(share.most - share.active, MOST)
-            if lane.bucket is not None:
-                now = asyncio.get_running_loop().time()
-                tokens = lane.bucket.whole(now)
-                if not tokens:
-                    wait = lane.bucket.wait(now)
-                    self.refill = wait if self.refill is None else min(self.refill, wait)
-                    continue
-                room = min(room, tokens)
-            rooms[share] = room
-        return rooms
+        return {
+            share: min(share.most - share.active, MOST)
+            for share in self._engine.shares
+            if share.owned and not share.lane.paused and slots.may_start(share)
+        }
 
     def _request(self, group: list[tuple[Share, int]], limit: int | None = None) -> Claim:
         total = sum(room for _, room in group)
@@ -124,47 +106,48 @@ class ClaimPlan:
             min(total, MOST if limit is None else min(limit, MOST)),
             lease_time=group[0][0].lane.lease_time,
             kinds=tuple(self._engine.registry.types),
+            caps=tuple(cap for share, _ in group for cap in share.caps),
         )
 
     async def _most_urgent_first(self, shares: list[Share]) -> list[Share]:
         """By effective priority, which the next command of each decides; then by its age."""
         heads = await self._store.heads([share.queue for share in shares])
-        now = self._engine.clock()
-        urgencies: dict[Share, tuple[int, int]] = {}
+        now = self._now()
+        urgencies: dict[Share, tuple[int, float, int]] = {}
         for share, head in zip(shares, heads, strict=True):
             if head is not None:
-                urgencies[share] = _urgency(share, head, now), head.id
+                urgencies[share] = _urgency(share, head, now), head.put_at, head.id
         return sorted(urgencies, key=lambda share: urgencies[share])
 
-    def _admit(self, claimed: list[Claimed]) -> list[tuple[Share, Claimed]]:
-        """What of it may start, by urgency; what has no token of its key goes back."""
+    def _in_order(self, claimed: list[Claimed]) -> list[tuple[Share, Claimed]]:
+        """What was claimed, by urgency; of the same urgency, as the store has given it."""
+        if not claimed:
+            return []
         shares = {share.queue: share for share in self._engine.shares}
-        clock = asyncio.get_running_loop().time()
-        now = self._engine.clock()
-        admitted: list[tuple[int, int, Share, Claimed]] = []
-        for item in claimed:
-            share = shares[item.queue]
-            lane = share.lane
-            bucket, buckets = lane.bucket, lane.key_buckets
-            if bucket is not None and not bucket.take(clock):
-                # Another partition of the lane has used the token.
-                self._engine.postpone(share, item, bucket.wait(clock))
-                continue
-            if buckets is not None and not buckets.take(item.key, clock):
-                self._engine.postpone(share, item, buckets.wait(item.key, clock))
-                if bucket is not None:
-                    bucket.give_back()
-                continue
-            admitted.append((_urgency(share, item, now), item.fence, share, item))
-        if self._engine._tracing is not None and admitted:
-            for lane_id in {share.lane.id for _, _, share, _ in admitted}:
-                count = sum(share.lane.id == lane_id for _, _, share, _ in admitted)
+        last = claimed[-1]
+        if last.expires_at is not None:
+            began = last.expires_at - shares[last.queue].lane.lease_time
+            self._ahead = began - asyncio.get_running_loop().time()
+        now = self._now()
+        found = [(shares[item.queue], item) for item in claimed]
+        if self._engine._tracing is not None:
+            for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
-        admitted.sort(key=lambda entry: entry[:2])
-        return [(share, item) for _, _, share, item in admitted]
+        return sorted(found, key=lambda entry: _urgency(entry[0], entry[1], now))
+
+    def _now(self) -> float:
+        """The time of the store, or of this process until the store has told its own."""
+        if self._ahead is None:
+            return self._engine.clock()
+        return asyncio.get_running_loop().time() + self._ahead
 
 
 def _urgency(share: Share, item: Claimed | StoredItem, now: float) -> int:
+    """The effective priority of a command, by the clock of the store.
+
+    The deadline in the envelope is by the clock of whoever submitted it: only how far it was away
+    counts.
+    """
     lane = share.lane
     if not lane.boost.enabled or (lane.boost.deadline is None and DEADLINE not in item.value):
         return lane.priority
@@ -172,7 +155,10 @@ def _urgency(share: Share, item: Claimed | StoredItem, now: float) -> int:
         envelope = unseal(item.value)
     except CommandPayloadError:
         return lane.priority
-    return lane.effective_priority(envelope.at, envelope.deadline, now)
+    deadline = None
+    if envelope.deadline is not None:
+        deadline = item.put_at + envelope.deadline - envelope.at
+    return lane.effective_priority(item.put_at, deadline, now)
 
 
 def _by_lease_time(

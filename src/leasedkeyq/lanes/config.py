@@ -1,10 +1,12 @@
 """How a lane works: `LaneConfig`."""
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from leasedkeyq import checks
 from leasedkeyq.lanes.boost import PriorityBoostConfig
 from leasedkeyq.lanes.errors import LaneConfigError
+from leasedkeyq.lanes.key_limit import KeyLimit
 from leasedkeyq.lanes.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
 from leasedkeyq.types import Duration
@@ -21,14 +23,19 @@ class LaneConfig:
         max_concurrency: How many commands of the lane run at a time, at most.
         timeout: How long a command may run before it is cancelled; None: as long as it likes.
         retry_policy: What happens after a failure: a `RetryPolicy`, or anything with its `delay`.
-        rate_limit: How many commands may start in a span of time, in this process.
+        global_concurrency: How many commands of the lane run at a time, at most, in all workers
+            of a store together.
+        rate_limit: How many commands may start in a span of time, on a store by all workers
+            together.
         key_rate_limit: The same for each key.
+        key_limits: Limits for the commands of some keys, on a store for all workers together.
         priority_boost: How a deadline lifts the lane above others. Where it is None, commands
             that are submitted with a deadline of their own are lifted as
             `PriorityBoostConfig.standard` does.
         pressure_threshold: How many waiting commands are a ``queue.lane.pressure`` event.
         partitions: Into how many parts the lane is split by the hash of the key. Each part has
             the concurrency of the lane for itself, and the commands of one key stay in order.
+            On a store, the limits for all workers are divided among the parts.
         lease_time: On a store: how long a command may be unheard of before another process
             takes it over.
         heartbeat: On a store: how often leases are renewed. A third of `lease_time` by default.
@@ -38,7 +45,8 @@ class LaneConfig:
         cancel_grace: How long a cancelled command may take to end before it is left to itself.
 
     Raises:
-        LaneConfigError: The minimum is above the maximum.
+        LaneConfigError: The minimum is above the maximum, a limit is lower than the number of
+            partitions, or two key limits have the same pattern.
     """
 
     min_concurrency: int = 0
@@ -46,8 +54,10 @@ class LaneConfig:
     _: KW_ONLY
     timeout: Duration | None = None
     retry_policy: RetryDecider = NO_RETRY
+    global_concurrency: int | None = None
     rate_limit: RateLimitConfig | None = None
     key_rate_limit: RateLimitConfig | None = None
+    key_limits: Sequence[KeyLimit] = ()
     priority_boost: PriorityBoostConfig | None = None
     pressure_threshold: int | None = None
     partitions: int = 1
@@ -67,6 +77,7 @@ class LaneConfig:
                 f"min_concurrency is {self.min_concurrency} and max_concurrency only "
                 f"{self.max_concurrency}; the minimum cannot be above the maximum"
             )
+        self._check_limits()
         if self.pressure_threshold is not None:
             checks.whole("pressure_threshold", self.pressure_threshold, 1)
         if not callable(getattr(self.retry_policy, "delay", None)):
@@ -87,6 +98,24 @@ class LaneConfig:
         self._take("keep_results", checks.delay_time("keep_results", self.keep_results))
         self._take("cancel_grace", checks.delay_time("cancel_grace", self.cancel_grace))
 
+    def _check_limits(self) -> None:
+        object.__setattr__(self, "key_limits", tuple(self.key_limits))
+        limits = [("global_concurrency", self.global_concurrency)]
+        patterns: set[str] = set()
+        for limit in self.key_limits:
+            if not isinstance(limit, KeyLimit):
+                raise TypeError(f"key_limits are KeyLimit objects, got {type(limit).__name__}")
+            if limit.pattern in patterns:
+                raise LaneConfigError(f"there are two limits for the keys {limit.pattern!r}")
+            patterns.add(limit.pattern)
+            limits.append((f"max_concurrency of {limit.pattern!r}", limit.max_concurrency))
+        for name, most in limits:
+            if most is not None and checks.whole(name, most, 1) < self.partitions:
+                raise LaneConfigError(
+                    f"{name} is {most}, and there are {self.partitions} partitions, which need at "
+                    "least 1 each"
+                )
+
     def _take(self, name: str, value: float | None) -> None:
         object.__setattr__(self, name, value)
 
@@ -103,6 +132,14 @@ class LaneConfig:
     ) -> "LaneConfig":
         """The same with another `rate_limit` and, if given, `key_rate_limit`."""
         return replace(self, rate_limit=limit, key_rate_limit=per_key or self.key_rate_limit)
+
+    def with_global_concurrency(self, most: int | None) -> "LaneConfig":
+        """The same with another `global_concurrency`."""
+        return replace(self, global_concurrency=most)
+
+    def with_key_limits(self, *limits: KeyLimit) -> "LaneConfig":
+        """The same with other `key_limits`."""
+        return replace(self, key_limits=limits)
 
     def with_priority_boost(self, boost: PriorityBoostConfig | None) -> "LaneConfig":
         """The same with another `priority_boost`."""

@@ -28,6 +28,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     """How often it was tried."""
     priority: int = 0
+    timeout: float | None = None
+    """Its time-out in seconds, where it is in memory and had one of its own."""
     submitted_at: float = 0.0
     """When it was submitted, as Unix time."""
     failed_at: float = msgspec.field(default_factory=time.time)

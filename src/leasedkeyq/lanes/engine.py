@@ -29,6 +29,7 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.job import CURRENT, CommandStatus, Handle, Interruption, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.tracing import GuardedTracing
+from leasedkeyq.lanes.written import AT_ONCE, Written
 from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
@@ -155,6 +156,13 @@ class Engine(ABC):
     @abstractmethod
     def wake(self, share: Share | None = None) -> None:
         """Something has changed by which a command may be able to start, of `share` or any."""
+
+    def pause(self, lane: Lane, paused: bool) -> Written:
+        """Start no more commands of a lane, or start them again."""
+        lane.paused = paused
+        if not paused:
+            self.wake()
+        return AT_ONCE
 
     @abstractmethod
     async def cancel(self, lane: Lane, key: str) -> bool:

@@ -8,6 +8,7 @@ from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.rate_limit import KeyedBuckets, TokenBucket
 from leasedkeyq.state import QueueState
+from leasedkeyq.stores.contract import Cap
 
 DEFAULT_BOOST = PriorityBoostConfig.standard(None)
 
@@ -20,9 +21,10 @@ class Share:
         active: How many of its commands run.
         state: Its commands in memory.
         owned: Whether this process runs its commands.
+        caps: What all workers of a store are held to.
     """
 
-    __slots__ = ("active", "index", "lane", "most", "owned", "queue", "reserved", "state")
+    __slots__ = ("active", "caps", "index", "lane", "most", "owned", "queue", "reserved", "state")
 
     def __init__(self, lane: "Lane", index: int, queue: str) -> None:
         self.lane = lane
@@ -33,10 +35,17 @@ class Share:
         self.most = lane.config.max_concurrency
         self.state: QueueState[str, Job] = QueueState()
         self.owned = True
+        self.caps: tuple[Cap, ...] = ()
 
 
 class Lane:
-    """A lane, its configuration ready for use, and what it has counted."""
+    """A lane, its configuration ready for use, and what it has counted.
+
+    Attributes:
+        shared: Whether the workers of a store share out its parts among them.
+        limited: Whether there are limits beyond its slots.
+        linked: Whether such a limit is for its parts together, so that one waits for another.
+    """
 
     __slots__ = (
         "boost",
@@ -53,10 +62,13 @@ class Lane:
         "keep_results",
         "key_buckets",
         "lease_time",
+        "limited",
+        "linked",
         "paused",
         "pressed",
         "priority",
         "retried",
+        "shared",
         "shares",
         "submitted",
         "timed_out",
@@ -80,7 +92,11 @@ class Lane:
         self.boost = config.priority_boost or DEFAULT_BOOST
         self.bucket = limited(config.rate_limit, TokenBucket)
         self.key_buckets = limited(config.key_rate_limit, KeyedBuckets)
+        together = config.global_concurrency is not None or bool(config.key_limits)
+        self.limited = together or self.bucket is not None or self.key_buckets is not None
+        self.linked = together and number > 1
         self.paused = False
+        self.shared = False
         self.pressed = False
         self.submitted = 0
         self.completed = 0
@@ -101,6 +117,11 @@ class Lane:
     def active(self) -> int:
         """How many of its commands run here."""
         return sum(share.active for share in self.shares)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this process runs any of its commands."""
+        return any(share.owned for share in self.shares)
 
     def effective_priority(self, submitted_at: float, deadline: float | None, now: float) -> int:
         """Its priority while this command is its next: lower goes first."""
@@ -133,6 +154,13 @@ class Slots:
     def add(self, share: Share) -> None:
         """Keep the minimum of `share` free for it."""
         self.reserved += share.reserved
+
+    def own(self, share: Share, owned: bool) -> None:
+        """Run the commands of `share` in this process from now on, or no longer."""
+        self.reserved -= max(0, share.reserved - share.active)
+        share.owned = owned
+        share.reserved = share.lane.config.min_concurrency if owned else 0
+        self.reserved += max(0, share.reserved - share.active)
 
     def may_start(self, share: Share) -> bool:
         """Whether one more command of `share` may run."""

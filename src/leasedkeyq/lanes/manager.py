@@ -53,6 +53,8 @@ class QueueManager:
         self._drain_timeout = drain_timeout
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
+        self._builder: Any = None
+        """The builder that made it, so that a worker can have it built for another store."""
         self.metrics = metrics
 
     @property
@@ -64,6 +66,11 @@ class QueueManager:
     def emitter(self) -> EventEmitter:
         """Where events come from."""
         return self._queue.emitter
+
+    @property
+    def interrupted(self) -> int:
+        """How many commands still ran when it was closed, and were ended by that."""
+        return self._queue.interrupted
 
     def queue(self) -> CommandQueue:
         """The lanes and the commands in them."""
@@ -149,13 +156,20 @@ class QueueManager:
         """
         return await self._queue.cancel(lane_id, key)
 
-    def pause(self, lane_id: str) -> None:
-        """Start no more commands of a lane in this process; those that run go on."""
-        self._queue.pause(lane_id)
+    def pause(self, lane_id: str) -> Awaitable[None]:
+        """Start no more commands of a lane; those that run go on.
 
-    def resume(self, lane_id: str) -> None:
-        """Start commands of a paused lane again."""
-        self._queue.resume(lane_id)
+        That holds here at once. On a store it holds for all its workers, also for those that
+        start later, until `resume`: they see it within a second of the moment at which the
+        store has it. Await what this returns to wait for that moment; it happens anyway. A store
+        that fails is tried again until it works; one that is closed raises `StoreClosedError`,
+        or is logged where nobody waits.
+        """
+        return self._queue.pause(lane_id)
+
+    def resume(self, lane_id: str) -> Awaitable[None]:
+        """Start commands of a paused lane again: here at once, and as `pause` elsewhere."""
+        return self._queue.resume(lane_id)
 
     # Looking
 
@@ -226,11 +240,12 @@ class QueueManager:
         stop = asyncio.Event()
         hurry = asyncio.Event()
 
-        def heard() -> None:
+        def heard(number: signal.Signals) -> None:
+            logger.info("told to stop by %s", number.name)
             (hurry if stop.is_set() else stop).set()
 
         for number in signals:
-            loop.add_signal_handler(number, heard)
+            loop.add_signal_handler(number, heard, number)
         try:
             await self.start()
             await stop.wait()

@@ -5,6 +5,7 @@ import time
 from asyncio import Future, TimerHandle
 from collections.abc import Callable, Sequence
 from itertools import count
+from math import inf
 from typing import Any
 
 from leasedkeyq.errors import KeyAlreadyInFlightError
@@ -16,6 +17,7 @@ from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.job import ENDED, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
+from leasedkeyq.lanes.limits import KeyLimits
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
@@ -35,6 +37,7 @@ class MemoryEngine(Engine):
         tracing: Tracing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._key_limits: dict[str, KeyLimits] = {}
         super().__init__(
             lanes,
             slots=slots,
@@ -50,6 +53,12 @@ class MemoryEngine(Engine):
         self._unfinished = 0
         self._idlers: list[Future[None]] = []
         self._alarm: TimerHandle | None = None
+
+    def add_lane(self, lane: Lane) -> None:
+        """As `Engine.add_lane`."""
+        if lane.config.key_limits:
+            self._key_limits[lane.id] = KeyLimits(lane)
+        super().add_lane(lane)
 
     async def submit(
         self,
@@ -140,7 +149,7 @@ class MemoryEngine(Engine):
         """
         if not self.started or self.stopped:
             return
-        if share is not None and self.slots.capacity is None:
+        if share is not None and self.slots.capacity is None and not share.lane.linked:
             while share.active < share.most and self._may_start(share):
                 self._start(share)
             return
@@ -158,12 +167,30 @@ class MemoryEngine(Engine):
             return False
         if lane.paused or not share.owned:
             return False
-        if lane.bucket is not None:
-            now = self._loop.time()
-            if not lane.bucket.whole(now):
-                self._wake_at(now + lane.bucket.wait(now))
-                return False
-        return True
+        return not lane.limited or self._head(share) is not None
+
+    def _head(self, share: Share) -> Item[str, Job] | None:
+        """The next command that has room under the limits of its lane."""
+        lane = share.lane
+        most = lane.config.global_concurrency
+        if most is not None and lane.active >= most:
+            return None
+        now = self._loop.time()
+        if lane.bucket is not None and not lane.bucket.whole(now):
+            self._wake_at(now + lane.bucket.wait(now))
+            return None
+        limits = self._key_limits.get(lane.id)
+        if limits is None:
+            return share.state.ready.first()
+        shortest = inf
+        for item in share.state.ready:
+            wait = limits.wait(item.key, now)
+            if not wait:
+                return item
+            shortest = min(shortest, wait)
+        if shortest < inf:
+            self._wake_at(now + shortest)
+        return None
 
     def _next(self) -> Share | None:
         """The part of a lane whose turn it is."""
@@ -172,26 +199,20 @@ class MemoryEngine(Engine):
         now = self._loop.time()
         for share in self.shares:
             if self.slots.may_start(share) and self._may_start(share):
-                head: Any = share.state.ready.first()
-                job: Job = head.value
                 lane = share.lane
+                head: Any = self._head(share) if lane.limited else share.state.ready.first()
+                job: Job = head.value
                 mine = lane.effective_priority(job.submitted_at, job.deadline, now), job.id
                 if best is None or mine < urgency:
                     best, urgency = share, mine
         return best
 
     def _start(self, share: Share) -> None:
-        item = share.state.claim()
-        assert item is not None
-        job = item.value
         lane = share.lane
-        if lane.key_buckets is not None:
-            now = self._loop.time()
-            if not lane.key_buckets.take(job.key, now):
-                self._postpone(share, item, now + lane.key_buckets.wait(job.key, now))
-                return
-        if lane.bucket is not None:
-            lane.bucket.take(self._loop.time())
+        item = self._claim_limited(share) if lane.limited else share.state.claim()
+        if item is None:
+            return
+        job = item.value
         job.lease = item.lease
         job.attempt = item.attempt
         job.priority = item.priority  # a command that was buffered has that of the one before it
@@ -199,6 +220,27 @@ class MemoryEngine(Engine):
         self._begin(job)
         if lane.pressed and self.emitter.listening:
             self._look_for_pressure(lane)
+
+    def _claim_limited(self, share: Share) -> Item[str, Job] | None:
+        """Lease the next command that has room, and take its tokens.
+
+        None if its key has no token: then it waits for one.
+        """
+        lane = share.lane
+        now = self._loop.time()
+        head = self._head(share)
+        assert head is not None
+        item = share.state.claim_key(head.key)
+        assert item is not None
+        if lane.key_buckets is not None and not lane.key_buckets.take(item.key, now):
+            self._postpone(share, item, now + lane.key_buckets.wait(item.key, now))
+            return None
+        if lane.bucket is not None:
+            lane.bucket.take(now)
+        limits = self._key_limits.get(lane.id)
+        if limits is not None:
+            limits.take(item.key, now)
+        return item
 
     def _postpone(self, share: Share, item: Item[str, Job], when: float) -> None:
         """The key has no token left: it waits for one, which is no attempt."""
@@ -276,6 +318,7 @@ class MemoryEngine(Engine):
             traceback=traceback_text(error),
             attempts=job.attempt,
             priority=job.priority,
+            timeout=None if job.timeout == job.share.lane.timeout else job.timeout or inf,
             submitted_at=now - (self._loop.time() - job.submitted_at),
             failed_at=now,
             command=job.command,

@@ -22,6 +22,7 @@ from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.control import Control
 from leasedkeyq.lanes.engine import Engine, error_line, traceback_text
 from leasedkeyq.lanes.envelope import CANCELLED, Envelope, ending, seal, unseal
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
@@ -29,11 +30,13 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.heartbeat import Heartbeat
 from leasedkeyq.lanes.job import ENDED, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
+from leasedkeyq.lanes.limits import caps
 from leasedkeyq.lanes.memory import lane_stats, queue_stats
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
-from leasedkeyq.stores.codec import check_name
+from leasedkeyq.lanes.written import Written
+from leasedkeyq.stores.codec import check_name, check_priority
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -104,6 +107,9 @@ class StoreEngine(Engine):
         self._heartbeat = Heartbeat(store, lanes, self._held, self.running, self._lose)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
+        self._control = Control(
+            store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
+        )
 
     def add_lane(self, lane: Lane) -> None:
         """As `Engine.add_lane`.
@@ -113,6 +119,7 @@ class StoreEngine(Engine):
         """
         for share in lane.shares:
             check_name("lane", share.queue, self.store.limits)
+            share.caps = caps(share)
         super().add_lane(lane)
         if self.started:
             for share in lane.shares:
@@ -138,6 +145,7 @@ class StoreEngine(Engine):
         limits = self.store.limits
         key = secrets.token_hex(8) if key is None else check_name("key", key, limits)
         check_name("command_type", kind, limits)
+        check_priority(priority)
         payload = self.registry.encode(command, lane.id)
         now = self.clock()
         envelope = Envelope(msgspec.Raw(payload), now)
@@ -190,7 +198,8 @@ class StoreEngine(Engine):
         self.started = True
         for share in self.shares:
             self._watch(share)
-        work = (self._serve(), self._outbox.run(), self._heartbeat.run())
+        self._control.write()
+        work = (self._serve(), self._outbox.run(), self._heartbeat.run(), self._control.run())
         self._tasks = [self._loop.create_task(task) for task in work]
         self.wake()
 
@@ -217,21 +226,37 @@ class StoreEngine(Engine):
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
+    def pause(self, lane: Lane, paused: bool) -> Written:
+        """As `Engine.pause`, for all workers of the store."""
+        written = self._control.pause(lane, paused)
+        if not paused:
+            self.wake()
+        return written
+
+    async def quiet(self) -> None:
+        """As `Engine.quiet`; what this worker does not start, others may start at once."""
+        self._control.leave()
+        await super().quiet()
+
     async def close(self) -> None:
         """As `Engine.close`."""
-        if self._tasks:
-            self._wanted.set()  # so that it sees that nothing more is to be started
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await asyncio.wait(self._tasks[:1])
+        self._wanted.set()  # so that it sees that nothing more is to be started
+        self._control.known.set()
+        self._control.leave()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._control.written()
+                if self._tasks:
+                    await asyncio.wait((self._tasks[0], self._tasks[-1]))
                     await self._outbox.empty.wait()
                     await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
-            except TimeoutError:
-                logger.error(  # noqa: TRY400
-                    "%d commands are not settled: the store does not answer; they run again when "
-                    "their leases have expired",
-                    len(self._outbox),
-                )
+        except TimeoutError:
+            logger.error(  # noqa: TRY400
+                "%d commands are not settled: the store does not answer; they run again when "
+                "their leases have expired",
+                len(self._outbox),
+            )
+        self._control.close()
         self._results.close(self.closed_error)
         tasks = [*self._tasks, *self._errands]
         for task in tasks:
@@ -248,6 +273,7 @@ class StoreEngine(Engine):
     async def _serve(self) -> None:
         """Claim whenever there is room and something may have come."""
         pause = FIRST_PAUSE
+        await self._control.known.wait()
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -286,11 +312,9 @@ class StoreEngine(Engine):
                 self._tell_pressure(lane, waiting, sum(count.in_flight for count in mine))
 
     async def _set_alarm(self) -> None:
-        """Wake up when the next command comes due, or a lane has a token again."""
+        """Wake up when the next command comes due, or a limit has a token again."""
         sweeps = [self.store.sweep(share.queue) for share in self.shares if share.owned]
         moments = [seconds for seconds in await asyncio.gather(*sweeps) if seconds is not None]
-        if self._plan.refill is not None:
-            moments.append(self._plan.refill)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -300,7 +324,8 @@ class StoreEngine(Engine):
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed, unless it cannot be read."""
         if self.stopped:
-            self.postpone(share, claimed, 0.0)
+            change = Release(share.queue, claimed.key, claimed.token, undo=True)
+            self._outbox.add(change, _ignore)
             return
         lane = share.lane
         job = self._results.jobs.get(claimed.id)
@@ -436,11 +461,6 @@ class StoreEngine(Engine):
         if job.waiters:
             self.expect(job)
 
-    def postpone(self, share: Share, claimed: Claimed, delay: float) -> None:
-        """A claimed command may not start yet: it goes back for a while, which is no attempt."""
-        change = Release(share.queue, claimed.key, claimed.token, delay=delay, undo=True)
-        self._outbox.add(change, _ignore)
-
     # Leases
 
     def _lose(self, job: Job, lease: Claimed) -> None:
@@ -506,15 +526,14 @@ class StoreEngine(Engine):
         return await self._cancel_stored(job.share, job.key, job.id)
 
     async def _cancel_stored(self, share: Share, key: str, only: int | None) -> bool:
-        """Cancel what the store has of a key; with `only`, if the item of that id is there."""
+        """Cancel what the store has of a key; with `only`, the item of that id alone."""
+        cancel = Cancel(share.queue, key, CANCELLED, share.lane.keep_results, only)
         cancelled: list[int] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             live = [item.id for item in items if item.state not in ("done", "buried")]
-            if not live or (only is not None and only not in live):
-                return []
-            cancelled.extend(live)
-            return [Cancel(share.queue, key, CANCELLED, share.lane.keep_results)]
+            cancelled.extend(number for number in live if only in {None, number})
+            return [cancel] if cancelled else []
 
         await self.store.edit(share.queue, work, keys=[key])
         for number in cancelled:

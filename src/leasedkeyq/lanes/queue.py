@@ -26,6 +26,7 @@ from leasedkeyq.lanes.job import Handle
 from leasedkeyq.lanes.lane import Lane, Slots
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
@@ -51,6 +52,9 @@ class CommandQueue:
         instruments: Told the numbers.
         tracing: Told the spans.
         clock: Unix time, for tests.
+
+    Attributes:
+        interrupted: How many commands still ran when it was closed, and were ended by that.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class CommandQueue:
         self.registry = registry or CommandRegistry()
         self.lanes: dict[str, Lane] = {}
         self._slots = Slots(capacity)
+        self._cross_process = store is not None and store.capabilities.cross_process
         self._shutting_down = False
+        self.interrupted = 0
         self._closing: Task[dict[str, int]] | None = None
         self._engine: Engine
         if store is None:
@@ -114,6 +120,7 @@ class CommandQueue:
         priority: int,
         *,
         owned: Sequence[int] | None = None,
+        shared: bool | None = None,
     ) -> None:
         """Add a lane. A lower `priority` goes first.
 
@@ -122,6 +129,8 @@ class CommandQueue:
             config: Its policy.
             priority: Its place among the lanes.
             owned: Which of its partitions this process runs; all by default.
+            shared: Whether the workers of the store share out the partitions among them. By
+                default they do where several processes can use the store and `owned` is None.
 
         Raises:
             LaneConfigError: The name is taken, or the minima of all lanes exceed the capacity.
@@ -145,6 +154,9 @@ class CommandQueue:
                 )
             for share in lane.shares:
                 share.owned = share.index in owned
+        if shared is None:
+            shared = owned is None and self._cross_process
+        lane.shared = shared and config.partitions > 1 and self.durable
         minima = sum(share.reserved for share in lane.shares if share.owned)
         capacity = self._slots.capacity
         if capacity is not None and self._slots.reserved + self._slots.active + minima > capacity:
@@ -187,6 +199,10 @@ class CommandQueue:
                 f"there is no lane {lane_id!r}; the lanes are: {known}", lane=str(lane_id)
             )
         return lane
+
+    def add_instrument(self, instrument: Instrument) -> None:
+        """Tell the numbers to one more."""
+        self._engine.add_instrument(instrument)
 
     @property
     def durable(self) -> bool:
@@ -245,14 +261,13 @@ class CommandQueue:
         if not self._engine.started:
             await self._engine.start()
 
-    def pause(self, lane_id: str) -> None:
-        """Start no more commands of a lane; those that run go on."""
-        self.lane(lane_id).paused = True
+    def pause(self, lane_id: str) -> Written:
+        """Start no more commands of a lane; see `QueueManager.pause`."""
+        return self._engine.pause(self.lane(lane_id), paused=True)
 
-    def resume(self, lane_id: str) -> None:
-        """Start commands of a paused lane again."""
-        self.lane(lane_id).paused = False
-        self._engine.wake()
+    def resume(self, lane_id: str) -> Written:
+        """Start commands of a paused lane again; see `QueueManager.resume`."""
+        return self._engine.pause(self.lane(lane_id), paused=False)
 
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel the command of a key, waiting or running; returns whether there was one."""
@@ -322,6 +337,7 @@ class CommandQueue:
         return await asyncio.shield(self._closing)
 
     async def _close(self) -> dict[str, int]:
+        self.interrupted = len(self._engine.running)
         await self._engine.stop()
         left: dict[str, int] = {}
         try:
@@ -336,5 +352,8 @@ class CommandQueue:
         if command is None:
             command = self.registry.rebuild(letter.command_type, letter.payload)
         key = letter.key or None
-        handle = await self.submit(letter.lane, command, key=key, priority=letter.priority or None)
+        priority, timeout = letter.priority or None, letter.timeout
+        handle = await self.submit(
+            letter.lane, command, key=key, priority=priority, timeout=timeout
+        )
         return bool(handle.id)

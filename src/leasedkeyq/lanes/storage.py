@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from leasedkeyq.lanes.control import CONTROL
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.envelope import read_payload, seal_payload
 from leasedkeyq.lanes.store_letters import bury_letter, read_letter
@@ -114,7 +115,7 @@ class LocalStorage:
         return sum(answer for answer in answers if isinstance(answer, int))
 
     async def _queues(self, lane: str | None) -> list[str]:
-        queues = sorted(await self.store.count())
+        queues = sorted(name for name in await self.store.count() if name != CONTROL)
         return [queue for queue in queues if lane in (None, queue, queue.partition("#")[0])]
 
     async def _items(self, queue: str, states: tuple[StoredState, ...]) -> list[StoredItem]:

@@ -1,0 +1,28 @@
+"""``python -m leasedkeyq``: the commands of the package."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from leasedkeyq import __version__, worker
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m leasedkeyq", description="Keyed, leased queues."
+    )
+    parser.add_argument("--version", action="version", version=f"leasedkeyq {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    help_text = "run the lanes of a manager until SIGTERM or SIGINT"
+    worker_parser = commands.add_parser("worker", help=help_text, description=help_text)
+    worker.add_arguments(worker_parser)
+    options = parser.parse_args(arguments)
+    try:
+        return worker.main(options)
+    except worker.UsageError as error:
+        worker_parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The Redis store for longer: many claimers, random requests, killed servers, failovers, memory.
+
+At full length under ``TORTURE=1``.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import secrets
+import time
+from functools import partial
+
+import pytest
+
+from leasedkeyq import StoreError
+from leasedkeyq.stores import Store, connect
+from leasedkeyq.stores.contract import Put
+from leasedkeyq.testing import ManualClock
+from leasedkeyq.testing.differential import Differential
+from leasedkeyq.testing.site import SMALL_LIMITS
+from tests.servers.valkey import Server, free_port, shared_cluster, shared_server
+from tests.stores.redis.claimers import run_claimers
+
+TORTURE = os.environ.get("TORTURE") == "1"
+SIZE = 100_000 if TORTURE else 5_000
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"torture{secrets.token_hex(6)}"
+
+
+def test_64_claimers_on_1_000_keys(prefix: str) -> None:
+    """No key is held twice, no value is lost or handed out twice, the order per key is kept."""
+    stores = [connect(shared_server().url, prefix=prefix) for _ in range(8)]
+    asyncio.run(run_claimers(stores, claimers=64, keys=1000, values=SIZE // 1000))
+
+
+@pytest.mark.parametrize("where", ["valkey", "redis6", "cluster"])
+def test_random_requests(where: str, prefix: str) -> None:
+    url = {
+        "valkey": lambda: shared_server().url,
+        "redis6": lambda: shared_server("redis6").url,
+        "cluster": lambda: shared_cluster().url,
+    }[where]()
+
+    async def main(number: int) -> None:
+        clock = ManualClock()
+        opener = partial(connect, url, prefix=f"{prefix}{number}", clock=clock, limits=SMALL_LIMITS)
+        stores = [opener() for _ in range(1 + number % 3)]
+        seed = secrets.randbelow(2**32)
+        await Differential(stores, clock, seed).run(2000 if TORTURE else 300)
+        for store in stores:
+            await store.close()
+
+    for number in range(15 if TORTURE else 1):
+        asyncio.run(main(number))
+
+
+def produce(url: str, prefix: str, said: "multiprocessing.Queue[str]") -> None:
+    """Put one item after the other, and name each that was acknowledged."""
+
+    async def main() -> None:
+        store = connect(url, prefix=prefix, retry_for=0)
+        for number in range(10**6):
+            try:
+                await store.put([Put("q", ((f"k{number}", b"1"),))])
+            except StoreError:
+                return
+            said.put(f"k{number}")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sync", ["always", "everysec"])
+def test_a_killed_server_comes_back_with_what_it_acknowledged(sync: str, prefix: str) -> None:
+    """Kill -9 spares what the system has in its cache: neither setting loses anything by it."""
+    context = multiprocessing.get_context("spawn")
+    with Server("--appendonly", "yes", "--appendfsync", sync) as server:
+        for number in range(5 if TORTURE else 1):
+            said: multiprocessing.Queue[str] = context.Queue()
+            name = f"{prefix}{number}"
+            process = context.Process(target=produce, args=(server.url, name, said), daemon=True)
+            process.start()
+            acknowledged = {said.get(timeout=60) for _ in range(500)}
+            server.kill()
+            process.join(60)
+            while not said.empty():
+                acknowledged.add(said.get())
+            server.start()
+            lost = acknowledged - asyncio.run(_keys(server, name))
+            print(f"appendfsync {sync}: {len(lost)} of {len(acknowledged)} lost by kill -9")
+            # With everysec, the server puts a write off while the last sync is under way.
+            assert not lost or sync == "everysec"
+
+
+async def _keys(server: Server, prefix: str) -> set[str]:
+    store: Store = connect(server.url, prefix=prefix)
+    found: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page = await store.browse("q", cursor=cursor, limit=1000)
+        found.update(item.key for item in page.items)
+        cursor = page.cursor
+        if cursor is None:
+            await store.close()
+            return found
+
+
+def test_what_a_failover_to_a_replica_loses(prefix: str) -> None:
+    """Replicas follow a little later: what was acknowledged in between is lost with the primary."""
+
+    async def main(primary: Server) -> set[str]:
+        store = connect(primary.url, prefix=prefix, retry_for=0)
+        acknowledged: set[str] = set()
+
+        async def put_all(caller: int) -> None:
+            number = 0
+            while True:
+                key = f"{caller}-{number}"
+                try:
+                    await store.put([Put("q", ((key, b"1" * 100),))])
+                except StoreError:
+                    return
+                acknowledged.add(key)
+                number += 1
+
+        putting = asyncio.gather(*(put_all(caller) for caller in range(64)))
+        while len(acknowledged) < SIZE // 5:
+            await asyncio.sleep(0.05)
+        primary.kill()
+        await putting
+        await store.close()
+        return acknowledged
+
+    with Server("--appendonly", "yes", port=free_port()) as primary:
+        follow = ("--replicaof", f"127.0.0.1 {primary.port}")
+        with Server(*follow) as replica, replica.client() as client:
+            while client.info("replication")["master_link_status"] != "up":
+                time.sleep(0.05)
+            acknowledged = asyncio.run(main(primary))
+            client.execute_command("REPLICAOF NO ONE")
+            kept = asyncio.run(_keys(replica, prefix))
+    lost = acknowledged - kept
+    print(f"failover: {len(lost)} of {len(acknowledged)} acknowledged puts are lost")
+    assert len(lost) < SIZE // 10
+
+
+def test_memory_per_item(prefix: str) -> None:
+    """What the guide says about it."""
+
+    async def main(server: Server) -> float:
+        store = connect(server.url, prefix=prefix)
+        with server.client() as client:
+            before = client.info("memory")["used_memory"]
+            for first in range(0, SIZE, 1000):
+                keys = [f"user:{first + number:011}" for number in range(1000)]
+                await store.put([Put("q", tuple((key, b"x" * 100) for key in keys))])
+            used: int = client.info("memory")["used_memory"] - before
+        await store.close()
+        return used / SIZE
+
+    with Server() as server:
+        size = asyncio.run(main(server))
+    print(f"an item of 16 + 100 bytes takes {size:.0f} bytes")
+    assert size < 700

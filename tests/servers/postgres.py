@@ -31,7 +31,7 @@ USER = "leasedkeyq"
 PASSWORD = "not secret"
 PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
-TABLES = ("items", "buried", "done", "tallies", "buckets", "calls")
+TABLES = ("items", "buried", "done", "tallies", "buckets", "calls", "floors")
 
 
 def binaries() -> Path:
@@ -61,10 +61,11 @@ class PostgresServer:
             **settings,
         }
         self._account: dict[str, Any] = {}
+        """Who runs it."""
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             self._account = {"user": "nobody", "group": "nogroup", "extra_groups": []}
             shutil.chown(self.folder, "nobody", "nogroup")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._initialise()
         atexit.register(self.remove)
         self.start()
@@ -100,7 +101,7 @@ class PostgresServer:
         """Start it, and wait until it can be used."""
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            started = subprocess.Popen(
                 [
                     binaries() / "postgres",
                     "-D",
@@ -116,9 +117,10 @@ class PostgresServer:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - it calls one function of the C library
                 **self._account,
             )
+        self._process = started
         deadline = time.monotonic() + PATIENCE
         while not run_aside(_answers(self.url)):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if started.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"no server: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
 
@@ -226,7 +228,7 @@ def free_port() -> int:
 
 async def _answers(url: str) -> bool:
     try:
-        connection = await asyncpg.connect(url, timeout=PATIENCE)
+        connection = await asyncpg.connect(url, timeout=60)
     except (OSError, asyncpg.CannotConnectNowError):
         return False
     await connection.close()

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import redis
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 Make = Literal["valkey", "redis6"]
 PR_SET_PDEATHSIG = 1
@@ -124,9 +125,9 @@ class Server:
         try:
             with self.client() as client:
                 client.ping()
-        except (redis.exceptions.AuthenticationError, redis.exceptions.ResponseError):
+        except (AuthenticationError, ResponseError):
             return True
-        except (redis.exceptions.RedisError, OSError):
+        except (RedisError, OSError):
             return False
         return True
 
@@ -220,6 +221,15 @@ def _cluster_node() -> Server:
         except AssertionError:
             continue
     raise AssertionError("no free ports for a cluster")
+
+
+def wait_until_following(replica: Server) -> None:
+    """Wait until a replica has all that its primary has."""
+    deadline = time.monotonic() + PATIENCE
+    with replica.client() as client:
+        while client.info("replication")["master_link_status"] != "up":
+            assert time.monotonic() < deadline, "the replica does not follow"
+            time.sleep(0.02)
 
 
 @cache

@@ -7,7 +7,6 @@ import asyncio
 import multiprocessing
 import os
 import secrets
-import time
 from functools import partial
 
 import pytest
@@ -18,7 +17,13 @@ from leasedkeyq.stores.contract import Put
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
-from tests.servers.valkey import Server, free_port, shared_cluster, shared_server
+from tests.servers.valkey import (
+    Server,
+    free_port,
+    shared_cluster,
+    shared_server,
+    wait_until_following,
+)
 from tests.stores.redis.claimers import run_claimers
 
 TORTURE = os.environ.get("TORTURE") == "1"
@@ -133,11 +138,11 @@ def test_what_a_failover_to_a_replica_loses(prefix: str) -> None:
         await store.close()
         return acknowledged
 
-    with Server("--appendonly", "yes", port=free_port()) as primary:
+    settings = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0")
+    with Server(*settings, port=free_port()) as primary:
         follow = ("--replicaof", f"127.0.0.1 {primary.port}")
         with Server(*follow) as replica, replica.client() as client:
-            while client.info("replication")["master_link_status"] != "up":
-                time.sleep(0.05)
+            wait_until_following(replica)
             acknowledged = asyncio.run(main(primary))
             client.execute_command("REPLICAOF NO ONE")
             kept = asyncio.run(_keys(replica, prefix))

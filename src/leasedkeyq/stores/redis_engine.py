@@ -18,10 +18,13 @@ from leasedkeyq.stores.redis_wire import (
     AnyRequest,
     Read,
     answer_of,
+    claimed,
     encode,
     form,
+    is_list,
     new_ids,
     queues_of,
+    rest_of,
     shown,
 )
 
@@ -144,8 +147,9 @@ class Engine:
         recorded = not all(isinstance(each, Read) for each in requests)
         if recorded:
             self._register(requests)
-        reply = self._call(f"{self._prefix}:a:{self.me}", packed, names, recorded=recorded)
-        return [*map(answer_of, requests, reply.answers)]
+        key = f"{self._prefix}:a:{self.me}"
+        reply = self._call(key, packed, names, recorded=recorded)
+        return self._answers(key, requests, reply.answers)
 
     def _apart(self, requests: list[Any], error: Exception) -> list[Any]:
         """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
@@ -178,7 +182,21 @@ class Engine:
         self._give_ids(requests, forms)
         key = self._in_slot(queue, f"a:{self.me}")
         reply = self._call(key, encode(forms), [queue], recorded=recorded)
-        return [*map(answer_of, requests, reply.answers)]
+        return self._answers(key, requests, reply.answers)
+
+    def _answers(self, key: str, requests: Sequence[AnyRequest], answers: list[Any]) -> list[Any]:
+        """The answers of the contract; claims that took too long for one call are completed."""
+        found: list[Any] = []
+        for request, answer in zip(requests, answers, strict=True):
+            items = answer_of(request, answer)
+            if isinstance(request, Claim):
+                last = answer
+                while (rest := rest_of(request, last, items)) is not None:
+                    names = list(queues_of(request))
+                    [last] = self._call(key, encode([rest]), names, recorded=True).answers
+                    items = (*items, *claimed(request, last))
+            found.append(items)
+        return found
 
     def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> None:
         """On a cluster: ids for new items, which one key counts for all queues."""
@@ -258,9 +276,9 @@ class Engine:
         if self._durable is None or not recorded:
             reply: list[Any] = self._link.run(key, batch)[0]
             return reply
-        reply, kept = self._link.run(key, batch, self._durable)
+        reply, answer = self._link.run(key, batch, self._durable)
         wanted = list(self._durable[1:-1])
-        kept = kept if isinstance(kept, list) else [kept]
+        kept: list[int] = answer if is_list(answer) else [answer]
         if any(here < want for here, want in zip(kept, wanted, strict=True)):
             raise StoreError(
                 f"{self._link.address}: the change was made, but was not confirmed in time: "
@@ -324,7 +342,8 @@ class Engine:
             raise
         answers = self._while_held(held, forms, recorded=True, editing=True)
         if answers and answers[0] == b"refused":
-            raise EditStoppedError(answer_of(changes[answers[1] - 1], answers[2]))
+            number: int = answers[1]
+            raise EditStoppedError(answer_of(changes[number - 1], answers[2]))
         return [*map(answer_of, changes, answers)]
 
     def _while_held(

@@ -63,7 +63,7 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
                 f"{link.address}: the server's maxmemory-policy is {policy}: it would throw items "
                 "away when its memory is full. Set it to noeviction, or use another server"
             )
-    durability = min((level for level, _ in found), key=LEVELS.index)
+    durability = LEVELS[min(LEVELS.index(level) for level, _ in found)]
     warnings = list(dict.fromkeys(warning for _, warning in found if warning))
     if required is not None and LEVELS.index(durability) < LEVELS.index(required):
         raise StoreError(
@@ -82,10 +82,7 @@ def _settings(link: Link, node: Any) -> Mapping[str, str]:
     target = {} if node is None else {"target_nodes": node}
 
     def ask(*command: str) -> Any:
-        answer = link.patiently(lambda: link.client.execute_command(*command, **target))
-        # A cluster answers by the name of the node.
-        if isinstance(answer, dict) and len(answer) == 1 and node is not None:
-            return next(iter(answer.values()))
+        answer: Any = link.patiently(lambda: link.client.execute_command(*command, **target))
         return answer
 
     info = {_text(name): _text(value) for name, value in _pairs(ask("INFO"))}
@@ -104,10 +101,8 @@ def _settings(link: Link, node: Any) -> Mapping[str, str]:
 
 
 def _pairs(answer: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(answer, Mapping):
-        yield from answer.items()
-    elif isinstance(answer, list | tuple):
-        yield from zip(answer[::2], answer[1::2], strict=False)
+    """Names and values, whichever form redis-py gives them."""
+    yield from answer.items() if hasattr(answer, "items") else zip(*[iter(answer)] * 2, strict=True)
 
 
 def _text(value: Any) -> str:

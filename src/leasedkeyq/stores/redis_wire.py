@@ -3,11 +3,11 @@
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
 from leasedkeyq.stores.contract import (
     Ack,
     Attempt,
@@ -65,6 +65,11 @@ def raw(value: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
 
 
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether the script answered with a list."""
+    return isinstance(value, list)
+
+
 def or_false(value: Any) -> Any:
     """None would end a list in Lua."""
     return False if value is None else value
@@ -111,6 +116,7 @@ def _claim(request: Claim) -> list[Any]:
         or_false(request.kinds),
         [_cap(cap) for cap in request.caps] or False,
         os.urandom(TOKEN_SEED).hex(),
+        False,
     ]
 
 
@@ -211,7 +217,7 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
         return claimed(request, answer)
     if isinstance(request, Read):
         return answer
-    if isinstance(answer, list) and answer and isinstance(answer[0], bytes):
+    if _is_refusal(answer):
         return _refusal(request, answer)
     match request:
         case Put():
@@ -224,6 +230,10 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
             return bool(answer)
         case _:
             return answer
+
+
+def _is_refusal(answer: Any) -> bool:
+    return is_list(answer) and bool(answer) and isinstance(answer[0], bytes)
 
 
 def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
@@ -239,7 +249,12 @@ def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
     items: list[Claimed] = []
     queues = request.queues
     for at in range(0, len(answer), 4):
-        number, key, lease, record = answer[at : at + 4]
+        number: int = answer[at]
+        if number < 0:
+            break
+        key: bytes = answer[at + 1]
+        lease: bytes = answer[at + 2]
+        record: bytes = answer[at + 3]
         fence, _, expires_at = LEASE.unpack_from(lease)
         unpacked = ITEM.unpack_from(record)
         past = ITEM.size + unpacked[7]
@@ -261,9 +276,29 @@ def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
     return tuple(items)
 
 
+def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any] | None:
+    """The form of what is left of a claim for which one call had no time; None: it is complete.
+
+    `items` is what it has leased so far.
+    """
+    if not answer or answer[-4] >= 0:
+        return None
+    number = -1 - answer[-4]
+    name, most = request.queues[number]
+    most -= sum(item.queue == name for item in items)
+    rest = _claim(request)
+    rest[1][2 * number + 1] = most
+    rest[2] = request.limit - len(items)
+    rest[8] = [number, raw(answer[-3]), raw(answer[-2])]
+    return rest
+
+
 def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredItem:
     """An item that the script shows."""
-    code, name, record, lease = found
+    code: int = found[0]
+    name: bytes = found[1]
+    record: bytes = found[2]
+    lease: bytes = found[3]
     error = ""
     key: str
     if code >= BURIED:
@@ -302,15 +337,14 @@ def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredIt
     )
 
 
-_decode_history: Final = msgspec.msgpack.Decoder(list[tuple[int, float, str, str]]).decode
+_decode_history: Final = msgspec.msgpack.Decoder(list[tuple[int, float, LeaseEnd, str]]).decode
 
 
 def _history(packed: bytes) -> tuple[Attempt, ...]:
     if not packed:
         return ()
     return tuple(
-        Attempt(number, when, how, error)  # type: ignore[arg-type]  # as we have stored it
-        for number, when, how, error in _decode_history(packed)
+        Attempt(number, when, how, error) for number, when, how, error in _decode_history(packed)
     )
 
 

@@ -20,7 +20,13 @@ from leasedkeyq import RedisStore, StoreError
 from leasedkeyq.stores import connect
 from leasedkeyq.stores.contract import Ack, Claim, Counts, Durability, Put
 from tests.servers.proxy import Proxy
-from tests.servers.valkey import Server, free_port, shared_cluster, shared_server
+from tests.servers.valkey import (
+    Server,
+    free_port,
+    shared_cluster,
+    shared_server,
+    wait_until_following,
+)
 
 RIGHTS = ["~leasedkeyq:*", "&leasedkeyq:*", "+@all", "-@dangerous", "+info", "+config|get"]
 PATIENCE = 30.0
@@ -184,9 +190,11 @@ def test_tls(authority: trustme.CA, tmp_path: Path, prefix: str) -> None:
 def watched() -> Iterator[tuple[list[Server], str]]:
     """A primary and a replica, three Sentinels that watch them, and the URL of all."""
     with ExitStack() as ends:
-        primary = ends.enter_context(Server("--appendonly", "yes", port=free_port()))
-        follow = ("--replicaof", f"127.0.0.1 {primary.port}", "--appendonly", "yes")
-        replica = ends.enter_context(Server(*follow, port=free_port()))
+        settings = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0")
+        primary = ends.enter_context(Server(*settings, port=free_port()))
+        follow = ("--replicaof", f"127.0.0.1 {primary.port}")
+        replica = ends.enter_context(Server(*settings, *follow, port=free_port()))
+        wait_until_following(replica)
         ports: list[int] = []
         for _ in range(3):
             port = free_port()
@@ -203,7 +211,8 @@ def _wait_until_known(port: int) -> None:
     deadline = time.monotonic() + PATIENCE
     with redis.Redis(port=port) as client:
         while True:
-            [state] = client.sentinel_masters().values()
+            known: Any = client.sentinel_masters()
+            [state] = known.values()
             if state["num-slaves"] >= 1 and state["num-other-sentinels"] >= 2:
                 return
             assert time.monotonic() < deadline, state

@@ -242,6 +242,34 @@ def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[byt
     asyncio.run(main())
 
 
+def test_a_claim_that_passes_over_many_does_so_in_steps(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """By kinds and by caps, over several queues, and to the last item."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(9000), Put("q", (("a", b"1"), ("b", b"1")), kind="rare")])
+        await store.put([Put("next", (("c", b"1"), ("d", b"1")), kind="rare")])
+        told.clear()
+        rare = Claim((("q", 5), ("next", 1)), 5, None, 60.0, ("rare",))
+        [items, none] = await store.claim([rare, Claim((("q", 1),), 1, None, 60.0, ("no",))])
+        assert [item.key for item in items] == ["a", "b", "c"]
+        assert none == ()
+        assert len(told) > 3
+        assert set(told) == {b"done"}
+        await store.settle([Release(i.queue, i.key, i.token, undo=True) for i in items])
+        told.clear()
+        capped = Claim((("q", 9),), 9, caps=(Cap("q", "k*", in_flight=1),))
+        [items] = await store.claim([capped])
+        assert [item.key for item in items] == ["k00000", "a", "b"]
+        assert len(told) > 1
+        assert await store.claim([capped]) == [()]
+        await store.close()
+
+    asyncio.run(main())
+
+
 # Calls that are repeated
 
 
@@ -354,6 +382,39 @@ def test_an_edit_that_takes_too_long_changes_nothing(server: Server, prefix: str
         assert await other.count() == {"q": Counts(available=1)}
         await editor.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+# Batches
+
+
+def test_a_batch_over_several_queues_stores_everything(server: Server, prefix: str) -> None:
+    """Its writes are gathered, and made early where a key comes again."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        puts = [
+            Put("q", (("a", b"1"), ("b", b"1"))),
+            Put("r", (("c", b"1"), ("c", b"2"))),
+            Put("q", (("d", b"1"), ("b", b"2"), ("a", b"2"))),
+            Put("r", (("e", b"1"),)),
+        ]
+        answers: list[Any] = list(await store.put(puts))
+        [[a, b], [c, same], [_, b_again, a_again], _] = answers
+        assert (a, b, c) == (a_again, b_again, same)
+        [items, none] = await store.claim([Claim((("q", 9), ("r", 9)), 9), Claim((("q", 9),), 9)])
+        assert [(item.key, item.value) for item in items] == [
+            *[("a", b"2"), ("b", b"2"), ("d", b"1")],
+            *[("c", b"2"), ("e", b"1")],
+        ]
+        assert none == ()
+        acks = [Ack(item.queue, item.key, item.token, b"1", 60.0) for item in items]
+        settled = await store.settle([acks[0], acks[3], acks[0], acks[1]])
+        assert [answer is None for answer in settled] == [True, True, False, True]
+        counted = await store.count()
+        assert counted == {"q": Counts(in_flight=1, done=2), "r": Counts(in_flight=1, done=1)}
+        await store.close()
 
     asyncio.run(main())
 

@@ -150,25 +150,3 @@ local function call_many(command, key, arguments)
     call(command, key, unpack(arguments, first, last))
   end
 end
-
--- Writes that can wait are made together, before anybody looks.
-local pending = {}
-
-local function flush()
-  for _, writes in ipairs(pending) do
-    call_many(writes[1], writes[2], writes[3])
-  end
-  pending = {}
-end
-
--- The arguments that are gathered for one command on one key.
-local function gathered(command, key)
-  for _, writes in ipairs(pending) do
-    if writes[2] == key and writes[1] == command then
-      return writes[3]
-    end
-  end
-  local arguments = {}
-  pending[#pending + 1] = { command, key, arguments }
-  return arguments
-end

@@ -4,6 +4,31 @@ local opened = {}
 local dropped = {}
 local store_numbers = false -- the last id and fence of the whole store; a cluster has them by queue
 
+-- Writes that can wait are made together, before anybody looks.
+local pending = {}
+
+local function flush()
+  for _, writes in ipairs(pending) do
+    call_many(writes[1], writes[2], writes[3])
+  end
+  pending = {}
+  for _, queue in ipairs(opened) do
+    queue.new, queue.later = false, false
+  end
+end
+
+-- The arguments that are gathered for one command on one key.
+local function gathered(command, key)
+  for _, writes in ipairs(pending) do
+    if writes[2] == key and writes[1] == command then
+      return writes[3]
+    end
+  end
+  local arguments = {}
+  pending[#pending + 1] = { command, key, arguments }
+  return arguments
+end
+
 local COUNTERS = { 'back', 'front', 'turns', 'burials', 'fence' }
 
 local function expect(queue, due)
@@ -19,7 +44,7 @@ end
 
 local function open(name)
   local base = prefix .. ':{' .. escape(name) .. '}:'
-  local queue = { name = name, base = base, changed = false, counted = false, later = false }
+  local queue = { name = name, base = base, changed = false, counted = false }
   for _, part in ipairs({ 'i', 'o', 'r', 't', 'l', 'm', 'n', 'p', 'b', 'd', 'c', 'cf', 'x' }) do
     queue[part] = base .. part
   end

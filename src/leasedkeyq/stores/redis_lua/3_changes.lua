@@ -123,7 +123,6 @@ end
 local function flush_new(queue)
   if queue.new then
     flush()
-    queue.new = false
   end
 end
 

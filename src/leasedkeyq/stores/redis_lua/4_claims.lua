@@ -177,12 +177,37 @@ local function kind_of(raw)
   return string.sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds)
 end
 
--- The keys and records that a claim chooses by kinds or caps, taken out of the ready index.
-local function choose(queue, room, kinds, rooms)
+-- So many items may be passed over in one call.
+local passing = 5000
+
+-- The place behind an item that may have gone meanwhile.
+local function rank_behind(queue, score, member)
+  local added = call('ZADD', queue.r, 'NX', score, member)
+  local rank = call('ZRANK', queue.r, member)
+  if added == 1 then
+    call('ZREM', queue.r, member)
+    return rank
+  end
+  return rank + 1
+end
+
+-- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
+-- last item that it has looked at, if others are behind it for which this call has no time.
+local function choose(queue, room, kinds, rooms, start)
   local keys, records, members = {}, {}, {}
-  local from = 0
+  local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
+  local last = false
   while #keys < room do
+    if passing <= 0 then
+      last = start and { start[2], start[3] } or { '', '' }
+      if from > 0 then
+        last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
+        last[1] = call('ZSCORE', queue.r, last[2])
+      end
+      break
+    end
     local page = call('ZRANGE', queue.r, from, from + 199)
+    passing = passing - #page
     for _, member in ipairs(page) do
       local key = string.sub(member, 9)
       local raw = call('HGET', queue.i, key)
@@ -201,7 +226,7 @@ local function choose(queue, room, kinds, rooms)
     from = from + 200
   end
   call_many('ZREM', queue.r, members)
-  return keys, records
+  return keys, records, last
 end
 
 local function choose_key(queue, key, kinds, rooms)
@@ -256,24 +281,28 @@ local function lease_all(queue, keys, expires, seed, leases)
 end
 
 -- Answers {number of the queue, key, lease record, item record} of each item, one after the other.
+-- If there was no time for all, {-1 - number of the queue, score, member, ''} of the last item that
+-- was looked at follows, from which to go on.
 function verbs.claim(request)
   local limit, one, lease_time, seed = request[3], request[4], request[5], request[8]
+  local start = request[9]
   local expires = lease_time and now + lease_time or 0
   local kinds = request[6] and {}
   for _, kind in ipairs(request[6] or {}) do
     kinds[kind] = true
   end
   local answer = {}
-  for number = 1, #request[2], 2 do
+  for number = start and start[1] * 2 + 1 or 1, #request[2], 2 do
     local queue = at(request[2][number])
     local room = math.min(request[2][number + 1], limit - #answer / 4)
     if room > 0 then
       local rooms = request[7] and rooms_of(queue, request[7])
-      local keys, records
+      local keys, records, last
       if one then
         keys, records = choose_key(queue, one, kinds, rooms)
       elseif kinds or rooms then
-        keys, records = choose(queue, room, kinds, rooms)
+        keys, records, last = choose(queue, room, kinds, rooms, start)
+        start = false
       else
         keys, records = choose_next(queue, room)
       end
@@ -288,6 +317,12 @@ function verbs.claim(request)
           answer[size + 1], answer[size + 2] = (number - 1) / 2, key
           answer[size + 3], answer[size + 4] = leases[place_in], records[place_in]
         end
+      end
+      if last then
+        local size = #answer
+        answer[size + 1], answer[size + 2] = -1 - (number - 1) / 2, last[1]
+        answer[size + 3], answer[size + 4] = last[2], ''
+        break
       end
     end
   end

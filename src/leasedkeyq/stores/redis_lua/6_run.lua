@@ -27,14 +27,13 @@ local function unpacked(kept)
     if request[1] == 'claim' then
       local items = {}
       for first = 1, #answer, 3 do
-        local name, key, lease = request[2][answer[first] * 2 + 1], answer[first + 1], answer[first + 2]
-        local base = prefix .. ':{' .. escape(name) .. '}:'
+        local queue, key, lease = answer[first], answer[first + 1], answer[first + 2]
+        local base = prefix .. ':{' .. escape(request[2][queue * 2 + 1] or '') .. '}:'
         -- A lease that has ended meanwhile is of no use to anybody.
-        if call('HGET', base .. 'l', key) == lease then
-          items[#items + 1] = answer[first]
-          items[#items + 1] = key
-          items[#items + 1] = lease
-          items[#items + 1] = call('HGET', base .. 'i', key)
+        if queue < 0 or call('HGET', base .. 'l', key) == lease then
+          local size = #items
+          items[size + 1], items[size + 2], items[size + 3] = queue, key, lease
+          items[size + 4] = queue < 0 and '' or call('HGET', base .. 'i', key)
         end
       end
       answer = items
@@ -96,9 +95,6 @@ while requests[number] do
   local verb = request[1]
   if verb ~= before then
     flush()
-    for _, queue in ipairs(opened) do
-      queue.new, queue.later = false, false
-    end
     before = verb
   end
   local count = verb == 'claim' and alike(number) or 1

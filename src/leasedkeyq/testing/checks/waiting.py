@@ -1,7 +1,7 @@
 """How those who wait are woken, and the queue on a store."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -159,7 +159,11 @@ class Waiting(Suite):
             queue: StoreQueue[int] = store.queue(way, maxsize=1)
             if way != "get":
                 await queue.put("a", 1)
-            ways = {"get": queue.get, "put": partial(queue.put, "b", 2), "join": queue.join}
+            ways: dict[str, Callable[[], Awaitable[Any]]] = {
+                "get": queue.get,
+                "put": partial(queue.put, "b", 2),
+                "join": queue.join,
+            }
             waiting = asyncio.ensure_future(ways[way]())
             await asyncio.sleep(0.1)
             assert not waiting.done(), f"{way} did not wait"

@@ -5,17 +5,25 @@ import sys
 import time
 from collections.abc import Sequence
 
+from benchmarks import servers
 from benchmarks.lane_scenarios import lane_scenarios
 from benchmarks.measure import WorkerError, run_scenarios
 from benchmarks.page import page, readme_table, replace_between_markers
 from benchmarks.peers import ROOT, SetUpError, find_peers, our_version
 from benchmarks.report import Results, terminal_table
 from benchmarks.scenarios import memory_scenarios
+from benchmarks.server_scenarios import postgres_scenarios, redis_scenarios
 from benchmarks.store_scenarios import store_scenarios
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
-PARTS = {"memory": memory_scenarios, "stores": store_scenarios, "lanes": lane_scenarios}
+PARTS = {
+    "memory": memory_scenarios,
+    "stores": store_scenarios,
+    "lanes": lane_scenarios,
+    "postgres": postgres_scenarios,
+    "redis": redis_scenarios,
+}
 
 
 def say(text: str) -> None:
@@ -68,8 +76,10 @@ def main(arguments: Sequence[str]) -> int:
         say(f"left out: {name}: {reason}")
     start = time.monotonic()
     try:
-        rounds, facts = run_scenarios(scenarios, peers, 1 if quick else options.rounds, progress)
-    except WorkerError as error:
+        with servers.running(parts):
+            how_often = 1 if quick else options.rounds
+            rounds, facts = run_scenarios(scenarios, peers, how_often, progress)
+    except (SetUpError, WorkerError) as error:
         progress("")
         say(str(error))
         return 2

@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.peers import ENVIRONMENTS, ROOT, Peer
 from benchmarks.scenarios import Case, Claim, Scenario
@@ -51,7 +52,12 @@ class Worker:
         facts: What it said about how it runs.
     """
 
+    _numbers: ClassVar[set[int]] = set()
+    """Of the workers that run now."""
+
     def __init__(self, peer: Peer, case: Case, folder: Path) -> None:
+        self._number = next(number for number in count(1) if number not in self._numbers)
+        self._numbers.add(self._number)
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         self._name = f"{case.workload} of {peer.name}"
         options = json.dumps(dict(case.options))
@@ -59,6 +65,7 @@ class Worker:
         # Python is to import this package from here, and the queue from where it is installed.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         environment |= {"BENCH_FOLDER": str(self._folder), "BENCH_SHARED": str(folder)}
+        environment["BENCH_NUMBER"] = str(self._number)
         self._process = subprocess.Popen(
             [peer.python, "-m", module, peer.workloads, case.workload, options],
             cwd=ROOT,
@@ -84,6 +91,7 @@ class Worker:
         with self._process:
             pass
         shutil.rmtree(self._folder)
+        self._numbers.discard(self._number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -1,10 +1,15 @@
 """The results in Markdown: docs/benchmarks.md, and the short table of the README."""
 
+from collections.abc import Mapping
+
 from benchmarks.peers import PUBLISHED_VERSION
 from benchmarks.report import HEAD, Results, case_rows, fact_rows, machine, markdown_table
+from benchmarks.server_scenarios import versions as server_versions
+from benchmarks.servers import POSTGRES_SETTINGS, REDIS_SETTINGS
 from benchmarks.store_scenarios import versions
 
 START, END = "<!-- benchmark:start -->", "<!-- benchmark:end -->"
+POSTGRES_TOLD = ("synchronous_commit", "fsync", "max_connections")
 
 PAGE = """\
 # Benchmarks
@@ -12,8 +17,9 @@ PAGE = """\
 <!-- Written by `make bench`. Edit benchmarks/page.py and not this page. -->
 
 leasedkeyq {version} beside its predecessor on PyPI, leasedkeyq {published}, and beside
-`asyncio.Queue`; its stores beside other queues on SQLite: {machine}. A row with a target is a
-promise, and `make bench` fails when it is not kept. A row without one is there for information.
+`asyncio.Queue`; its stores and lanes beside other queues on SQLite, PostgreSQL and Redis:
+{machine}. A row with a target is a promise, and `make bench` fails when it is not kept. A row
+without one is there for information.
 
 {claims}
 
@@ -45,6 +51,19 @@ For the stores:
   many thousands of items, with more than some ten steps per second, or with many processes that
   write, use SQLite: it is another URL in `connect` and nothing else changes.
 
+For PostgreSQL and Redis:
+
+- The jobs do nothing, so what is measured is the queue: one trip to the server for many jobs, or
+  several trips for each of them. A job that does something takes its own time on top.
+- Whoever calls alone waits for the server, and on PostgreSQL for its disk. Those who call at a time
+  go there together: that is why 100 callers are so much faster than one.
+- Not all libraries promise the same. With huey and the list of taskiq, a job that was handed out is
+  gone when its worker dies; this package runs it again. Its leases, the keys of which one runs at a
+  time, the priorities and the tokens that tell an old lease from a new one are on in all figures.
+  Results are not kept, as dramatiq, taskiq and pgqueuer, the fastest, keep none; there is a row
+  with results kept.
+- arq and pydocket look for jobs at intervals, which is what their time to start shows.
+
 ## How it is measured
 
 Every case runs in a process of its own: this package from its built wheel, {published} in a
@@ -66,6 +85,14 @@ connections were set, as they said themselves:
 
 {facts}
 
+The servers are one PostgreSQL ({postgres_settings}, everything else as it comes) and one Valkey
+({redis_settings}), on this machine, for all libraries alike, each of which has a database of its
+own that is emptied before each slice. On PostgreSQL this package is compared with
+{postgres_versions}; on Redis with {redis_versions}. All have hiredis where they use redis-py, and
+pgqueuer its uvloop; this package runs on the event loop of asyncio. Callers are tasks, and threads
+where a library blocks. A worker is a process of its own that runs as many jobs at a time as it is
+told; the rows say how many.
+
 `synchronous` decides what a commit survives: with `FULL` a loss of power, with `NORMAL` the end of
 the process only. huey and persist-queue do not set it and have SQLite's default. `full` of this
 package is `FULL`.
@@ -75,7 +102,7 @@ To repeat it, which takes a few minutes and writes this page and the table in th
 ```sh
 make bench
 make bench PYTHON=python3.13 BENCH_ARGS="--rounds 9"
-make bench BENCH_ARGS="--only stores"  # one part, and writes nothing
+make bench BENCH_ARGS="--only redis"  # one part, and writes nothing
 make bench BENCH_ARGS=--flat  # ten million cycles, and the memory after each million
 ```
 
@@ -104,9 +131,17 @@ def page(results: Results) -> str:
         claims=markdown_table(HEAD, results.rows()),
         rounds=len(results.rounds[0]),
         versions=versions(),
+        postgres_settings=_told(POSTGRES_SETTINGS, *POSTGRES_TOLD),
+        redis_settings=_told(REDIS_SETTINGS, "appendonly", "appendfsync"),
+        postgres_versions=server_versions("PostgreSQL"),
+        redis_versions=server_versions("Redis"),
         facts=markdown_table(facts[0], facts[1:]),
         cases="\n\n".join(cases),
     )
+
+
+def _told(settings: Mapping[str, str], *names: str) -> str:
+    return ", ".join(f"`{name} {settings[name]}`" for name in names)
 
 
 def readme_table(results: Results) -> str:

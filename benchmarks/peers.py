@@ -4,6 +4,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ PUBLISHED_VERSION = "0.0.7"
 OURS = "leasedkeyq"
 OUR_STORES = "the stores of leasedkeyq"
 OUR_LANES = "the lanes of leasedkeyq"
+OUR_SERVERS = "leasedkeyq on servers"
 PUBLISHED = f"leasedkeyq {PUBLISHED_VERSION}"
 STDLIB = "asyncio.Queue"
 HUEY = "huey"
@@ -22,6 +24,17 @@ HUEY_WORKERS = "workers of huey"
 LITEQUEUE = "litequeue"
 PERSISTQUEUE = "persist-queue"
 A3S_LANE = "a3s-lane"
+PGQUEUER = "pgqueuer"
+PROCRASTINATE = "procrastinate"
+SAQ = "saq"
+BULLMQ = "bullmq"
+ARQ = "arq"
+STREAQ = "streaq"
+TASKIQ = "taskiq-redis"
+DRAMATIQ = "dramatiq"
+RQ = "rq"
+HUEY_ON_REDIS = "huey on Redis"
+PYDOCKET = "pydocket"
 
 
 @dataclass(frozen=True)
@@ -35,13 +48,19 @@ class Peer:
 
 @dataclass(frozen=True)
 class Package:
-    """A package from PyPI that is compared with, in an environment of its own."""
+    """A package from PyPI that is compared with, in an environment of its own.
+
+    Attributes:
+        also: What it needs besides what it asks for itself.
+    """
 
     name: str
     version: str
     workloads: str
+    also: tuple[str, ...] = ()
 
 
+_SERVERS = "benchmarks.server_workloads"
 PACKAGES = {
     PUBLISHED: Package("leasedkeyq", PUBLISHED_VERSION, "benchmarks.leased_workloads"),
     HUEY: Package("huey", "3.5.4", "benchmarks.sqlite_peer_workloads"),
@@ -49,6 +68,17 @@ PACKAGES = {
     LITEQUEUE: Package("litequeue", "0.9", "benchmarks.sqlite_peer_workloads"),
     PERSISTQUEUE: Package("persist-queue", "1.1.0", "benchmarks.sqlite_peer_workloads"),
     A3S_LANE: Package("a3s-lane", "0.4.0", "benchmarks.a3s_workloads"),
+    PGQUEUER: Package("pgqueuer", "1.6.0", _SERVERS, ("asyncpg",)),
+    PROCRASTINATE: Package("procrastinate", "3.10.0", _SERVERS, ("psycopg[binary,pool]",)),
+    SAQ: Package("saq", "0.26.4", _SERVERS, ("psycopg[binary,pool]", "redis", "hiredis")),
+    BULLMQ: Package("bullmq", "3.4.4", _SERVERS, ("psycopg[binary]", "hiredis")),
+    ARQ: Package("arq", "0.28.0", _SERVERS),
+    STREAQ: Package("streaq", "7.2.0", _SERVERS),
+    TASKIQ: Package("taskiq-redis", "1.2.4", _SERVERS, ("hiredis",)),
+    DRAMATIQ: Package("dramatiq", "2.2.1", _SERVERS, ("redis", "hiredis")),
+    RQ: Package("rq", "2.12.0", _SERVERS, ("hiredis",)),
+    HUEY_ON_REDIS: Package("huey", "3.5.4", _SERVERS, ("redis", "hiredis")),
+    PYDOCKET: Package("pydocket", "0.27.0", _SERVERS, ("hiredis",)),
 }
 
 
@@ -67,6 +97,7 @@ def find_peers(wanted: Collection[str], *, set_up: bool) -> tuple[dict[str, Peer
         OURS: Peer(OURS, here, "benchmarks.leased_workloads"),
         OUR_STORES: Peer(OUR_STORES, here, "benchmarks.store_workloads"),
         OUR_LANES: Peer(OUR_LANES, here, "benchmarks.lane_workloads"),
+        OUR_SERVERS: Peer(OUR_SERVERS, here, "benchmarks.server_own_workloads"),
         STDLIB: Peer(STDLIB, here, "benchmarks.asyncio_workloads"),
     }
     left_out: dict[str, str] = {}
@@ -101,6 +132,8 @@ def _version_in(python: Path, name: str) -> str | None:
 
 def _python_with(package: Package, *, set_up: bool) -> Path:
     name = f"{package.name}-{package.version}-python-{platform.python_version()}"
+    if package.also:
+        name += f"-with-{zlib.crc32(' '.join(package.also).encode()):08x}"
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if python.exists() and _version_in(python, package.name) == package.version:
@@ -113,7 +146,7 @@ def _python_with(package: Package, *, set_up: bool) -> Path:
     _run(sys.executable, "-m", "venv", "--clear", str(folder))
     requirement = f"{package.name}=={package.version}"
     try:
-        _run(str(python), "-m", "pip", "install", "-qq", "--no-deps", requirement)
+        _run(str(python), "-m", "pip", "install", "-qq", requirement, *package.also)
     except SetUpError:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -262,6 +262,47 @@ async def test_a_value_beside_a_running_one_is_buffered() -> None:
     assert [item.kind for item in await drain(target)] == ["second"]
 
 
+async def test_an_equal_value_that_is_put_again_is_run_again() -> None:
+    """The target works on the first one when the second comes: both were asked for."""
+    source, target = memory(), memory()
+    await put(source, "k")
+    await move(source, target, "q")
+    (lease,) = await claim(target)
+    await put(source, "k")
+    report = await move(source, target, "q")
+    assert report.complete
+    await target.settle([Ack("q", "k", lease.token)])
+    assert [item.key for item in await drain(target)] == ["k"]
+
+
+async def test_what_comes_to_a_queue_while_others_are_moved_comes_along() -> None:
+    source, target = Faulty(lambda name: None), memory()
+    await put(source, "k", queue="a")
+    await put(source, "k", queue="b")
+
+    async def put_again() -> None:
+        if (await counts(target, "b")).available:
+            source.fault = lambda name: None
+            await put(source, "late", queue="a")
+
+    source.fault = lambda name: put_again()
+    report = await move(source, target)
+    assert report.complete
+    assert [item.key for item in await drain(target, "a")] == ["k", "late"]
+    assert await source.count() == {}
+
+
+async def test_all_queues_are_waited_for_together() -> None:
+    source, target = memory(), memory()
+    for queue in ("a", "b", "c"):
+        await put(source, "held", queue=queue)
+        await source.claim([Claim(((queue, 1),), 1)])
+    began = asyncio.get_running_loop().time()
+    report = await move(source, target, wait=10)
+    assert 10 <= asyncio.get_running_loop().time() - began < 15
+    assert [report.queues[queue].left for queue in "abc"] == [1, 1, 1]
+
+
 # Faults
 
 
@@ -405,6 +446,43 @@ async def test_an_item_that_a_consumer_of_the_target_takes_at_once_is_not_verifi
     assert not report.verified
 
 
+@pytest.mark.parametrize("policy", ["update", "buffer"])
+async def test_what_is_put_into_the_target_beside_a_buried_item_is_not_lost(policy: Any) -> None:
+    """A producer puts the key for the moment in which the move has it leased there."""
+    source, target = memory(), Faulty(None)
+    await put(source, "k", kind="dead")
+    (lease,) = await claim(source)
+    await source.settle([Bury("q", "k", lease.token, "why")])
+
+    async def produce() -> None:
+        target.fault = lambda name: None
+        await put(target, "k", kind="new", policy=policy)
+
+    target.fault = lambda name: produce() if name == "claim+" else None
+    first = await move(source, target, "q")
+    assert [item.kind for item in await drain(target)] == ["new"]
+    assert not first.complete
+    for item in await items(target, "in_flight"):
+        await target.settle([Cancel("q", item.key)])
+    await move(source, target, "q")
+    assert [(item.kind, item.error) for item in await items(target)] == [("dead", "why")]
+    assert await counts(source) == Counts()
+
+
+async def test_a_move_that_fails_leaves_no_buried_item_to_consumers() -> None:
+    for step in range(1, 100):
+        source, target, steps = await faulty_pair(step)
+        try:
+            await move(source, target, "q")
+        except StoreError:
+            pass
+        else:
+            break
+        steps.left = None
+        assert "dead" not in {item.key for item in await drain(target)}, step
+    assert step > 30
+
+
 async def test_a_second_move_waits_for_the_first() -> None:
     source, target = memory(), memory()
     await put(source, "held", "a", "b")
@@ -538,14 +616,20 @@ def end_leases(found: Sequence[StoredItem]) -> list[Put | Change]:
     ]
 
 
-def test_a_store_is_not_moved_onto_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_behind", [0, 1])
+def test_a_store_is_not_moved_onto_itself(
+    tmp_path: Path, left_behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if left_behind:  # as with a store that is no file
+        monkeypatch.setattr("leasedkeyq.stores.moving._same_file", lambda *_: False)
+
     async def main(first: str, second: str) -> None:
         store = connect(first)
         await put(store, "a")
         with pytest.raises(ValueError, match="the same store"):
             await move(first, second)
         assert await counts(store) == Counts(available=1)
-        assert await counts(store, "leasedkeyq.moves") == Counts(available=1)
+        assert await counts(store, "leasedkeyq.moves") == Counts(available=left_behind)
         await store.close()
 
     for name in ("a.db", "b.json"):
@@ -561,12 +645,26 @@ def test_a_repository_is_moved_although_it_holds_one_queue_only(tmp_path: Path) 
         QueueService(repository).submit_task("resize photo 1")
 
     async def main() -> None:
+        link = tmp_path / "link.yaml"
+        link.symlink_to(path)
+        for same in (path, link):
+            with pytest.raises(ValueError, match="the same store"):
+                await move(f"file://{path}", f"file://{same}")
         source, target = connect(f"file://{path}"), MemoryStore()
         report = await move(source, target)
         assert report.complete
         assert report.verified
         assert report.moved == 1
         await source.close()
+        (item,) = await items(target, queue="queue")
+        other = connect(f"file://{tmp_path}/other.yaml", form="repository", name="queue")
+        report = await move(target, other)
+        assert report.complete
+        await other.close()
+        with QueueRepository(tmp_path / "other.yaml") as repository:
+            task = QueueService(repository).get_next_task()
+            assert task is not None
+            assert task.id == item.key
 
     asyncio.run(main())
 

@@ -19,6 +19,7 @@ import pytest
 
 from leasedkeyq.__main__ import main
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.worker import _shown
 from leasedkeyq.worker_log import JsonLines
 from tests.servers.urls import KINDS, empty_store
 
@@ -26,6 +27,7 @@ PATIENCE = 60.0
 
 APP = """
 import asyncio
+import time
 from leasedkeyq.lanes import CommandRegistry, LaneConfig, QueueManagerBuilder, RetryPolicy
 
 def configured():
@@ -50,6 +52,17 @@ async def relay(number: int) -> str:
 @manager.command("fail")
 async def fail() -> None:
     raise LookupError("nothing there")
+
+@manager.command("stuck")
+async def stuck(where: str) -> None:
+    print("start stuck", flush=True)
+    if where == "thread":
+        await asyncio.to_thread(time.sleep, 3600)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
 
 class Holder:
     builder = configured().with_commands(manager.queue().registry)
@@ -144,6 +157,7 @@ def producer(url: str) -> Generator[tuple[asyncio.Runner, QueueManager]]:
     manager.command("work", work)
     manager.command("relay", relay)
     manager.command("fail", fail)
+    manager.command("stuck", stuck)
     with asyncio.Runner() as runner:
         try:
             yield runner, manager
@@ -160,6 +174,10 @@ async def relay(number: int) -> str:
 
 
 async def fail() -> None:
+    raise NotImplementedError
+
+
+async def stuck(where: str) -> None:
     raise NotImplementedError
 
 
@@ -224,6 +242,35 @@ def test_a_second_signal_stops_it_at_once(folder: Path, file_url: str) -> None:
         assert process.end(signal.SIGINT) == 75
 
 
+@pytest.mark.parametrize("where", ["task", "thread"])
+def test_a_command_that_cannot_be_stopped_does_not_keep_the_worker(
+    folder: Path, file_url: str, where: str
+) -> None:
+    arguments = ("app:manager", "--store", file_url, "--drain-timeout", "0.1")
+    with worker(folder, *arguments) as process, producer(file_url) as (runner, manager):
+        runner.run(manager.submit("work", command(manager, "stuck", where)))
+        process.hear("start stuck")
+        assert process.end(signal.SIGTERM) == 75
+        process.hear("the process ends without it")
+        # What it was doing is for others.
+        assert runner.run(manager.stats()).lanes["work"].pending == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_has_begun_ends_it(folder: Path, number: signal.Signals) -> None:
+    text = "print('importing', flush=True)\nimport time\ntime.sleep(3600)\n"
+    (folder / "slow.py").write_text(text, encoding="utf-8")
+    with worker(folder, "slow:manager") as process:
+        process.hear("importing")
+        assert process.end(number) == 0
+
+
+def test_a_worker_without_a_store_says_so(folder: Path) -> None:
+    with worker(folder, "app:manager") as process:
+        process.hear("there is no store, so that nobody else can submit to this worker")
+        assert process.end(signal.SIGTERM) == 0
+
+
 def test_it_runs_only_the_lanes_that_are_asked_for(folder: Path, file_url: str) -> None:
     url = file_url
     option = ("--store-option", "durability=normal")
@@ -284,6 +331,7 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ([*ON_A_STORE, "--store-option", "a"], "--store-option is NAME=VALUE, got 'a'"),
         ([*ON_A_STORE, "--store-option", "colour=red"], "unexpected keyword argument 'colour'"),
         (["worker", "app:manager", "--drain-timeout", "-1"], "not a number of seconds"),
+        (["worker", "app:manager", "--drain-timeout", "soon"], "not a number of seconds: soon"),
         (["worker", "app:manager", "--log-format", "xml"], "invalid choice"),
     ],
 )
@@ -335,6 +383,21 @@ def test_a_store_that_cannot_be_opened_is_a_crash(
 
 
 # Logs
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        (None, None),
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("redis://me:pass@host/0", "redis://me:***@host/0"),
+        ("redis://:pa%3Ass@host", "redis://:***@host"),
+        ("postgresql://h/d?user=me&password=pass&x=1", "postgresql://h/d?user=me&password=***&x=1"),
+        ("postgresql://h/d?sslpassword=pass", "postgresql://h/d?sslpassword=***"),
+    ],
+)
+def test_no_password_is_logged(url: str | None, shown: str | None) -> None:
+    assert _shown(url) == shown
 
 
 def test_a_record_is_one_line_of_json() -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from leasedkeyq.stores.memory import MemoryStore
     from leasedkeyq.stores.mover import MoveProgress, QueueMove
     from leasedkeyq.stores.moving import MoveReport, move
+    from leasedkeyq.stores.postgres import PostgresStore
+    from leasedkeyq.stores.postgres_queue import PostgresQueue
     from leasedkeyq.stores.queue import StoreQueue
     from leasedkeyq.stores.redis import RedisStore
     from leasedkeyq.stores.sqlite import SqliteStore
@@ -52,6 +54,8 @@ else:
         "MoveProgress": "mover",
         "MoveReport": "moving",
         "QueueMove": "mover",
+        "PostgresQueue": "postgres_queue",
+        "PostgresStore": "postgres",
         "RedisStore": "redis",
         "SqliteStore": "sqlite",
         "Store": "store",
@@ -79,6 +83,8 @@ __all__ = [
     "connect",
     "FileStore",
     "MemoryStore",
+    "PostgresQueue",
+    "PostgresStore",
     "RedisStore",
     "SqliteStore",
     "Store",

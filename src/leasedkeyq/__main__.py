@@ -25,4 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    worker.end_for_certain(code)
+    sys.exit(code)

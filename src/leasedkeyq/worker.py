@@ -6,7 +6,10 @@ import importlib
 import inspect
 import logging
 import os
+import re
+import signal
 import sys
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +18,7 @@ import msgspec
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.builder import QueueManagerBuilder
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
-from leasedkeyq.lanes.manager import QueueManager
+from leasedkeyq.lanes.manager import STOP_SIGNALS, QueueManager
 from leasedkeyq.telemetry.instrument import Outcome
 from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.worker_log import FORMATS, LEVELS, set_up
@@ -30,6 +33,9 @@ MISUSED = 2
 """The exit code of a worker that was called in a way that makes no sense."""
 CUT_SHORT = 75
 """The exit code of a worker that ended while commands ran: ``EX_TEMPFAIL`` of ``sysexits.h``."""
+
+LAST_GRACE = 5.0
+"""Seconds that the process has to end by itself, once the worker has ended."""
 
 
 class UsageError(Exception):
@@ -75,18 +81,58 @@ def main(options: argparse.Namespace) -> int:
         UsageError: The options make no sense.
     """
     set_up(options.log_format, options.log_level)
+    # Until the manager listens to signals, nothing has begun. As the first process of a
+    # container, this one would not even hear of a signal without a handler.
+    before = {number: signal.signal(number, _end_at_once) for number in STOP_SIGNALS}
+    end: threading.Timer | None = None
     try:
-        return asyncio.run(_work(options))
+        with asyncio.Runner() as runner:
+            code = runner.run(_work(options))
+            end = end_for_certain(code)
     except UsageError:
         raise
     except KeyboardInterrupt:
-        return DONE  # nothing had begun: otherwise the manager would have heard of it
+        return DONE
     except LeasedKeyQError as error:
         logger.error("%s", error)  # noqa: TRY400  # the message says it all
         return CRASHED
     except Exception:
         logger.exception("the worker failed")
         return CRASHED
+    else:
+        return code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if end is not None:
+            end.cancel()
+
+
+def _end_at_once(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def end_for_certain(code: int) -> threading.Timer:
+    """End the process soon, should it not end by itself.
+
+    Python waits for tasks and threads at its end, also for those of commands that went on
+    although they were cancelled.
+    """
+
+    def end() -> None:
+        logger.warning(
+            "something still runs %g s after the end, such as a command that does not let itself "
+            "be cancelled, or a thread of one; the process ends without it",
+            LAST_GRACE,
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(LAST_GRACE, end)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 async def _work(options: argparse.Namespace) -> int:
@@ -95,7 +141,14 @@ async def _work(options: argparse.Namespace) -> int:
     about = {"lanes": lanes, "pid": os.getpid(), "store": _shown(options.store)}
     manager.queue().add_instrument(CommandLog())
     logger.info("running the lanes %s", ", ".join(lanes), extra=about)
+    if not manager.queue().durable:
+        logger.warning(
+            "there is no store, so that nobody else can submit to this worker: give it one with "
+            "--store or with_storage"
+        )
     left = await manager.run()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # it ends already, and with a code of its own
     if manager.interrupted:
         logger.warning(
             "ended with %d commands still running, which were cancelled",
@@ -215,7 +268,10 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"not a number of seconds: {text}")
     return value
@@ -226,7 +282,9 @@ def _shown(url: str | None) -> str | None:
     if url is None:
         return None
     password = urlsplit(url).password
-    return url if not password else url.replace(f":{password}@", ":***@", 1)
+    if password:
+        url = url.replace(f":{password}@", ":***@", 1)
+    return re.sub(r"([?&][^=&#]*password=)[^&#]*", r"\1***", url)
 
 
 class CommandLog:

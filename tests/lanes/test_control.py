@@ -128,15 +128,18 @@ async def test_a_pause_that_nobody_waits_for_holds_too() -> None:
         await second.drain(1)
 
 
-def test_a_pause_before_there_is_an_event_loop() -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_pause_before_there_is_an_event_loop(waits: bool) -> None:
     store = MemoryStore()
     manager = QueueManagerBuilder().with_lane("x", LaneConfig(0, 1), 0).with_storage(store).build()
     pausing = manager.pause("x")
 
     async def main() -> None:
-        await pausing
-        assert (await store.count([CONTROL]))[CONTROL].scheduled == 1
+        if waits:
+            await pausing
+            assert (await store.count([CONTROL]))[CONTROL].scheduled == 1
         await manager.close()
+        assert (await store.count([CONTROL]))[CONTROL].scheduled == 1
 
     asyncio.run(main())
 
@@ -230,6 +233,47 @@ async def test_a_closed_store_says_so(caplog: pytest.LogCaptureFixture) -> None:
     await asyncio.sleep(1)
     assert "a pause or resume is not known to other workers" in caplog.text
     await manager.close()
+
+
+class Slow(MemoryStore):
+    """Answers claims and looks at the control queue late, if it is told to."""
+
+    slow = ""
+
+    async def claim(self, requests: Sequence[Claim]) -> Any:
+        answers = await super().claim(requests)
+        await asyncio.sleep(0.2 if self.slow == "claim" else 0)
+        return answers
+
+    async def browse(self, queue: str, **options: Any) -> Any:
+        page = await super().browse(queue, **options)
+        await asyncio.sleep(0.2 if self.slow == "browse" else 0)
+        return page
+
+
+@pytest.mark.parametrize("slow", ["claim", "browse"])
+async def test_what_was_asked_before_does_not_undo_a_pause(slow: str) -> None:
+    """A claim, or a look at what is paused, is under way when the lane is paused."""
+    store, diary = Slow(clock=clock), Diary()
+    manager, note = worker(store, diary)
+    async with manager:
+        await asyncio.sleep(1)
+        store.slow = slow
+        if slow == "claim":
+            await manager.submit("x", note("a"))
+        else:
+            await store.put([Put(CONTROL, (("news", b"null"),))])
+        await asyncio.sleep(0.1)
+        await manager.pause("x")
+        if slow == "browse":
+            await manager.submit("x", note("a"))
+        await asyncio.sleep(10)
+        assert diary.names == []
+        stats = (await manager.stats()).lanes["x"]
+        assert (stats.paused, stats.pending, stats.active) == (True, 1, 0)
+        await manager.resume("x")
+        await manager.drain(1)
+    assert diary.names == ["a"]
 
 
 # Partitions
@@ -334,6 +378,51 @@ async def test_a_worker_joins_although_an_answer_was_lost() -> None:
         await asyncio.sleep(LEASE + 1)
         assert owned(manager) == set(range(16))
         assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=1)
+
+
+async def test_lanes_and_types_that_come_later_are_shared_too() -> None:
+    store = memory()
+    made = [worker(store, Diary(), f"{n}:", PARTS, sharing=True)[0] for n in range(2)]
+    for manager in made:
+        await manager.start()
+    await until(lambda: divided(made))
+    for manager in made:
+        manager.queue().add_lane("y", PARTS, 1, shared=True)
+
+    def number_owned() -> list[int]:
+        lanes = [manager.queue().lane("y") for manager in made]
+        return [sum(share.owned for share in lane.shares) for lane in lanes]
+
+    await until(lambda: sum(number_owned()) == 16)
+    assert all(number_owned())
+
+    async def later() -> None: ...
+
+    # One of them knows a type more: its commands are for that one, wherever they are.
+    made[0].command("later", later)
+    await until(lambda: number_owned() == [16, 16], LEASE)
+    made[1].command("later", later)
+    await until(lambda: sum(number_owned()) == 16, LEASE)
+    for manager in made:
+        await manager.close()
+
+
+async def test_no_partition_is_given_to_a_worker_that_does_not_know_it() -> None:
+    """The number of partitions has been raised, and not all workers have been restarted yet."""
+    store, diary = memory(), Diary()
+    few = LaneConfig(0, 4, partitions=2, lease_time=LEASE)
+    old = [worker(store, diary, "", few, sharing=True)[0] for _ in range(3)]
+    new, note = worker(store, diary, "", PARTS, sharing=True)
+    for manager in old:
+        await manager.start()
+    async with new:
+        await until(lambda: sum(len(owned(manager)) for manager in [*old, new]) == 16)
+        assert set(range(2, 16)) <= owned(new)
+        for number in range(100):
+            await new.submit("x", note(str(number)), key=str(number))
+        await new.drain(10)
+    for manager in old:
+        await manager.close()
 
 
 async def test_a_manager_that_is_closed_does_not_go_on_telling() -> None:

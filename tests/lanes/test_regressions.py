@@ -24,6 +24,7 @@ from leasedkeyq.lanes import (
 from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Answer, Cancel, Change, Claim, Claimed, Extend, Put
+from leasedkeyq.telemetry.metrics import LaneMetrics
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 
 
@@ -252,6 +253,103 @@ async def test_a_handle_cancels_its_own_command_and_not_the_one_behind_it(build:
             await first
         assert await second == "second"
     assert ran == ["first", "second"]
+
+
+@everywhere
+async def test_what_is_cancelled_while_the_manager_stops_does_not_run_again(build: Build) -> None:
+    builder = build().with_lane("x", LaneConfig(0, 4, cancel_grace=60), 0)
+    manager = builder.build()
+
+    @manager.command("slow")
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(10)
+
+    await manager.start()
+    first, second = [await manager.submit("x", slow(), key=key) for key in "ab"]
+    await soon(lambda: first.status == second.status == "running")
+    closing = asyncio.create_task(manager.close())
+    await asyncio.sleep(1)
+    assert await first.cancel()
+    assert await manager.cancel("x", "b")
+    await closing
+    for handle in (first, second):
+        with pytest.raises(CommandCancelledError):
+            await handle
+    assert not (await builder.build().stats()).total_pending
+
+
+async def test_a_key_is_cancelled_although_a_lost_run_of_it_goes_on() -> None:
+    store = MemoryStore(clock=clock)
+    manager = on(store).with_lane("x", LaneConfig(0, 4, cancel_grace=60), 0).build()
+    elsewhere = on(store).with_lane("x", LaneConfig(0, 4), 0).build()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(30)
+
+    command, other = manager.command("slow", slow), elsewhere.command("slow", slow)
+    async with manager:
+        first = await manager.submit("x", command(), key="k")
+        await soon(lambda: first.status == "running")
+        await manager.pause("x")
+        await elsewhere.cancel("x", "k")
+        await asyncio.sleep(2)
+        waiting = await elsewhere.submit("x", other(), key="k")
+        assert await manager.cancel("x", "k")
+        with pytest.raises(CommandCancelledError):
+            await asyncio.wait_for(waiting.wait(), 5)
+        assert await store.look("x", ["k"]) == [()]
+        await manager.resume("x")
+    await elsewhere.close()
+
+
+async def test_what_waits_behind_a_cancelled_run_is_cancelled_at_once() -> None:
+    """Also by a worker that always has something to settle."""
+    store = Trouble()
+    store.takes["settle"] = 0.2
+    manager = on(store).with_lane("x", LaneConfig(0, 40), 0).build()
+    ran: list[int] = []
+
+    @manager.command("note")
+    async def note(number: int, seconds: float) -> None:
+        ran.append(number)
+        await asyncio.sleep(seconds)
+
+    async def keep_busy() -> None:
+        while True:
+            await manager.submit("x", note(0, 0.0))
+            await asyncio.sleep(0.05)
+
+    async with manager:
+        busy = asyncio.create_task(keep_busy())
+        first = await manager.submit("x", note(1, 600), key="k")
+        await soon(lambda: 1 in ran)
+        second = await manager.submit("x", note(2, 600), key="k", if_in_flight="buffer")
+        assert await manager.cancel("x", "k")
+        for handle in (first, second):
+            with pytest.raises(CommandCancelledError):
+                await asyncio.wait_for(handle.wait(), 5)
+        busy.cancel()
+    assert 2 not in ran
+
+
+@everywhere
+async def test_metrics_that_are_reset_count_what_starts_afterwards(build: Build) -> None:
+    metrics = LaneMetrics()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).with_metrics(metrics=metrics).build()
+    command = manager.command("nothing", nothing)
+    for _ in range(3):
+        await manager.submit("x", command())
+    metrics.reset()
+    async with manager:
+        await manager.drain(1)
+    (series,) = metrics.snapshot().series
+    assert (series.submitted, series.started, series.completed) == (0, 3, 3)
 
 
 async def test_a_handle_cancels_its_own_command_and_not_the_one_before_it() -> None:

@@ -51,8 +51,8 @@ GRACE = 60.0
 class Member(msgspec.Struct, omit_defaults=True):
     """A worker, as the others see it."""
 
-    lanes: list[str]
-    """Whose partitions it shares."""
+    lanes: dict[str, int]
+    """The lanes whose partitions it shares, and how many of them it knows."""
     types: str
     """Stands for the types of commands that it knows. Those with others share among themselves."""
     host: str = ""
@@ -90,9 +90,13 @@ class Control:
         self._types = types
         self._wishes: dict[str, bool] = {}
         """What this worker has paused and resumed, and the store does not know yet."""
+        self._decided: set[str] = set()
+        """Lanes of which a look at the store that is under way may tell old news."""
         self._writing: Task[None] | None = None
         self._news = asyncio.Event()
         self._name = ""
+        self._told = b""
+        """What the others know of this worker."""
         self._lease: Claimed | None = None
         self._renewed = 0.0
         self._ahead = 0.0
@@ -105,6 +109,7 @@ class Control:
         """Pause or resume a lane, here at once and everywhere soon."""
         lane.paused = paused
         self._wishes[lane.id] = paused
+        self._decided.add(lane.id)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -199,10 +204,11 @@ class Control:
             await self._stay(shared)
         elif self._lease is not None:
             await self._go()
+        self._decided = set(self._wishes)
         found = await self._browse()
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
         for lane in self._lanes.values():
-            if lane.id not in self._wishes:
+            if lane.id not in self._decided:
                 lane.paused = PAUSED + lane.id in paused
         if not shared:
             self._wake()
@@ -230,22 +236,26 @@ class Control:
         """Be among the living."""
         loop = asyncio.get_running_loop()
         lease_time = min(lane.lease_time for lane in shared)
-        if self._lease is not None:
-            if loop.time() - self._renewed < min(lane.heartbeat for lane in shared) / 2:
-                return
-            extend = Extend(CONTROL, self._name, self._lease.token, lease_time)
-            answer = (await self._store.settle([extend]))[0]
-            if not isinstance(answer, Refusal):
-                self._renewed = loop.time()
-                return
-            self._lease = None  # it was taken for dead
         me = Member(
-            [lane.id for lane in shared],
+            {lane.id: len(lane.shares) for lane in shared},
             blake2b("\n".join(sorted(self._types())).encode(), digest_size=8).hexdigest(),
             socket.gethostname(),
             os.getpid(),
         )
         value = msgspec.json.encode(me)
+        if self._lease is not None:
+            beat = min(lane.heartbeat for lane in shared)
+            if value == self._told and loop.time() - self._renewed < beat / 2:
+                return
+            extend = Extend(CONTROL, self._name, self._lease.token, lease_time)
+            answer = (await self._store.settle([extend]))[0]
+            if isinstance(answer, Refusal):
+                self._lease = None  # it was taken for dead
+            else:
+                self._renewed = loop.time()
+                if value == self._told:
+                    return
+                _check(await self._store.put([Put(CONTROL, ((self._name, value),))]))
         while self._lease is None:
             # A name of its own for each try: the answer to the last one may have been lost.
             self._name = WORKER + secrets.token_hex(8)
@@ -255,6 +265,7 @@ class Control:
                 self._lease = claimed
                 self._renewed = loop.time()
                 self._ahead = (claimed.expires_at or 0.0) - lease_time - loop.time()
+        self._told = value
         await self._tell()
 
     async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
@@ -292,17 +303,22 @@ class Control:
             self._renewed = -inf
             self._news.set()
             return
+        alike = {name: member for name, member in members.items() if member.types == me.types}
         for lane in shared:
-            names = [
-                name
-                for name, member in members.items()
-                if lane.id in member.lanes and member.types == me.types
-            ]
             for share in lane.shares:
+                names = [
+                    name
+                    for name, member in alike.items()
+                    if share.index < member.lanes.get(lane.id, 0)
+                ]
                 owner = max(names, key=lambda name: _weight(name, share.queue), default=None)
                 mine = owner == self._name
                 if share.owned != mine:
                     self._own(share, mine)
+
+    def look(self) -> None:
+        """Share out anew: there is another lane."""
+        self._news.set()
 
     def leave(self) -> None:
         """Let the others have the partitions of this worker, and end."""
@@ -316,6 +332,7 @@ class Control:
 
     async def written(self) -> None:
         """Wait until the store knows what was paused and resumed here."""
+        self.write()
         if self._writing is not None:
             await asyncio.wait([self._writing])
 

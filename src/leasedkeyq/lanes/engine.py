@@ -361,7 +361,7 @@ class Engine(ABC):
         """Cancel a run for somebody who wants the command no more."""
         if job.interruption is None:
             self._interrupt(job, "cancel")
-        elif job.interruption == "timeout":
+        elif job.interruption in ("timeout", "stop"):
             job.interruption = "cancel"  # it is being stopped, and shall not be tried again
 
     def _interrupt(self, job: Job, why: Interruption) -> None:

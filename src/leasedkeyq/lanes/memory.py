@@ -109,8 +109,7 @@ class MemoryEngine(Engine):
             self._emit(events.COMMAND_SUBMITTED, job)
             self._look_for_pressure(lane)
         if self._metrics is not None:
-            job.counts = self._metrics.of(lane.id, kind)
-            job.counts.submitted += 1
+            self._metrics.of(lane.id, kind).submitted += 1
         if self._instrument is not None:
             self._tell_submitted(self._instrument, job)
         self.wake(share)
@@ -216,6 +215,8 @@ class MemoryEngine(Engine):
         job.lease = item.lease
         job.attempt = item.attempt
         job.priority = item.priority  # a command that was buffered has that of the one before it
+        if self._metrics is not None:
+            job.counts = self._metrics.of(lane.id, job.kind)
         self.slots.take(share)
         self._begin(job)
         if lane.pressed and self.emitter.listening:

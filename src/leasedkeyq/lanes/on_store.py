@@ -100,8 +100,6 @@ class StoreEngine(Engine):
         self._outbox = Outbox(store, self._tracing)
         self._tasks: list[Task[None]] = []
         self._errands: set[Task[Any]] = set()
-        self._behind: dict[int, list[int]] = {}
-        """Of a run that is being cancelled: what waits behind it and is cancelled with it."""
         self._wanted = asyncio.Event()
         self._drains: set[asyncio.Event] = set()
         self._heartbeat = Heartbeat(store, lanes, self._held, self.running, self._lose)
@@ -124,6 +122,7 @@ class StoreEngine(Engine):
         if self.started:
             for share in lane.shares:
                 self._watch(share)
+            self._control.look()
             self.wake()
 
     # Submitting
@@ -323,7 +322,7 @@ class StoreEngine(Engine):
 
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed, unless it cannot be read."""
-        if self.stopped:
+        if self.stopped or share.lane.paused:  # since the claim was begun
             change = Release(share.queue, claimed.key, claimed.token, undo=True)
             self._outbox.add(change, _ignore)
             return
@@ -427,22 +426,19 @@ class StoreEngine(Engine):
 
     def _cancelled(self, job: Job) -> None:
         lease, keep = job.lease, job.share.lane.keep_results
-        also = self._behind.pop(job.id, [])
         if lease.token in self._held:
             ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
             self._send(job, ack, partial(self._end_cancelled, job))
         else:
-            also.append(job.id)  # somebody else has it by now
-        if also:
-            self._errand(self._cancel_also(job.share, job.key, also))
+            self._errand(self._cancel_elsewhere(job))
 
-    async def _cancel_also(self, share: Share, key: str, numbers: list[int]) -> None:
-        await self._outbox.empty.wait()
-        for number in numbers:
-            try:
-                await self._cancel_stored(share, key, number)
-            except LeasedKeyQError as error:
-                logger.warning("lane %r: key %r was not cancelled: %s", share.lane.id, key, error)
+    async def _cancel_elsewhere(self, job: Job) -> None:
+        """Its lease was lost before it could be cancelled: somebody else has it by now."""
+        try:
+            await self._cancel_stored(job.share, job.key, lambda number: number == job.id)
+        except LeasedKeyQError as error:
+            lane = job.share.lane.id
+            logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
 
     def _end_cancelled(self, job: Job) -> None:
         job.share.lane.cancelled += 1
@@ -505,16 +501,19 @@ class StoreEngine(Engine):
     async def cancel(self, lane: Lane, key: str) -> bool:
         """As `Engine.cancel`."""
         share = lane.share_of(key)
-        job = next((job for job in self.running if job.key == key and job.share is share), None)
-        if job is not None:
-            found = (await self.store.look(share.queue, [key]))[0]
+        mine = {
+            job.id: job
+            for job in self.running
+            if job.key == key and job.share is share and job.interruption != "lost"
+        }
+        cancelled = await self._cancel_stored(share, key, lambda number: number not in mine)
+        for job in mine.values():
             if job in self.running:
                 self._cancel_run(job)
-                behind = [item.id for item in found if item.state == "buffered"]
-                if behind and job.interruption == "cancel":
-                    self._behind[job.id] = behind
-                return True
-        return await self._cancel_stored(share, key, None)
+                cancelled = True
+            else:  # it has ended meanwhile, maybe to be tried again
+                cancelled |= await self.cancel_job(job.latest())
+        return cancelled
 
     async def cancel_job(self, job: Job) -> bool:
         """As `Engine.cancel_job`."""
@@ -523,17 +522,17 @@ class StoreEngine(Engine):
         if job in self.running:
             self._cancel_run(job)
             return True
-        return await self._cancel_stored(job.share, job.key, job.id)
+        return await self._cancel_stored(job.share, job.key, lambda number: number == job.id)
 
-    async def _cancel_stored(self, share: Share, key: str, only: int | None) -> bool:
-        """Cancel what the store has of a key; with `only`, the item of that id alone."""
-        cancel = Cancel(share.queue, key, CANCELLED, share.lane.keep_results, only)
+    async def _cancel_stored(self, share: Share, key: str, wanted: Callable[[int], bool]) -> bool:
+        """Cancel those items of a key in the store whose ids are wanted."""
         cancelled: list[int] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             live = [item.id for item in items if item.state not in ("done", "buried")]
-            cancelled.extend(number for number in live if only in {None, number})
-            return [cancel] if cancelled else []
+            cancelled.extend(filter(wanted, live))
+            keep = share.lane.keep_results
+            return [Cancel(share.queue, key, CANCELLED, keep, number) for number in cancelled]
 
         await self.store.edit(share.queue, work, keys=[key])
         for number in cancelled:

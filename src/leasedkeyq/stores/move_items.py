@@ -103,10 +103,11 @@ class Arrivals:
             waiting = {item.key: item for item in live if item.state != "in_flight"}
             puts: list[tuple[Record, InFlightPolicy]] = []
             for record in records:
-                there = waiting.get(record.key) or leased.get(record.key)
+                there = waiting.get(record.key)
                 if there is not None and (there.value, there.kind) == (record.value, record.kind):
                     continue  # an interrupted move has brought it already
-                if there is not None and self._newer == "target":
+                # One that is leased may be an older one, however equal: so this one goes behind it.
+                if (there or leased.get(record.key)) is not None and self._newer == "target":
                     stood.add(record.key)
                     continue
                 put.add(record.key)
@@ -263,11 +264,12 @@ class Arrivals:
             # Of each key one at a time.
             turn: dict[str, Record] = {record.key: record for record in reversed(waiting)}
             waiting = [record for record in waiting if turn[record.key] is not record]
-            leases, held = await self._lease(turn)
+            leases: dict[str, Claimed] = {}
             try:
+                leases, held = await self._lease(turn)
                 moved += await self._settle(turn, leases, change)
             except BaseException:
-                await asyncio.shield(self._give_back(leases.values()))
+                await asyncio.shield(self._take_back([*turn], leases))
                 raise
             if held and asyncio.get_running_loop().time() < patience:
                 waiting += [turn[key] for key in held]
@@ -285,9 +287,17 @@ class Arrivals:
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             changes: list[Put | Change] = []
+            buffered = {item.key for item in items if item.state == "buffered"}
             for item in items:
                 record, lease = records[item.key], leases[item.key]
-                if item.state == "in_flight" and item.token == lease.token:
+                if item.state != "in_flight" or item.token != lease.token:
+                    continue
+                # Where somebody has put the key meanwhile, that is for the consumers.
+                if item.kind != HIDDEN:
+                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+                elif item.key in buffered:
+                    changes.append(Cancel(item.queue, item.key, id=item.id))
+                else:
                     settled.append(record)
                     pair = ((item.key, record.value),)
                     changes += (Put(item.queue, pair, kind=record.kind), change(record, lease))
@@ -297,12 +307,24 @@ class Arrivals:
             await self._target.edit(self._queue, work, keys=[*leases])
         return settled
 
-    async def _give_back(self, leases: Iterable[Claimed]) -> None:
-        releases = [Release(lease.queue, lease.key, lease.token, undo=True) for lease in leases]
+    async def _take_back(self, keys: Sequence[str], leases: dict[str, Claimed]) -> None:
+        """Leave nothing on its way that a consumer could get."""
+        tokens = {lease.token for lease in leases.values()}
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            changes: list[Put | Change] = []
+            for item in items:
+                mine = item.state == "in_flight" and item.token in tokens
+                if item.kind == HIDDEN and (mine or item.state == "available"):
+                    changes.append(Cancel(item.queue, item.key, id=item.id))
+                elif mine:
+                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+            return changes
+
         try:
-            await self._target.settle(releases)
+            await self._target.edit(self._queue, work, keys=keys)
         except LeasedKeyQError:
-            return  # they are free again when their leases have ended
+            return  # the next move finds them
 
     async def _lease(self, records: dict[str, Record]) -> tuple[dict[str, Claimed], list[str]]:
         """Put records so that no lane takes them, where their keys are free, and lease them.

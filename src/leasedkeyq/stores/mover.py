@@ -140,12 +140,12 @@ class QueueMover:
             waited = 0.0
             while True:
                 changed.clear()
-                self._expected = _unfinished(await self._count()) + sum(self._moved.values())
+                self._expected = unfinished(await self._count()) + sum(self._moved.values())
                 moved = await self._move_buried()
                 moved += await self._move_available()
                 moved += await self._move_scheduled()
                 counts = await self._count()
-                self.left = _unfinished(counts)
+                self.left = unfinished(counts)
                 if moved:
                     continue
                 if self.left == counts.buried or (wait is not None and waited >= wait):
@@ -409,5 +409,6 @@ class QueueMover:
                 return
 
 
-def _unfinished(counts: Counts) -> int:
+def unfinished(counts: Counts) -> int:
+    """How many items of a queue are not done."""
     return counts.available + counts.scheduled + counts.in_flight + counts.buried

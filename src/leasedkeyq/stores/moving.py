@@ -1,5 +1,7 @@
 """`move`: a queue, or all queues, from one store to another, while they are in use."""
 
+import asyncio
+import os
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -7,7 +9,14 @@ import msgspec
 from leasedkeyq import checks
 from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.connect import connect
-from leasedkeyq.stores.mover import OWN_QUEUES, MoveProgress, Newer, QueueMove, QueueMover
+from leasedkeyq.stores.mover import (
+    OWN_QUEUES,
+    MoveProgress,
+    Newer,
+    QueueMove,
+    QueueMover,
+    unfinished,
+)
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
 
@@ -64,8 +73,8 @@ async def move(
         source: A store or its URL.
         target: Another store or its URL.
         queue: Which queue. None: all of them, but for those of leasedkeyq itself.
-        wait: How long to wait for items that are in flight, until their leases end. None: as
-            long as it takes; 0: not at all, they are left and reported.
+        wait: How long to wait for items that are in flight, until their leases end, in all queues
+            together. None: as long as it takes; 0: not at all, they are left and reported.
         newer: Where a key that waits in both was put last. ``"source"``: its item updates the
             one in the target. ``"target"``: producers put into the target already, and what is
             there stands.
@@ -92,7 +101,7 @@ async def move(
             elif not isinstance(store, Store):
                 raise TypeError(f"{name} must be a Store or a URL, got {type(store).__name__}")
             stores.append(store)
-        if stores[0] is stores[1]:
+        if stores[0] is stores[1] or _same_file(*stores):
             raise ValueError("source and target are the same store")
         if queue is not None:
             check_name("queue", queue, stores[0].limits)
@@ -112,23 +121,45 @@ async def _move(  # noqa: PLR0917  # checked by the caller
     progress: Callable[[MoveProgress], None] | None,
 ) -> MoveReport:
     movers: dict[str, QueueMover] = {}
-    while True:
-        names = [queue] if queue is not None else await _names(source)
-        fresh = [name for name in names if name not in movers]
-        if not fresh:
-            break
-        for name in fresh:
+
+    async def run(name: str, seconds: float | None) -> None:
+        if name not in movers:
             movers[name] = QueueMover(
                 source, target, name, newer=newer, batch=batch, progress=progress
             )
-            await movers[name].run(0.0 if queue is None else wait)
-    if queue is None and wait != 0:
-        # All that could go at once has gone. What is in flight is waited for at the end.
-        for mover in movers.values():
-            if mover.left:
-                await mover.run(wait)
+        await movers[name].run(seconds)
+
+    async def run_all() -> None:
+        """Move all that can go at once, also what has come while other queues were moved."""
+        while True:
+            left = await _left(source)
+            more = [name for name in left if name not in movers or left[name] > movers[name].left]
+            for name in more:
+                await run(name, 0.0)
+            if not more:
+                return
+
+    if queue is not None:
+        await run(queue, wait)
+    else:
+        await run_all()
+        if wait != 0:
+            # What is in flight is waited for at the end, in all queues together.
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for name in [name for name, mover in movers.items() if mover.left]:
+                await run(name, None if wait is None else max(0.0, wait - (loop.time() - began)))
+            await run_all()
     return MoveReport({name: mover.report() for name, mover in movers.items()})
 
 
-async def _names(store: Store) -> list[str]:
-    return sorted(name for name in await store.count() if not name.startswith(OWN_QUEUES))
+async def _left(store: Store) -> dict[str, int]:
+    counts = await store.count()
+    return {
+        name: unfinished(counts[name]) for name in sorted(counts) if not name.startswith(OWN_QUEUES)
+    }
+
+
+def _same_file(source: Store, target: Store) -> bool:
+    paths = [getattr(store, "path", "") for store in (source, target)]
+    return all(paths) and os.path.realpath(paths[0]) == os.path.realpath(paths[1])

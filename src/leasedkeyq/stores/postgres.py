@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -141,7 +141,8 @@ class PostgresStore(Store):
     # Opening
 
     async def _connect(self) -> Any:
-        return await asyncpg.connect(
+        # To the type checkers it is a module without types.
+        return await cast("Any", asyncpg).connect(
             self._url,
             timeout=ATTEMPT_TIMEOUT,
             statement_cache_size=100 if self._prepared else 0,
@@ -279,7 +280,7 @@ class PostgresStore(Store):
         """As `StoreContract.heads`."""
         found: list[StoredItem | None] = [None] * len(queues)
         for row in await self._read("SELECT * FROM lkq.heads_1($1, $2, $3)", list(queues)):
-            number = row["n"] - 1
+            number: int = row["n"] - 1
             found[number] = shown(queues[number], row[1:])
         return found
 

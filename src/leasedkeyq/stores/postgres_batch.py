@@ -4,7 +4,7 @@ What is alike and follows each other goes together: one statement for many rows.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -41,6 +41,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What a call of the server has to say beside what was claimed."""
 
     said: list[tuple[int, str, Any]]
+    """The number of a request, what sort of answer it is, and the answer."""
     changed: list[str]
     dropped: list[tuple[str, str]]
 
@@ -93,6 +94,8 @@ class Batch:
         self._acked: set[str] = set()
         self.queues: set[str] = set()
         """All that are named."""
+        self.claims = False
+        """Whether something may be leased."""
         for number, request in enumerate(self._requests):
             if isinstance(request, Claim):
                 self._claim(number, request)
@@ -243,6 +246,7 @@ class Batch:
         if claim.limit <= 0 or claim.kinds == () or not queues:
             return
         self.queues.update([queue for queue, _ in queues])
+        self.claims = True
         caps: dict[str, list[dict[str, Any]]] = {}
         for cap in claim.caps:
             if cap.queue in self.queues:
@@ -280,11 +284,12 @@ class Batch:
         for number, word, what in outcome.said:
             run = runs[number]
             if word == "ids":
-                ids = iter(what)
+                ids: Iterator[int] = iter(what)
                 for one, size in zip(run.numbers, run.sizes, strict=True):
                     answers[one] = tuple(islice(ids, size))
             elif word == "refused":
-                for position in what:
+                positions: list[int] = what
+                for position in positions:
                     one = run.numbers[position - 1]
                     answers[one] = _refusal(self._requests[one], {})
             elif word == "no":

@@ -22,11 +22,13 @@ CREATE FUNCTION lkq.now_1(p_now float8) RETURNS float8 LANGUAGE sql VOLATILE AS 
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
-CREATE FUNCTION lkq.tally_1(p_queue text, t bigint[]) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
-    SELECT p_queue, t[1], t[2], t[3], t[4], t[5], t[6]
-    WHERE p_queue IS NOT NULL AND t <> '{0,0,0,0,0,0}'
-$$;
+CREATE FUNCTION lkq.tally_1(p_queue text, t bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_queue IS NOT NULL AND t <> '{0,0,0,0,0,0}' THEN
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+        VALUES (p_queue, t[1], t[2], t[3], t[4], t[5], t[6]);
+    END IF;
+END $$;
 
 CREATE FUNCTION lkq.remember_1(
     p_past jsonb, p_attempt int, p_moment float8, p_how text, p_error text, p_most int
@@ -116,9 +118,26 @@ BEGIN
     RETURN r;
 END $$;
 
+-- Where to begin to look in a queue. A clock that was set back makes what is known of it void.
+CREATE FUNCTION lkq.floor_1(p_queue text, p_now float8) RETURNS lkq.floors
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found lkq.floors;
+BEGIN
+    SELECT * INTO found FROM lkq.floors WHERE queue = p_queue;
+    IF found.place IS NULL THEN
+        found.place := 0;
+    END IF;
+    IF found.due IS NULL OR found.due > p_now THEN
+        found.due := '-infinity';
+    END IF;
+    RETURN found;
+END $$;
+
 -- Deal with what has come due in a queue, each as of its own moment. Rows that somebody else is
 -- changing right now are left to the order in which the two commit.
-CREATE FUNCTION lkq.advance_1(p_queue text, p_now float8, p_history int) RETURNS boolean
+CREATE FUNCTION lkq.advance_1(p_queue text, p_now float8, p_history int, p_floor float8)
+RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     k text;
@@ -137,7 +156,7 @@ BEGIN
             SELECT i.key, i.id, i.state, i.priority, i.place, i.turn, i.attempt, i.due,
                 i.not_before, i.token, i.history, i.next_id, i.next_priority, i.next_not_before,
                 false
-            FROM lkq.items i WHERE i.queue = p_queue AND i.due <= p_now
+            FROM lkq.items i WHERE i.queue = p_queue AND i.due >= p_floor AND i.due <= p_now
             ORDER BY i.due, i.turn LIMIT 200 FOR UPDATE SKIP LOCKED
         LOOP
             many := many + 1;
@@ -280,10 +299,13 @@ BEGIN
 END $$;
 
 -- How many items wait in a queue: what `max_items` limits.
-CREATE FUNCTION lkq.waiting_1(p_queue text) RETURNS bigint LANGUAGE sql AS $$
-    SELECT coalesce(sum(available + buffered + scheduled), 0)::bigint
-    FROM lkq.tallies WHERE queue = p_queue
-$$;
+CREATE FUNCTION lkq.waiting_1(p_queue text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(available + buffered + scheduled), 0)
+        FROM lkq.tallies WHERE queue = p_queue
+    );
+END $$;
 
 -- Why a put must not happen: keys in flight, or a full queue; null if it may.
 CREATE FUNCTION lkq.refusal_1(
@@ -442,6 +464,86 @@ BEGIN
     RETURN chosen;
 END $$;
 
+-- The rows that a plain claim leases, in order. They are locked, and others do not wait for them.
+CREATE FUNCTION lkq.ready_1(p_queue text, p_many int, p_floor bigint) RETURNS SETOF tid
+LANGUAGE plpgsql AS $$
+DECLARE
+    many int;
+BEGIN
+    IF p_floor = 0 THEN
+        RETURN QUERY
+        SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0
+        ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority > 0
+    ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
+    GET DIAGNOSTICS many = ROW_COUNT;
+    p_many := p_many - many;
+    IF p_many > 0 THEN
+        RETURN QUERY
+        SELECT ctid FROM lkq.items
+        WHERE queue = p_queue AND state = 0 AND priority = 0 AND place < 0
+        ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
+        GET DIAGNOSTICS many = ROW_COUNT;
+        p_many := p_many - many;
+    END IF;
+    IF p_many > 0 THEN
+        RETURN QUERY
+        SELECT ctid FROM lkq.items
+        WHERE queue = p_queue AND state = 0 AND priority = 0 AND place >= p_floor
+        ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
+        GET DIAGNOSTICS many = ROW_COUNT;
+        p_many := p_many - many;
+    END IF;
+    IF p_many > 0 THEN
+        RETURN QUERY
+        SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority < 0
+        ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
+    END IF;
+END $$;
+
+-- Find out where to begin to look in queues in which claims have become slow. Nobody else changes
+-- them meanwhile; if others are at it for long, it is left for the next time. Returns how many
+-- seconds it took to get there.
+CREATE FUNCTION lkq.raise_1(p_queues text[], p_now float8, p_history int) RETURNS float8
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '100ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8 := lkq.now_1(p_now);
+    floor_ lkq.floors;
+    q text;
+    first bigint;
+    began timestamptz;
+    took float8 := 0;
+BEGIN
+    FOREACH q IN ARRAY p_queues LOOP
+        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', q));
+        began := clock_timestamp();
+        floor_ := lkq.floor_1(q, now_);
+        IF lkq.advance_1(q, now_, p_history, floor_.due) THEN
+            PERFORM lkq.tell_1(ARRAY[q]);
+        END IF;
+        SELECT place INTO first FROM lkq.items
+        WHERE queue = q AND state = 0 AND priority = 0 AND place >= floor_.place
+        ORDER BY place LIMIT 1;
+        IF first IS NULL THEN
+            -- Whatever is put from now on gets a higher one.
+            first := nextval('lkq.places');
+        END IF;
+        INSERT INTO lkq.floors (queue, place, due) VALUES (q, first, now_)
+        ON CONFLICT (queue) DO UPDATE SET place = excluded.place, due = excluded.due;
+        took := took + extract(epoch FROM clock_timestamp() - began);
+    END LOOP;
+    RETURN took;
+END $$;
+
 -- Apply a batch, run by run. A run is one request of any sort, or several that are alike:
 -- "puts" of items that nothing refuses, "acks" that keep no result, or the same claim many times.
 -- Returns what was claimed, and in a last row all other answers.
@@ -493,6 +595,7 @@ DECLARE
     numbers_put bigint[];
     total int;
     room int;
+    floor_ lkq.floors;
     many int;
     first int;
     last int;
@@ -535,8 +638,11 @@ BEGIN
                     tq := q;
                 END IF;
                 hot := false;
-                IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= now_) THEN
-                    hot := lkq.advance_1(q, now_, p_history);
+                floor_ := lkq.floor_1(q, now_);
+                IF EXISTS (SELECT FROM lkq.items
+                    WHERE queue = q AND due >= floor_.due AND due <= now_)
+                THEN
+                    hot := lkq.advance_1(q, now_, p_history, floor_.due);
                 END IF;
                 IF room > 0 THEN
                     IF run->'caps'->q IS NOT NULL THEN
@@ -560,11 +666,7 @@ BEGIN
                             FOR UPDATE SKIP LOCKED
                         );
                     ELSE
-                        tids := ARRAY(
-                            SELECT ctid FROM lkq.items WHERE queue = q AND state = 0
-                            ORDER BY priority DESC, place LIMIT room
-                            FOR UPDATE SKIP LOCKED
-                        );
+                        tids := ARRAY(SELECT lkq.ready_1(q, room, floor_.place));
                     END IF;
                     IF cardinality(tids) > 0 THEN
                         RETURN QUERY
@@ -578,7 +680,7 @@ BEGIN
                         FROM chosen c WHERE i.ctid = c.at
                         RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
                             i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
-                        many := cardinality(tids);
+                        GET DIAGNOSTICS many = ROW_COUNT;
                         total := total - many;
                         t[1] := t[1] - many;
                         t[4] := t[4] + many;
@@ -599,17 +701,16 @@ BEGIN
             tq := q;
         END IF;
         hot := false;
-        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= now_) THEN
-            hot := lkq.advance_1(q, now_, p_history);
+        floor_ := lkq.floor_1(q, now_);
+        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due >= floor_.due AND due <= now_) THEN
+            hot := lkq.advance_1(q, now_, p_history, floor_.due);
         END IF;
         IF op = 'claims' THEN
             -- The same plain claim of up to `each` items many times.
             until := now_ + (run->>'lease')::float8;
             RETURN QUERY
             WITH ready AS MATERIALIZED (
-                SELECT ctid AS at FROM lkq.items WHERE queue = q AND state = 0
-                ORDER BY priority DESC, place LIMIT (run->>'many')::int
-                FOR UPDATE SKIP LOCKED
+                SELECT f.at FROM lkq.ready_1(q, (run->>'many')::int, floor_.place) f (at)
             ), chosen AS MATERIALIZED (
                 SELECT at, nextval('lkq.fences') AS fence,
                     first + (row_number() OVER () - 1)::int / (run->>'each')::int AS n FROM ready
@@ -630,7 +731,7 @@ BEGIN
             first := (run->>'from')::int;
             last := (run->>'to')::int;
             WITH held AS MATERIALIZED (
-                SELECT u.n, i.at
+                SELECT u.n, u.token, i.at
                 FROM unnest(p_keys[first:last], p_tokens[first:last])
                     WITH ORDINALITY u (key, token, n)
                 CROSS JOIN LATERAL (
@@ -639,7 +740,10 @@ BEGIN
                     OFFSET 0
                 ) i
             ), gone AS (
-                DELETE FROM lkq.items i USING held WHERE i.ctid = held.at RETURNING held.n
+                -- Somebody may have put a value beside it just now: what was seen must still hold.
+                DELETE FROM lkq.items i USING held
+                WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
+                RETURNING held.n
             )
             SELECT array_agg(n) INTO numbers FROM gone;
             many := coalesce(cardinality(numbers), 0);
@@ -651,7 +755,12 @@ BEGIN
                     CONTINUE WHEN i = ANY (numbers);
                     k := p_keys[first + i - 1];
                     r := lkq.live_1(q, k);
-                    IF r.token = p_tokens[first + i - 1] AND r.next_id IS NOT NULL THEN
+                    IF r.token = p_tokens[first + i - 1] AND r.next_id IS NULL THEN
+                        -- Somebody has changed its value just now.
+                        DELETE FROM lkq.items WHERE queue = q AND key = k;
+                        t[4] := t[4] - 1;
+                        hot := true;
+                    ELSIF r.token = p_tokens[first + i - 1] THEN
                         t[2] := t[2] - 1;
                         t[4] := t[4] - 1;
                         r := lkq.return_1(r, NULL, false, now_);
@@ -875,6 +984,9 @@ BEGIN
                         r.not_before := NULL;
                         IF until > now_ THEN
                             r := lkq.place_1(r, until, now_, false);
+                        ELSIF r.priority = 0 AND r.place >= 0 AND r.place < floor_.place THEN
+                            UPDATE lkq.floors SET place = r.place
+                            WHERE queue = q AND place > r.place;
                         END IF;
                     ELSE
                         IF r.next_id IS NOT NULL THEN
@@ -938,8 +1050,10 @@ BEGIN
     n := -1;
     answers := jsonb_build_object('said', said, 'changed', changed, 'dropped', dropped)::text;
     IF changed <> '{}' THEN
-        INSERT INTO lkq.calls (at, call, answers)
-        SELECT extract(epoch FROM now()), p_call, answers::jsonb WHERE p_call IS NOT NULL;
+        IF p_call IS NOT NULL THEN
+            INSERT INTO lkq.calls (at, call, answers)
+            VALUES (extract(epoch FROM now()), p_call, answers);
+        END IF;
         PERFORM lkq.tell_1(changed);
     END IF;
     RETURN NEXT;
@@ -959,12 +1073,14 @@ CREATE FUNCTION lkq.arrive_1(p_queues text[], p_now float8, p_history int) RETUR
 LANGUAGE plpgsql AS $$
 DECLARE
     q text;
+    floor_ lkq.floors;
     moved text[] := '{}';
 BEGIN
     FOREACH q IN ARRAY p_queues LOOP
-        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due <= p_now) THEN
+        floor_ := lkq.floor_1(q, p_now);
+        IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due >= floor_.due AND due <= p_now) THEN
             PERFORM pg_advisory_xact_lock_shared(lkq.lock_1('queue', q));
-            IF lkq.advance_1(q, p_now, p_history) THEN
+            IF lkq.advance_1(q, p_now, p_history, floor_.due) THEN
                 moved := moved || q;
             END IF;
         END IF;
@@ -1005,7 +1121,8 @@ BEGIN
         ));
     END IF;
     SELECT min(due) INTO next_due FROM (
-        (SELECT due FROM lkq.items WHERE queue = p_queue AND due IS NOT NULL
+        (SELECT due FROM lkq.items
+            WHERE queue = p_queue AND due >= (lkq.floor_1(p_queue, now_)).due
             ORDER BY due LIMIT 1)
         UNION ALL
         (SELECT due FROM lkq.done WHERE queue || '' = p_queue
@@ -1019,7 +1136,7 @@ END $$;
 
 -- Add up the tallies of a queue; forget results and buckets that are old, and calls that nobody is
 -- going to ask for.
-CREATE FUNCTION lkq.tidy_1(p_queues text[], p_now float8, p_before text, p_client text)
+CREATE FUNCTION lkq.tidy_1(p_queues text[], p_now float8, p_from text, p_before text)
 RETURNS void
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1031,7 +1148,7 @@ DECLARE
     now_ float8 := lkq.now_1(p_now);
     many int;
 BEGIN
-    DELETE FROM lkq.calls WHERE call >= p_client AND call < p_before;
+    DELETE FROM lkq.calls WHERE call >= p_from AND call < p_before;
     DELETE FROM lkq.calls WHERE at < extract(epoch FROM now()) - 3600;
     FOREACH q IN ARRAY p_queues LOOP
         DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
@@ -1179,8 +1296,24 @@ BEGIN
         RETURN QUERY
         SELECT number, i.id, i.key, 0, i.value, i.priority, i.attempt, i.put_at, i.place,
             NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL
-        FROM lkq.items i WHERE i.queue = p_queues[number] AND i.state = 0
-        ORDER BY i.priority DESC, i.place LIMIT 1;
+        FROM (
+            (SELECT * FROM lkq.items
+            WHERE queue = p_queues[number] AND state = 0 AND priority > 0
+            ORDER BY priority DESC, place LIMIT 1)
+            UNION ALL
+            (SELECT * FROM lkq.items
+            WHERE queue = p_queues[number] AND state = 0 AND priority = 0 AND place < 0
+            ORDER BY place LIMIT 1)
+            UNION ALL
+            (SELECT * FROM lkq.items
+            WHERE queue = p_queues[number] AND state = 0 AND priority = 0
+                AND place >= (lkq.floor_1(p_queues[number], 'infinity')).place
+            ORDER BY place LIMIT 1)
+            UNION ALL
+            (SELECT * FROM lkq.items
+            WHERE queue = p_queues[number] AND state = 0 AND priority < 0
+            ORDER BY priority DESC, place LIMIT 1)
+        ) i LIMIT 1;
     END LOOP;
 END $$;
 

@@ -9,8 +9,16 @@ import asyncio
 import logging
 import random
 import secrets
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -29,6 +37,10 @@ logger = logging.getLogger("leasedkeyq")
 
 MOST: Final = 1000
 """Requests in one batch; a call with more is a batch of its own."""
+SLOW: Final = 0.004
+"""Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
+RAISE_PAUSES: Final = (0.2, 30.0)
+"""Seconds between two looks where a queue begins, while they help and while they do not."""
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
 PAUSES: Final = (0.02, 1.0)
@@ -106,6 +118,10 @@ class Link:
         self._reader = Writer()
         self._reading = asyncio.Lock()
         self._closed = False
+        self._chores: set[asyncio.Task[None]] = set()
+        self._tidied = 0
+        self._raise_at = float("-inf")
+        self._raise_pause = RAISE_PAUSES[0]
         self._end_of_loop: AsyncGenerator[None] | None = None
         self._under_way: set[asyncio.Future[None]] = set()
         """One for each batch that is being applied."""
@@ -180,7 +196,7 @@ class Link:
                     start = end
                 self._batches += 1
                 if self._batches % TIDY_EVERY == 0:
-                    await self._tidy()
+                    self._aside(self._tidy())
         finally:
             self._writers.append(writer)
             # Here and not a moment later: a call that comes in between starts another runner.
@@ -254,7 +270,10 @@ class Link:
             call = self._next_call()
             try:
                 connection = await self._connected(writer, deadline)
+                began = time.monotonic()
                 rows = await self._send(connection, call, self._now(), arguments)
+                if batch.claims:
+                    self._notice(batch.queues, time.monotonic() - began)
             except UNSTORABLE:
                 raise
             except REPEATABLE as error:
@@ -297,7 +316,11 @@ class Link:
         """
         schema = self._settings.schema
         while True:
-            self._check(deadline, error)
+            if asyncio.get_running_loop().time() >= deadline:
+                raise StoreError(
+                    f"{explain(error, self._settings.where)}; the answer to the last call was "
+                    "lost: it is not known whether it was applied"
+                ) from error
             try:
                 connection = await self._connected(writer, deadline)
                 stopped = await connection.fetchval(
@@ -309,7 +332,7 @@ class Link:
                 if stopped:
                     return None
                 said = await connection.fetchval(
-                    f'SELECT answers::text FROM "{schema}".calls WHERE call = $1', call
+                    f'SELECT answers FROM "{schema}".calls WHERE call = $1', call
                 )
                 if said is None:
                     return None
@@ -415,14 +438,34 @@ class Link:
                 else:
                     return rows
 
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what makes the next calls faster, and nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
     async def _tidy(self) -> None:
-        """What makes the next calls faster, and nobody waits for."""
         queues, self._touched = list(self._touched), set()
-        before = f"{self._client}.{self._calls - self._settings.connections:012x}"
+        start, self._tidied = self._tidied, self._calls - self._settings.connections
+        names = [f"{self._client}.{number:012x}" for number in (start, self._tidied)]
         with suppress(LeasedKeyQError):
-            await self.read(
-                "SELECT lkq.tidy_1($1, $2, $3, $4)", queues, self._now(), before, self._client
-            )
+            await self.read("SELECT lkq.tidy_1($1, $2, $3, $4)", queues, self._now(), *names)
+
+    def _notice(self, queues: Iterable[str], seconds: float) -> None:
+        """A batch with claims took so long. If that is too long, look where the queues begin."""
+        now = asyncio.get_running_loop().time()
+        if seconds > SLOW and now > self._raise_at:
+            self._raise_at = now + self._raise_pause
+            self._aside(self._raise(list(queues)))
+
+    async def _raise(self, queues: list[str]) -> None:
+        history = self._settings.limits.history
+        with suppress(LeasedKeyQError):
+            sql = "SELECT lkq.raise_1($1, $2, $3)"
+            [[took]] = await self.read(sql, queues, self._now(), history)
+            # If the beginning was soon found, the batch was slow for another reason.
+            useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
+            self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
 
     # Connections
 
@@ -467,8 +510,8 @@ class Link:
     async def close(self) -> None:
         """Finish what was asked for and let go of the connections."""
         self._closed = True
-        while self._runners:
-            await asyncio.wait(list(self._runners))
+        while self._runners or self._chores:
+            await asyncio.wait([*self._runners, *self._chores])
         async with self._reading:
             for writer in [*self._writers, self._reader]:
                 connection, writer.connection = writer.connection, None

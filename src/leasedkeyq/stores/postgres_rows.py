@@ -26,7 +26,7 @@ def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem
     """An item out of a row of ``list_1``."""
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
     kind, leased_at, token = row[11:14]
-    state = STATES[code]
+    state: StoredState = STATES[int(code)]
     return StoredItem(
         id=number,
         queue=queue,

@@ -118,6 +118,16 @@ CREATE TABLE lkq.tallies (
 );
 CREATE INDEX tallies_by_queue ON lkq.tallies (queue);
 
+-- Where to begin to look in a queue: it has no available item of priority 0 with a place from 0 up to
+-- `place`, and nothing that comes due before `due`. Rows that were deleted stay in an index as long
+-- as any transaction in the database, of whatever program, is older than their end; who looks from
+-- the beginning walks over all of them. A queue has a row here once that was found to be slow.
+CREATE TABLE lkq.floors (
+    place bigint NOT NULL,
+    due float8 NOT NULL,
+    queue text COLLATE "C" PRIMARY KEY
+) WITH (fillfactor = 50, vacuum_truncate = off);
+
 -- The buckets of caps that are not full.
 CREATE TABLE lkq.buckets (
     level float8 NOT NULL,
@@ -143,7 +153,7 @@ CREATE INDEX buckets_by_queue ON lkq.buckets (queue);
 CREATE TABLE lkq.calls (
     at float8 NOT NULL,
     call text COLLATE "C" PRIMARY KEY,
-    answers jsonb
+    answers text
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 5000,

@@ -248,7 +248,7 @@ class LaneMetrics:
         return MetricsSnapshot(tuple(one.snapshot() for one in self._series.things.values()))
 
     def reset(self) -> None:
-        """Forget everything and start at zero."""
+        """Forget everything and start at zero. Attempts that run now are not counted."""
         self._series = Series(SeriesCounts, self._most)
         self.of = self._series.get
         """The counts of a command type in a lane."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,7 +49,7 @@ class Plans:
 
 
 @contextmanager
-def explained(store: PostgresStore) -> Iterator[Plans]:
+def explained(store: PostgresStore) -> Generator[Plans]:
     """All connections that the store makes tell their plans."""
     plans = Plans()
     connect = store._connect

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +12,19 @@ import asyncpg
 import pytest
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores import Ack, Bury, Claim, Counts, Purge, Put, Release, Store, connect
+from leasedkeyq.stores import (
+    Ack,
+    Bury,
+    Claim,
+    Counts,
+    Purge,
+    Put,
+    Release,
+    Store,
+    StoredItem,
+    connect,
+)
+from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.stores.postgres_batch import Batch
 from leasedkeyq.stores.postgres_link import Writer
 from tests.servers.postgres import PostgresServer, run_sql, shared_server
@@ -24,9 +36,10 @@ def one(key: str, value: bytes = b"1", **options: Any) -> Put:
 
 
 @asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[Store]:
+async def opened(url: str, **options: Any) -> AsyncGenerator[PostgresStore]:
     schema = f"faults_{secrets.token_hex(6)}"
     store = connect(url, schema=schema, **options)
+    assert isinstance(store, PostgresStore)
     try:
         yield store
     finally:
@@ -69,7 +82,7 @@ async def story(store: Store) -> None:
     assert await store.count(["q"]) == {"q": Counts(in_flight=1, buried=1)}
 
 
-def _token(items: Any, key: str) -> str:
+def _token(items: Sequence[StoredItem], key: str) -> str:
     return next(item.token for item in items if item.key == key and item.token)
 
 
@@ -89,9 +102,8 @@ def test_a_connection_that_breaks_at_any_point(direction: Direction) -> None:
 
     async def tell(proxy: Proxy, judge: Any) -> int:
         async with opened(url) as direct:
-            schema: str = direct.schema  # type: ignore[attr-defined] # of a PostgresStore
             proxy.begin()
-            store = connect(through(proxy, url), schema=schema)
+            store = connect(through(proxy, url), schema=direct.schema)
             await store.put([one("warm")])
             await store.settle([Purge("q")])
             await store.count(["q"])
@@ -116,7 +128,7 @@ def test_a_late_request_is_not_applied_any_more() -> None:
 
     async def run() -> None:
         async with opened(shared_server().url) as store:
-            link = store._link()  # type: ignore[attr-defined] # of a PostgresStore
+            link = store._link()
             batch = Batch(link._settings.schema, [one("late")])
             deadline = asyncio.get_running_loop().time() + 30
             writer = Writer()
@@ -135,8 +147,7 @@ def test_those_who_wait_survive_a_lost_connection() -> None:
 
     async def run(proxy: Proxy) -> None:
         async with opened(url) as other:
-            schema: str = other.schema  # type: ignore[attr-defined] # of a PostgresStore
-            store = connect(through(proxy, url), schema=schema, poll=600)
+            store = connect(through(proxy, url), schema=other.schema, poll=600)
             queue = store.queue("q")
             for number in range(3):
                 getter = asyncio.create_task(queue.get(timeout=60))
@@ -162,8 +173,7 @@ def test_a_server_that_stays_away_is_an_error() -> None:
 
     async def run(proxy: Proxy) -> None:
         async with opened(url) as other:
-            schema: str = other.schema  # type: ignore[attr-defined] # of a PostgresStore
-            store = connect(through(proxy, url), schema=schema, patience=0.3)
+            store = connect(through(proxy, url), schema=other.schema, patience=0.3)
             await store.put([one("a")])
             proxy.refuse = True
             proxy.cut_all()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -191,4 +190,3 @@ def test_the_password_is_not_shown() -> None:
     with pytest.raises(StoreError) as caught:
         connect("postgresql://somebody:hidden@127.0.0.1:1/postgres")
     assert "hidden" not in str(caught.value)
-    assert urlsplit(server_url()).password not in str(caught.value)

@@ -144,6 +144,10 @@ def test_plans_at_a_million_rows() -> None:
 
 def fill(url: str, schema: str) -> None:
     """A million items that wait, and a tenth of it in flight and scheduled."""
+    listed = f"FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = 'items'"
+    indexes = str(run_sql(url, f"SELECT string_agg(indexdef, ';') {listed}"))
+    for name in str(run_sql(url, f"SELECT string_agg(indexname, ' ') {listed}")).split():
+        run_sql(url, f"DROP INDEX {schema}.{name}")
     run_sql(
         url,
         f"""
@@ -159,6 +163,8 @@ def fill(url: str, schema: str) -> None:
         INSERT INTO {schema}.tallies SELECT {QUEUED}, 0, {LEASED}, {LEASED}, 0, 0, 'q'
         """,
     )
+    for index in indexes.split(";"):
+        run_sql(url, index)
     for sequence in ("ids", "places", "turns"):
         run_sql(url, f"SELECT setval('{schema}.{sequence}', {QUEUED * 2})")
     run_sql(url, f"ANALYZE {schema}.items")

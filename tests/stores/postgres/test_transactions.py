@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreError
-from leasedkeyq.stores import Purge, Put, connect
+from leasedkeyq.stores import Ack, Claim, Counts, Purge, Put, connect
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.testing import Place
 from tests.servers.postgres import schemas
@@ -131,3 +131,29 @@ def test_behind_a_proxy_that_shares_connections() -> None:
         await other.close()
 
     with_store(test, prepared=False, listen=False)
+
+
+@pytest.mark.parametrize("policy", ["update", "buffer"])
+def test_a_lease_can_be_ended_while_its_key_is_put_in_a_transaction(policy: str) -> None:
+    """The acknowledgement waits for the put, and then holds for what it finds."""
+
+    async def test(store: PostgresStore, connection: Any) -> None:
+        await store.put([Put("q", ((key, b"1"),)) for key in "ab"])
+        [held] = await store.claim([Claim((("q", 2),), 2)])
+        transaction = connection.transaction()
+        await transaction.start()
+        put = f"SELECT {store.schema}.put('q', 'a', '2', if_in_flight => '{policy}')"
+        await connection.fetchval(put)
+        acks = [Ack("q", item.key, item.token) for item in held]
+        acking = asyncio.create_task(store.settle(acks))
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        async with asyncio.timeout(30):
+            while not await connection.fetchval(waiting):
+                await asyncio.sleep(0.01)
+        await transaction.commit()
+        assert await acking == [None, None]
+        left = Counts(available=1) if policy == "buffer" else Counts()
+        assert await store.count(["q"]) == {"q": left}
+        assert [item is None for item in await store.heads(["q"])] == [policy == "update"]
+
+    with_store(test)

@@ -1,0 +1,33 @@
+"""The PostgreSQL store for longer: many claimers, and many dead rows.
+
+At full length under ``TORTURE=1``.
+"""
+
+import asyncio
+import os
+
+from leasedkeyq.testing import Place
+from tests.servers.postgres import schemas
+from tests.stores.postgres.crowd import work_together
+from tests.stores.postgres.test_floors import beside_a_long_transaction
+
+TORTURE = os.environ.get("TORTURE") == "1"
+
+
+def test_64_claimers_do_100_000_jobs_over_1000_keys() -> None:
+    place = Place()
+    crowd = work_together(
+        schemas().url,
+        schemas().borrow(place),
+        stores=8,
+        claimers=64,
+        keys=1000,
+        rounds=100 if TORTURE else 2,
+    )
+    asyncio.run(crowd)
+    place.close()
+
+
+def test_claims_beside_a_long_transaction_and_a_million_dead_rows() -> None:
+    dead, claims = (1_000_000, 500) if TORTURE else (50_000, 40)
+    asyncio.run(beside_a_long_transaction(dead=dead, claims=claims))

@@ -27,7 +27,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.listing import check_listing
 from leasedkeyq.stores.redis_engine import Engine, Names
-from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_server import LEVELS, examine
 from leasedkeyq.stores.redis_watch import WakeUps
 from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
@@ -99,7 +99,10 @@ class RedisStore(Store):
         }.items():
             checks.number(name, seconds, above=0)
         self.limits: Limits = limits or Limits()
-        self._link = Link(url, client_options or {}, retry_for)
+        options = dict(client_options or {})
+        if wait_aof or wait_replicas:
+            options.setdefault("socket_timeout", NORMAL_OPTIONS["socket_timeout"] + wait_timeout)
+        self._link = Link(url, options, retry_for)
         try:
             found = examine(self._link, wait_aof=wait_aof, required=require_durability)
         except BaseException:
@@ -124,10 +127,11 @@ class RedisStore(Store):
         )
         self._wakeups = WakeUps(
             self._subscriber,
-            self._engine.channel,
-            self._engine.me,
-            self._watchers,
-            poll,
+            channel=self._engine.channel,
+            me=self._engine.me,
+            watchers=self._watchers,
+            poll=poll,
+            refused=self._link.refused,
         )
         self._closed = False
         self._batcher: Batcher[Any, Any] = Batcher(
@@ -146,11 +150,12 @@ class RedisStore(Store):
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
         answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
-        claimed: list[tuple[Claimed, ...]] = []
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-            claimed.append(answer)
+        claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
+        if not any(claimed):
+            # What was leased reaches its caller, whatever happened to the rest.
+            for answer in answers:
+                if isinstance(answer, StoreError):
+                    raise answer
         return claimed
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:

@@ -4,15 +4,26 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
 from typing import Any, Final
 
 import msgspec
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Answer, Change, Claim, Limits, Put, Requeue, StoredItem
+from leasedkeyq.stores.contract import (
+    Answer,
+    Change,
+    Claim,
+    Claimed,
+    Limits,
+    Put,
+    Requeue,
+    StoredItem,
+)
 from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.stores.redis_link import Link, ServerFullError
 from leasedkeyq.stores.redis_wire import (
     STATES,
     AnyRequest,
@@ -39,10 +50,15 @@ FORGOTTEN_AFTER: Final = 3600
 BUSY_STEP: Final = (0.001, 0.004)
 """Seconds between two tries to change a queue that another store edits."""
 PAGE: Final = 500
+LARGE: Final = 8 * 1024 * 1024
+"""Bytes of requests above which a batch is parted: nobody should wait long for others."""
+TOO_LARGE: Final = 512 * 1024 * 1024
+"""Bytes that a server takes in one call unless it is set up otherwise (proto-max-bulk-len)."""
 
 REGISTER: Final = """
 local now = redis.call('TIME')[1]
-for _, name in ipairs(ARGV) do redis.call('ZADD', KEYS[1], now, name) end
+for number = 2, #ARGV do redis.call('ZADD', KEYS[1], now, ARGV[number]) end
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now - ARGV[1], 'LIMIT', 0, 10)
 """
 STRIKE_OFF: Final = """
 local limit = redis.call('TIME')[1] - tonumber(ARGV[1])
@@ -70,7 +86,7 @@ class Held(msgspec.Struct):
     """A queue that is being edited, and as of when."""
 
     queue: str
-    key: str
+    keys: list[str]
     token: str
     now: float | None = None
 
@@ -118,7 +134,6 @@ class Engine:
         self._clock = clock
         self._wake = wake
         self._serial = 0
-        self._fence = 0
         self._registered: dict[str, float] = {}
         link.when_lost(self._registered.clear)
 
@@ -141,73 +156,119 @@ class Engine:
             packed = encode(forms)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             return self._apart(requests, error)
+        if len(packed) > LARGE and len(requests) > 1:
+            half = len(requests) // 2
+            return self._in_turn([requests[:half], requests[half:]], self.apply)
         if self._link.clustered:
-            return self._in_runs(requests, forms)
-        names = list(dict.fromkeys(name for each in requests for name in queues_of(each)))
-        recorded = not all(isinstance(each, Read) for each in requests)
-        if recorded:
-            self._register(requests)
-        key = f"{self._prefix}:a:{self.me}"
-        reply = self._call(key, packed, names, recorded=recorded)
-        return self._answers(key, requests, reply.answers)
+            return self._in_turn([*_runs(requests)], self._apply_run)
+        return self._run(requests, forms, packed)
+
+    def _in_turn(
+        self, parts: Sequence[list[Any]], apply: Callable[[list[Any]], list[Any]]
+    ) -> list[Any]:
+        """Apply the parts of a batch one after the other.
+
+        A failure is the answer to its part and to those behind it. What was done before counts.
+        """
+        answers: list[Any] = []
+        for number, part in enumerate(parts):
+            try:
+                answers += apply(part)
+            except StoreError as error:
+                if not answers:
+                    raise
+                return answers + [error for left in parts[number:] for _ in left]
+        return answers
 
     def _apart(self, requests: list[Any], error: Exception) -> list[Any]:
         """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
         if len(requests) > 1:
-            return [self.apply([request])[0] for request in requests]
+            return self._in_turn([[request] for request in requests], self.apply)
         refusal = StoreError(f"{self._link.address}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 
-    def _in_runs(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> list[Any]:
-        """On a cluster: one call for each run of requests about the same queue."""
-        answers: list[Any] = []
-        start = 0
-        while start < len(requests):
-            queues = queues_of(requests[start])
-            end = start + 1
-            if len(queues) == 1:
-                while end < len(requests) and queues_of(requests[end]) == queues:
-                    end += 1
-                answers += self._run(queues[0], requests[start:end], forms[start:end])
-            else:
-                answers.append(self._claim_in_turn(requests[start]))
-            start = end
-        return answers
+    def _apply_run(self, requests: list[Any]) -> list[Any]:
+        if len(queues_of(requests[0])) != 1:
+            return [self._claim_in_turn(requests[0])]
+        forms = [form(request) for request in requests]
+        return self._run(requests, forms, encode(forms))
 
-    def _run(self, queue: str, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> list[Any]:
+    def _run(self, requests: list[Any], forms: list[list[Any]], packed: bytes) -> list[Any]:
+        """Requests that one call of the script can apply."""
+        names = list(dict.fromkeys(name for each in requests for name in queues_of(each)))
         recorded = not all(isinstance(each, Read) for each in requests)
-        if recorded:
-            self._register(requests)
-        self._give_ids(requests, forms)
-        key = self._in_slot(queue, f"a:{self.me}")
-        reply = self._call(key, encode(forms), [queue], recorded=recorded)
-        return self._answers(key, requests, reply.answers)
+        keys = self._reply_keys(names)
+        try:
+            if recorded:
+                self._register(requests)
+                if self._give_ids(requests, forms):
+                    packed = encode(forms)
+            reply = self._call(keys, packed, names, recorded=recorded)
+        except ServerFullError as error:
+            return self._while_full(requests, error)
+        return self._answers(keys, requests, reply.answers)
 
-    def _answers(self, key: str, requests: Sequence[AnyRequest], answers: list[Any]) -> list[Any]:
+    def _answers(
+        self, keys: list[str], requests: Sequence[AnyRequest], answers: list[Any]
+    ) -> list[Any]:
         """The answers of the contract; claims that took too long for one call are completed."""
         found: list[Any] = []
         for request, answer in zip(requests, answers, strict=True):
             items = answer_of(request, answer)
             if isinstance(request, Claim):
-                last = answer
-                while (rest := rest_of(request, last, items)) is not None:
-                    names = list(queues_of(request))
-                    [last] = self._call(key, encode([rest]), names, recorded=True).answers
-                    items = (*items, *claimed(request, last))
+                items = self._completed(keys, request, answer, items)
             found.append(items)
         return found
 
-    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> None:
+    def _completed(
+        self, keys: list[str], request: Claim, answer: Any, items: tuple[Claimed, ...]
+    ) -> tuple[Claimed, ...] | StoreError:
+        """A claim with all its items, or with those that it has when something fails."""
+        while (rest := rest_of(request, answer, items)) is not None:
+            try:
+                reply = self._call(keys, encode([rest]), [*queues_of(request)], recorded=True)
+            except StoreError as error:
+                return items or error
+            [answer] = reply.answers
+            items = (*items, *claimed(request, answer))
+        return items
+
+    def _while_full(self, requests: list[Any], error: StoreError) -> list[Any]:
+        """The server's memory is full: what needs none goes on, and may free some."""
+        groups = [(grows, [*group]) for grows, group in groupby(requests, _grows)]
+        if len(groups) == 1:
+            raise error
+        answers: list[Any] = []
+        for grows, group in groups:
+            try:
+                answers += [error for _ in group] if grows else self.apply(group)
+            except StoreError as failure:
+                answers += [failure for _ in group]
+        return answers
+
+    def _reply_keys(self, names: Sequence[str]) -> list[str]:
+        """Where the answer is kept.
+
+        On a cluster that is beside the queue, and a key follows that is never there. While the
+        queue moves from one server to another, both then refuse the call until all of it has
+        moved (TRYAGAIN), rather than run it where some of the queue is missing.
+        """
+        if not self._link.clustered:
+            return [f"{self._prefix}:a:{self.me}"]
+        return [self._in_slot(names[0], f"a:{self.me}"), self._in_slot(names[0], "-")]
+
+    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> bool:
         """On a cluster: ids for new items, which one key counts for all queues."""
         needed = [new_ids(request) for request in requests]
         if not self._link.clustered or not any(needed):
-            return
+            return False
         first: int = self._link.command("EVAL", RESERVE, 1, f"{self._prefix}:m", sum(needed))
         for number, count in enumerate(needed):
             if count:
                 forms[number][-1] = first
                 first += count
+        return True
 
     def _claim_in_turn(self, request: Any) -> Any:
         """A claim over several queues, which may be on several servers."""
@@ -217,12 +278,17 @@ class Engine:
             if left <= 0:
                 break
             part: Claim = msgspec.structs.replace(request, queues=((queue, most),), limit=left)
-            claimed += self._run(queue, [part], [form(part)])[0]
+            try:
+                claimed += self._apply_run([part])[0]
+            except StoreError:
+                if not claimed:
+                    raise
+                break
         return tuple(claimed)
 
     def _call(
         self,
-        key: str,
+        keys: Sequence[str],
         packed: bytes,
         names: list[str],
         *,
@@ -246,14 +312,13 @@ class Engine:
                     self._limits.buried,
                     edit_token,
                     self._link.clustered,
-                    self._fence + 1,
                     REPLY_LIFETIME,
                     msgspec.Raw(packed),
                     names,
                     editing,
                 ]
             )
-            reply = self._sent(key, batch, recorded)
+            reply = self._sent(keys, batch, recorded)
             if reply[0] == b"done":
                 return self._received(reply)
             if reply[0] == b"more":
@@ -270,16 +335,25 @@ class Engine:
             deadline = deadline or present + 2 * self._edit_time
             if present > deadline:
                 raise StoreError(f"{self._link.address}: others edit {names} without an end")
-            time.sleep(random.uniform(*BUSY_STEP))
+            if self._link.pause(random.uniform(*BUSY_STEP)):
+                raise StoreError(f"{self._link.address}: closed while others edit {names}")
 
-    def _sent(self, key: str, batch: bytes, recorded: bool) -> list[Any]:
+    def _sent(self, keys: Sequence[str], batch: bytes, recorded: bool) -> list[Any]:
+        if len(batch) > TOO_LARGE:
+            raise StoreError(
+                f"{self._link.address}: a call of {len(batch)} bytes is more than a server takes "
+                f"({TOO_LARGE}, its proto-max-bulk-len); nothing was changed: put fewer items at "
+                "a time"
+            )
         if self._durable is None or not recorded:
-            reply: list[Any] = self._link.run(key, batch)[0]
+            reply: list[Any] = self._link.run(keys, batch)[0]
             return reply
-        reply, answer = self._link.run(key, batch, self._durable)
+        reply, answer = self._link.run(keys, batch, self._durable)
         wanted = list(self._durable[1:-1])
         kept: list[int] = answer if is_list(answer) else [answer]
         if any(here < want for here, want in zip(kept, wanted, strict=True)):
+            if len(reply) > 1:
+                self._received(reply)
             raise StoreError(
                 f"{self._link.address}: the change was made, but was not confirmed in time: "
                 f"{self._durable[0]} was to reach {wanted} and reached {kept}"
@@ -313,8 +387,28 @@ class Engine:
             and known.get(request.queue, float("-inf")) < now - REGISTERED_FOR
         }
         if new:
-            self._link.command("EVAL", REGISTER, 1, f"{self._prefix}:q", *new)
+            old = self._named(new)
             known.update(dict.fromkeys(new, now))
+            if old:
+                self._look_through(old)
+
+    def _named(self, names: Iterable[str]) -> list[str]:
+        """Name queues; returns some that nobody has named for long."""
+        key = f"{self._prefix}:q"
+        old: list[bytes] = self._link.command("EVAL", REGISTER, 1, key, FORGOTTEN_AFTER, *names)
+        return [name.decode() for name in old]
+
+    def _look_through(self, names: Iterable[str]) -> None:
+        """Strike those off that are empty."""
+        used: list[str] = []
+        empty: list[str] = []
+        for name in names:
+            parts = [self._in_slot(name, part) for part in ("i", "b", "d")]
+            (used if self._link.command("EXISTS", *parts) else empty).append(name)
+        if empty:
+            self._names(Names(tuple(empty)))
+        if used:
+            self._named(used)
 
     def _names(self, asked: Names) -> list[str]:
         key = f"{self._prefix}:q"
@@ -328,7 +422,7 @@ class Engine:
 
     def _edit(self, edit: Edit) -> list[Answer]:
         """Lock, look, let the work be done, apply and unlock."""
-        held = Held(edit.queue, self._in_slot(edit.queue, f"a:{self.me}"), secrets.token_hex(8))
+        held = Held(edit.queue, self._reply_keys([edit.queue]), secrets.token_hex(8))
         lock = ["lock", edit.queue, int(self._edit_time * 1000)]
         [moment] = self._while_held(held, [lock], recorded=True)
         held.now = float(moment)
@@ -338,7 +432,9 @@ class Engine:
             self._register(changes)
             self._give_ids(changes, forms)
         except BaseException:
-            self._while_held(held, [["unlock", edit.queue]], recorded=True)
+            # Should this fail, the lock ends by itself.
+            with suppress(StoreError):
+                self._while_held(held, [["unlock", edit.queue]], recorded=True)
             raise
         answers = self._while_held(held, forms, recorded=True, editing=True)
         if answers and answers[0] == b"refused":
@@ -350,7 +446,7 @@ class Engine:
         self, held: Held, forms: list[list[Any]], *, recorded: bool, editing: bool = False
     ) -> list[Any]:
         return self._call(
-            held.key,
+            held.keys,
             encode(forms),
             [held.queue],
             recorded=recorded,
@@ -387,6 +483,21 @@ class Engine:
             after = int(float(behind))
 
 
+def _runs(requests: Sequence[Any]) -> Iterator[list[Any]]:
+    """Runs of requests about the same queue; a claim over several queues is alone."""
+    for queues, run in groupby(requests, queues_of):
+        if len(queues) == 1:
+            yield [*run]
+        else:
+            yield from ([request] for request in run)
+
+
+def _grows(request: Any) -> bool:
+    return isinstance(request, Put | Requeue)
+
+
 def _escape(name: str) -> str:
     """A name that can stand between braces: they say in which slot of a cluster a key is."""
+    if not name:
+        return "%"  # Empty braces say nothing about a slot.
     return name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")

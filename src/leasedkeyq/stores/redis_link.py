@@ -1,6 +1,7 @@
 """The way to a Redis or Valkey server: its URL, its client, and calls that survive a lost link."""
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,14 @@ T = TypeVar("T")
 NORMAL_OPTIONS: Final[Mapping[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
 BACKOFF: Final = (0.01, 0.5)
 """Seconds until a lost link is tried again: at first, and at most."""
+PASSING: Final = re.compile(r"^BUSY |: -READONLY ")
+"""Texts of errors that pass. Before version 7 an error inside a script has no class of its own."""
+FULL: Final = re.compile("^OOM |: -OOM ")
 SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
+
+
+class ServerFullError(StoreError):
+    """The server has no memory for what needs some. Nothing was changed."""
 
 
 def import_redis() -> Any:
@@ -65,16 +73,16 @@ class Link:
         self._script = Script()
         self._lost: list[Callable[[], None]] = []
         errors = self._redis.exceptions
-        self._transient = (
+        self._transient: tuple[Any, ...] = (
             errors.ConnectionError,
             errors.TimeoutError,
             errors.ReadOnlyError,
             errors.TryAgainError,
-            errors.ClusterDownError,
+            errors.ClusterError,
             errors.RedisClusterException,
-            errors.MasterDownError,
             OSError,
         )
+        self.refused: type[Exception] = errors.ResponseError
         self._final = (errors.AuthenticationError, errors.AuthorizationError)
         self._options = {**NORMAL_OPTIONS, **options, "decode_responses": False}
         try:
@@ -97,27 +105,41 @@ class Link:
 
     # Calls
 
-    def run(self, key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+    def run(self, keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
         """Have the script apply a batch; `more` commands follow on the same connection.
 
-        `key` says which server of a cluster has it. Returns the answers to all of them.
+        `keys` say which server of a cluster has it. Returns the answers to all of them.
         """
-        return self.patiently(lambda: self._run_once(key, batch, more))
+        return self.patiently(lambda: self._run_once(keys, batch, more))
 
-    def _run_once(self, key: str, batch: bytes, more: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _run_once(
+        self, keys: Sequence[str], batch: bytes, more: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
+        arguments = (len(keys), *keys, batch)
         try:
-            return self._send(("EVALSHA", self._script.digest, 1, key, batch), more)
+            return self._send(("EVALSHA", self._script.digest, *arguments), keys[0], more)
         except self._redis.exceptions.NoScriptError:
-            return self._send(("EVAL", self._script.text, 1, key, batch), more)
+            return self._send(("EVAL", self._script.text, *arguments), keys[0], more)
 
-    def _send(self, command: tuple[Any, ...], more: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _send(
+        self, command: tuple[Any, ...], key: str, more: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
         if not more:
             return [self.client.execute_command(*command)]
-        pipeline = self.client.pipeline(transaction=False)
+        client = self.client
+        if self.clustered:
+            # Not a pipeline of the cluster: it sends a command without a key to any server.
+            client = client.get_redis_connection(client.get_node_from_key(key))
+        pipeline = client.pipeline(transaction=False)
         pipeline.execute_command(*command)
         for one in more:
             pipeline.execute_command(*one)
-        answers: list[Any] = pipeline.execute()
+        try:
+            answers: list[Any] = pipeline.execute()
+        except self._transient:
+            if self.clustered:
+                self.client.nodes_manager.initialize()
+            raise
         return answers
 
     def command(self, *parts: Any) -> Any:
@@ -135,19 +157,35 @@ class Link:
         while True:
             try:
                 return call()
-            except self._final as error:
-                raise self.explain(error) from error
-            except self._transient as error:
+            except (self._redis.exceptions.RedisError, *self._transient) as error:
                 now = time.monotonic()
                 deadline = deadline or now + self._patience
-                if now >= deadline or self._stop.is_set():
+                if not self._passes(error) or now >= deadline or self._stop.is_set():
                     raise self.explain(error) from error
+                if not self.clustered and self._is_replica(error):
+                    # The name in the URL may lead to another server by now.
+                    self.client.connection_pool.disconnect(inuse_connections=False)
                 for function in self._lost:
                     function()
-            except self._redis.exceptions.RedisError as error:
-                raise self.explain(error) from error
             self._stop.wait(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, BACKOFF[1])
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether the same call may succeed a little later."""
+        if isinstance(error, self._final):
+            return False
+        return isinstance(error, self._transient) or PASSING.search(str(error)) is not None
+
+    def is_forbidden(self, error: StoreError) -> bool:
+        """Whether the user lacks a right."""
+        return isinstance(error.__cause__, self._redis.exceptions.NoPermissionError)
+
+    def _is_replica(self, error: Exception) -> bool:
+        return isinstance(error, self._redis.exceptions.ReadOnlyError) or "-READONLY" in str(error)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait; returns whether to give up, as the store is being closed."""
+        return self._stop.wait(seconds)
 
     def explain(self, error: Exception) -> StoreError:
         """What happened, and what to do."""
@@ -157,9 +195,12 @@ class Link:
             advice = "the user or the password in the URL is wrong"
         elif isinstance(error, errors.NoPermissionError):
             advice = "the user may not do this: see the guide for the rights that a store needs"
-        elif isinstance(error, errors.OutOfMemoryError) or said.startswith("OOM"):
+        elif isinstance(error, errors.OutOfMemoryError) or FULL.search(said):
             advice = "the server's memory is full (maxmemory); nothing was changed"
-        elif isinstance(error, self._transient):
+            return ServerFullError(f"{self.address}: {advice}: {said}")
+        elif self._is_replica(error):
+            advice = "the server is a replica and takes no changes: name its primary in the URL"
+        elif self._passes(error):
             advice = f"the server could not be reached for {self._patience:g} s"
         else:
             advice = "the server refused"
@@ -201,12 +242,12 @@ class Link:
         nodes = [cluster.ClusterNode(*_host(host, 6379)) for host in [first, *others]]
         netloc = f"{user}@{first}" if user else first
         parser = import_module("redis.connection").parse_url
-        options = parser(_joined(parts._replace(netloc=netloc, path="")))
+        options = {**self._options, **parser(_joined(parts._replace(netloc=netloc, path="")))}
         for name in ("host", "port", "db", "connection_class"):
             options.pop(name, None)
         if parts.scheme == "rediss":
             options["ssl"] = True
-        options.update(self._options)
+        self._transient += (self._redis.exceptions.AskError,)
         return cluster.RedisCluster(startup_nodes=nodes, **options)
 
     def _open_sentinel(self, parts: SplitResult, secure: bool) -> Any:
@@ -218,17 +259,16 @@ class Link:
         sentinels = [_host(host, 26379) for host in hosts.split(",")]
         parser = import_module("redis.connection").parse_url
         netloc = f"{user}@localhost" if user else "localhost"
-        options = parser(_joined(parts._replace(netloc=netloc, path=database)))
+        options = {**self._options, **parser(_joined(parts._replace(netloc=netloc, path=database)))}
         for name in ("host", "connection_class"):
             options.pop(name, None)
         if secure:
             options["ssl"] = True
-        own = {
+        own = options.pop("sentinel_kwargs", {}) | {
             name.removeprefix("sentinel_"): options.pop(name)
             for name in list(options)
             if name.startswith("sentinel_")
         }
-        options.update(self._options)
         timeouts = {name: options[name] for name in NORMAL_OPTIONS}
         sentinel = import_module("redis.sentinel").Sentinel(
             sentinels, sentinel_kwargs={**timeouts, **own}, **options, **self._no_retry()

@@ -13,6 +13,7 @@ OLDEST: Final = (6, 2)
 WAITAOF_SINCE: Final = (7, 2)
 LEVELS: Final[tuple[Durability, ...]] = get_args(Durability)
 SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
+UNKNOWN: Final = "unknown"
 
 LOSES_A_SECOND: Final = (
     "the server syncs its append-only file once a second: a crash or a failover may lose the last "
@@ -29,6 +30,10 @@ NOT_SYNCED: Final = (
 SYNC_NOT_KNOWN: Final = (
     "this user may not read the server's settings (CONFIG GET): how often it syncs its append-only "
     "file is not known"
+)
+NOTHING_KNOWN: Final = (
+    "this user may not ask the server for its settings (INFO and CONFIG GET): whether it keeps "
+    "anything, and whether it throws items away when its memory is full, is not known"
 )
 
 
@@ -56,6 +61,15 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
         )
     if wait_aof and version < WAITAOF_SINCE:
         raise StoreError(f"{link.address}: wait_aof needs a server of version 7.2 or newer")
+    if wait_aof and any(settings["appendonly"] == "no" for settings in nodes):
+        raise StoreError(
+            f"{link.address}: wait_aof needs an append-only file; set the server's appendonly "
+            "to yes"
+        )
+    if not link.clustered and any(settings["cluster"] == "1" for settings in nodes):
+        raise StoreError(
+            f"{link.address}: the server is a part of a cluster: open redis+cluster:// instead"
+        )
     for settings in nodes:
         policy = settings.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
@@ -85,11 +99,22 @@ def _settings(link: Link, node: Any) -> Mapping[str, str]:
         answer: Any = link.patiently(lambda: link.client.execute_command(*command, **target))
         return answer
 
-    info = {_text(name): _text(value) for name, value in _pairs(ask("INFO"))}
+    try:
+        info = {_text(name): _text(value) for name, value in _pairs(ask("INFO"))}
+    except StoreError as error:
+        if not link.is_forbidden(error):
+            raise
+        hello = {_text(name): _text(value) for name, value in _pairs(ask("HELLO"))}
+        return {
+            "version": hello.get("version", "0.0"),
+            "appendonly": UNKNOWN,
+            "cluster": str(int(hello.get("mode") == "cluster")),
+        }
     found = {
         "version": info.get("redis_version", "0.0"),
         "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
         "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
+        "cluster": info.get("cluster_enabled", "0"),
     }
     for name in SETTINGS:
         try:
@@ -119,6 +144,8 @@ def _level(settings: Mapping[str, str]) -> tuple[Durability, str]:
 
     WAITAOF does not count: with ``everysec``, many servers answer it before they have synced.
     """
+    if settings["appendonly"] == UNKNOWN:
+        return "none", NOTHING_KNOWN
     if settings["appendonly"] != "yes":
         return "none", LOSES_EVERYTHING
     sync = settings.get("appendfsync")

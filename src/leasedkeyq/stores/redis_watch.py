@@ -4,6 +4,7 @@ A lost link is made anew, and whoever waits then asks again, as something may ha
 slow poll covers what no link tells of.
 """
 
+import logging
 import select
 import socket
 import threading
@@ -13,6 +14,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from leasedkeyq.stores.watching import Watchers
+
+logger = logging.getLogger("leasedkeyq")
 
 RETRY: Final = 0.2
 """Seconds until a lost link is made anew."""
@@ -29,21 +32,25 @@ class WakeUps:
         me: What the script publishes for us: our own changes are known already.
         watchers: Who wants to hear.
         poll: Seconds between two times at which everybody is woken.
+        refused: What `PubSub` raises if the server does not let us listen.
     """
 
     def __init__(
         self,
         subscriber: Callable[[], Any],
+        *,
         channel: Callable[[str], str],
         me: str,
         watchers: Watchers,
         poll: float,
+        refused: type[Exception],
     ) -> None:
         self._subscriber = subscriber
         self._channel = channel
         self._me = me.encode()
         self._watchers = watchers
         self._poll = poll
+        self._refused = refused
         self._lock = threading.Lock()
         self._wanted: dict[str, int] = {}
         self._thread: threading.Thread | None = None
@@ -94,14 +101,27 @@ class WakeUps:
 
     def _run(self) -> None:
         try:
+            told = False
             while not self._closed:
+                pause = RETRY
                 # Whatever goes wrong on the link, listening goes on: the poll still wakes.
-                with suppress(Exception):
+                try:
                     self._listen()
+                except self._refused as error:
+                    pause = self._poll
+                    if not told:
+                        logger.warning(
+                            "the server does not let us listen to changes: %s; whoever waits asks "
+                            "every %g s",
+                            error,
+                            pause,
+                        )
+                        told = True
+                except Exception:  # The link is lost.
+                    pass
                 self._watchers.wake_all()
                 if not self._closed:
-                    select.select([self._bell], [], [], RETRY)
-                    self._quieten()
+                    self._wait(pause)
         finally:
             self._bell.close()
             self._button.close()
@@ -125,11 +145,8 @@ class WakeUps:
                         raise TimeoutError
                 if self._take_messages(pubsub, names):
                     heard = time.monotonic()
-                sources: list[Any] = [self._bell]
-                if names:
-                    sources.append(pubsub.connection._sock)
-                select.select(sources, [], [], max(polled + self._poll - time.monotonic(), 0))
-                self._quieten()
+                link = [pubsub.connection._sock] if names else []
+                self._wait(polled + self._poll - time.monotonic(), *link)
         finally:
             pubsub.close()
 
@@ -167,6 +184,15 @@ class WakeUps:
             pubsub.unsubscribe(*channels)
             for channel in channels:
                 names.pop(channel, None)
+
+    def _wait(self, seconds: float, *sources: Any) -> None:
+        """Wait for the bell or for one of these."""
+        # Not select: that knows no file numbers above 1023.
+        poll = select.poll()
+        for source in (self._bell, *sources):
+            poll.register(source, select.POLLIN)
+        poll.poll(max(seconds, 0.0) * 1000)
+        self._quieten()
 
     def _quieten(self) -> None:
         with suppress(BlockingIOError):

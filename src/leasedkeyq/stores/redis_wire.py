@@ -1,5 +1,6 @@
 """Requests on their way into the script of the Redis store, and answers on their way out."""
 
+import math
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -75,6 +76,13 @@ def or_false(value: Any) -> Any:
     return False if value is None else value
 
 
+def seconds(value: float | None) -> Any:
+    """A length of time; one that is not a number would end the script half-way."""
+    if value is not None and math.isnan(value):
+        raise ValueError("a time that is not a number")
+    return or_false(value)
+
+
 # Requests
 
 
@@ -94,7 +102,7 @@ def _put(request: Put) -> list[Any]:
         values,
         request.policy,
         or_false(priority),
-        or_false(request.delay),
+        seconds(request.delay),
         request.max_items,
         request.kind,
         0,
@@ -112,7 +120,7 @@ def _claim(request: Claim) -> list[Any]:
         [part for queue, most in request.queues for part in (queue, most)],
         request.limit,
         or_false(request.key),
-        or_false(request.lease_time),
+        seconds(request.lease_time),
         or_false(request.kinds),
         [_cap(cap) for cap in request.caps] or False,
         os.urandom(TOKEN_SEED).hex(),
@@ -125,7 +133,14 @@ def _result(request: Ack | Cancel) -> msgspec.Raw:
 
 
 def _ack(request: Ack) -> list[Any]:
-    return ["ack", request.queue, request.key, request.token, _result(request), request.keep]
+    return [
+        "ack",
+        request.queue,
+        request.key,
+        request.token,
+        _result(request),
+        seconds(request.keep),
+    ]
 
 
 def _release(request: Release) -> list[Any]:
@@ -135,14 +150,14 @@ def _release(request: Release) -> list[Any]:
         request.key,
         request.token,
         request.front,
-        request.delay,
+        seconds(request.delay),
         request.error,
         request.undo,
     ]
 
 
 def _extend(request: Extend) -> list[Any]:
-    return ["extend", request.queue, request.key, request.token, or_false(request.lease_time)]
+    return ["extend", request.queue, request.key, request.token, seconds(request.lease_time)]
 
 
 def _bury(request: Bury) -> list[Any]:
@@ -151,7 +166,7 @@ def _bury(request: Bury) -> list[Any]:
 
 def _cancel(request: Cancel) -> list[Any]:
     names = (request.queue, request.key)
-    return ["cancel", *names, _result(request), request.keep, or_false(request.id)]
+    return ["cancel", *names, _result(request), seconds(request.keep), or_false(request.id)]
 
 
 def _requeue(request: Requeue) -> list[Any]:

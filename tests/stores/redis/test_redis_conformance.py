@@ -1,18 +1,31 @@
-"""The conformance suite on Valkey, on an old Redis and on a cluster."""
+"""The conformance suite on Valkey, and its quick checks on an old Redis and on a cluster.
+
+tests/torture runs all of it on these two.
+"""
 
 from collections.abc import Callable
 from functools import partial
 
 from leasedkeyq.stores import Store, connect
 from leasedkeyq.testing import Place, StoreConformance
+from leasedkeyq.testing.suite import checks_of
 from tests.servers.valkey import shared_cluster, shared_server, shared_url
+
+SLOW = {"cross_process", "durability", "hypothesis"}
 
 
 class Timed(StoreConformance, accepts=("clock", "limits")):
-    """A clock for tests takes the place of the server's.
+    """A clock for tests takes the place of the server's."""
 
-    Hypothesis searches on one of the servers; the random comparison runs on all.
-    """
+
+class OnRedis6(Timed):
+    def opener(self, place: Place) -> Callable[..., Store]:
+        return partial(connect, shared_server("redis6").url, prefix=place.name)
+
+
+class OnCluster(Timed):
+    def opener(self, place: Place) -> Callable[..., Store]:
+        return partial(connect, shared_cluster().url, prefix=place.name)
 
 
 class TestValkey(Timed):
@@ -20,11 +33,15 @@ class TestValkey(Timed):
         return partial(connect, shared_url(), prefix=place.name)
 
 
-class TestRedis6(Timed, without=("hypothesis",)):
-    def opener(self, place: Place) -> Callable[..., Store]:
-        return partial(connect, shared_server("redis6").url, prefix=place.name)
+class TestRedis6(OnRedis6):
+    """Without what takes long."""
 
 
-class TestCluster(Timed, without=("hypothesis",)):
-    def opener(self, place: Place) -> Callable[..., Store]:
-        return partial(connect, shared_cluster().url, prefix=place.name)
+class TestCluster(OnCluster):
+    """Without what takes long."""
+
+
+for found in list(checks_of(Timed)):
+    if found.needs in SLOW or "random" in found.name:
+        setattr(TestRedis6, found.name, None)
+        setattr(TestCluster, found.name, None)

@@ -79,7 +79,9 @@ def test_urls(prefix: str) -> None:
 
 def test_cluster_urls(prefix: str) -> None:
     cluster = shared_cluster()
-    use(cluster.url, prefix=prefix)
+    store = use(f"{cluster.url}?socket_timeout=20", prefix=prefix)
+    assert store._link.client.get_connection_kwargs()["socket_timeout"] == 20
+    use(cluster.url, prefix=prefix, client_options={"socket_timeout": 20.0})
     use(f"valkey://127.0.0.1:{cluster.servers[1].port}?cluster=true", prefix=prefix)
 
 
@@ -155,6 +157,47 @@ def test_a_user_who_may_not_read_the_settings() -> None:
         assert "CONFIG GET" in store.warnings[0]
 
 
+def test_a_user_who_may_not_ask_for_anything_about_the_server() -> None:
+    with Server("--appendonly", "yes", "--appendfsync", "always") as server:
+        rights = [right for right in RIGHTS if right not in {"+info", "+config|get"}]
+        with server.client() as client:
+            client.execute_command("ACL SETUSER", "worker", "on", ">right", *rights)
+        url = f"unix://worker:right@{server.socket}"
+        store = use(url)
+        assert store.capabilities.durability == "none"
+        assert "INFO" in store.warnings[0]
+        with pytest.raises(StoreError, match="'process' is required"):
+            connect(url, require_durability="process")
+
+
+def test_a_user_who_may_not_listen_is_told_once_and_not_woken_all_the_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(url: str) -> None:
+        store = connect(url, poll=PATIENCE)
+        woken = 0
+
+        def wake() -> None:
+            nonlocal woken
+            woken += 1
+
+        store.watch("q", wake)
+        deadline = time.monotonic() + PATIENCE
+        while "does not let us listen" not in caplog.text:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.5)
+        assert woken <= 3
+        assert caplog.text.count("does not let us listen") == 1
+        await store.close()
+
+    with Server("--acl-pubsub-default", "resetchannels") as server:
+        rights = [right for right in RIGHTS if not right.startswith("&")]
+        with server.client() as client:
+            client.execute_command("ACL SETUSER", "worker", "on", ">right", *rights)
+        asyncio.run(main(f"unix://worker:right@{server.socket}"))
+
+
 def test_a_user_who_may_not_publish_is_woken_by_the_poll() -> None:
     """What a store does is done all the same."""
     with Server("--acl-pubsub-default", "resetchannels") as server:
@@ -224,6 +267,8 @@ def test_sentinel_and_a_failover(watched: tuple[list[Server], str], prefix: str)
     [primary, replica], url = watched
 
     async def main() -> None:
+        others = connect(url, prefix=prefix, client_options={"sentinel_kwargs": {"db": 0}})
+        await others.close()
         store = connect(url, prefix=prefix, wait_replicas=1, wait_timeout=1.0, retry_for=60.0)
         await store.put([Put("q", (("before", b"1"),))])
         primary.kill()
@@ -273,6 +318,11 @@ def test_wait_aof_waits_and_promises_no_more_than_the_server_keeps() -> None:
         assert store.capabilities.durability == "process"
         with server.client() as client:
             assert client.info("commandstats")["cmdstat_waitaof"]["calls"] >= 3
+
+
+def test_a_server_without_a_file_cannot_wait_for_its_disk() -> None:
+    with Server() as server, pytest.raises(StoreError, match="appendonly to yes"):
+        connect(server.url, wait_aof=True)
 
 
 def test_an_old_server_cannot_wait_for_its_disk() -> None:

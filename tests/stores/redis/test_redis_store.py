@@ -157,6 +157,22 @@ def test_a_queue_that_lost_its_entry_in_the_list_is_listed_again(
     asyncio.run(main())
 
 
+def test_names_of_empty_queues_do_not_pile_up(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([Put("used", (("a", b"1"),))])
+        with server.client() as client:
+            client.zadd(f"{prefix}:q", {"used": 1, "gone": 1, "{gone}": 1, "ü": 1})
+            await store.put([Put("new", (("a", b"1"),))])
+            names = dict(client.zrange(f"{prefix}:q", 0, -1, withscores=True))
+        assert set(names) == {b"new", b"used"}
+        assert names[b"used"] > 1
+        assert set(await store.count()) == {"new", "used"}
+        await store.close()
+
+    asyncio.run(main())
+
+
 # Steps that are bounded
 
 
@@ -165,8 +181,8 @@ class Told(Link):
 
     answers: list[bytes]
 
-    def run(self, key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
-        found = super().run(key, batch, *more)
+    def run(self, keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+        found = super().run(keys, batch, *more)
         self.answers.append(found[0][0])
         return found
 
@@ -194,6 +210,24 @@ def test_what_is_due_moves_in_steps_before_anything_else(
         assert told == [b"more", b"more", b"done"]
         [items] = await store.claim([Claim((("q", 2500),), 2500)])
         assert [item.key for item in items] == [f"k{number:05}" for number in range(2500)]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_due_in_many_queues_moves_in_steps_too(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        queues = [f"q{number}" for number in range(6)]
+        keys = tuple((f"k{number}", b"1") for number in range(400))
+        await store.put([Put(queue, keys, delay=1.0) for queue in queues])
+        clock.advance(2)
+        told.clear()
+        assert await store.count() == dict.fromkeys(queues, Counts(available=400))
+        assert told == [b"more", b"more", b"done"]
         await store.close()
 
     asyncio.run(main())
@@ -318,12 +352,12 @@ def test_a_call_that_arrives_late_does_nothing(server: Server, prefix: str) -> N
 
     async def main() -> None:
         store = opened(server, prefix)
-        sent: list[tuple[str, bytes]] = []
+        sent: list[tuple[Sequence[str], bytes]] = []
         run = store._link.run
 
-        def noted(key: str, batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
-            sent.append((key, batch))
-            return run(key, batch, *more)
+        def noted(keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
+            sent.append((keys, batch))
+            return run(keys, batch, *more)
 
         store._link.run = noted  # type: ignore[method-assign]
         await store.put([many(1)])

@@ -20,8 +20,8 @@ local ITEM_SIZE = 51
 local input = cmsgpack.unpack(ARGV[1])
 local prefix, client, serial = input[1], input[2], input[3]
 local max_history, max_buried = input[5], input[6]
-local edit_token, clustered, floor, lifetime = input[7], input[8], input[9], input[10]
-local requests = input[11]
+local edit_token, clustered, lifetime = input[7], input[8], input[9]
+local requests = input[10]
 
 local time = call('TIME')
 local micros = (tonumber(time[1]) - 1767225600) * 1000000 + tonumber(time[2])
@@ -69,6 +69,9 @@ local function place_member(place, key)
 end
 
 local function escape(name)
+  if name == '' then
+    return '%' -- Empty braces say nothing about a slot.
+  end
   return (string.gsub(name, '[{}%%]', { ['{'] = '%7B', ['}'] = '%7D', ['%'] = '%25' }))
 end
 

@@ -83,7 +83,7 @@ end
 
 local function next_fence(queue)
   local last = clustered and queue or numbers()
-  last.fence = math.max(last.fence + 1, micros, floor)
+  last.fence = math.max(last.fence + 1, micros)
   last.changed = true
   queue.counted = true
   return last.fence
@@ -193,7 +193,8 @@ local function come_due(queue, member)
   bring_back(queue, key, item, nil, expires, true)
 end
 
--- Deals with what has come due, each as of its own moment. False: there is more than `most`.
+-- Deals with what has come due, each as of its own moment. Answers how many of `most` moves are left,
+-- or false: there is more to do.
 local function advance(queue, most)
   while queue.earliest and queue.earliest <= now do
     local due = call('ZRANGEBYSCORE', queue.t, '-inf', now_text, 'LIMIT', 0, 100)
@@ -211,7 +212,7 @@ local function advance(queue, most)
     end
     find_earliest(queue)
   end
-  return true
+  return most
 end
 
 local function at(name)

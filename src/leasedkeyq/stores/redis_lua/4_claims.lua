@@ -132,6 +132,16 @@ local function take_room(queue, rooms, key)
   return true
 end
 
+local function forget_buckets(queue, most)
+  local full = call('ZRANGEBYSCORE', queue.cf, '-inf', now_text, 'LIMIT', 0, most)
+  if #full > 0 then
+    call('HDEL', queue.c, unpack(full))
+    call('ZREM', queue.cf, unpack(full))
+    call('ZREM', queue.c .. 'n', unpack(full))
+  end
+  return #full == most
+end
+
 -- Nothing is kept for ever: the buckets go, at the latest, an hour after the last one is full.
 local function keep_buckets(queue, rooms)
   local longest = 0
@@ -154,16 +164,7 @@ local function keep_buckets(queue, rooms)
   if call('TTL', queue.c .. 'n') < longest then
     call('EXPIRE', queue.c .. 'n', longest)
   end
-end
-
-local function forget_buckets(queue, most)
-  local full = call('ZRANGEBYSCORE', queue.cf, '-inf', now_text, 'LIMIT', 0, most)
-  if #full > 0 then
-    call('HDEL', queue.c, unpack(full))
-    call('ZREM', queue.cf, unpack(full))
-    call('ZREM', queue.c .. 'n', unpack(full))
-  end
-  return #full == most
+  forget_buckets(queue, 20)
 end
 
 local function next_token(queue)

@@ -1,5 +1,5 @@
 -- One batch: answered once, whatever is asked again.
-local names, editing, recorded = input[12], input[13], serial > 0
+local names, editing, recorded = input[11], input[12], serial > 0
 local reply_key = KEYS[1]
 
 -- The answer of a claim is kept without the items, which are where they were.
@@ -48,7 +48,7 @@ local function finish()
   local changed = {}
   for _, queue in ipairs(opened) do
     if queue.changed then
-      forget(queue, 20)
+      forget(queue, math.max(20, #requests))
       tidy(queue)
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
@@ -75,15 +75,15 @@ for _, name in ipairs(names) do
   local holder = call('GET', open(name).x)
   if holder and holder ~= edit_token then
     return { 'busy' }
-  elseif not holder and edit_token ~= '' and requests[1][1] ~= 'lock' then
+  elseif not holder and edit_token ~= '' and not (requests[1] and requests[1][1] == 'lock') then
     return { 'lost' }
   end
 end
-local all_moved = true
+local moves = CHUNK
 for _, queue in ipairs(opened) do
-  all_moved = advance(queue, CHUNK) and all_moved
+  moves = moves and advance(queue, moves)
 end
-if not all_moved then
+if not moves then
   return { 'more', {}, finish(), {} }
 end
 

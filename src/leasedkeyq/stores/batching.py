@@ -7,6 +7,7 @@ transaction, one fsync or one round trip serves everybody who waits.
 import asyncio
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -44,7 +45,32 @@ class Call(Generic[Request, Answer]):
 Outcome = tuple[Call[Request, Answer], "list[Answer] | BaseException"]
 
 
-class Batcher(Generic[Request, Answer]):
+class AnyBatcher(ABC, Generic[Request, Answer]):
+    """Applies the requests of many callers batch by batch."""
+
+    async def submit(self, request: Request) -> Answer:
+        """Have one request applied and return its answer, as `submit_many` does."""
+        return (await self.submit_many((request,)))[0]
+
+    @abstractmethod
+    async def submit_many(
+        self, requests: Sequence[Request], *, alone: bool = False
+    ) -> list[Answer]:
+        """Have requests applied in one batch, in order, and return their answers.
+
+        With `alone`, nobody else's requests are in that batch; it waits for its turn as any other.
+        Exceptions among the answers are returned, not raised.
+
+        Raises:
+            StoreClosedError: `close` was called before.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was asked for so far; refuse what comes later."""
+
+
+class Batcher(AnyBatcher[Request, Answer]):
     """Gathers the requests of many callers and applies them batch by batch in one thread.
 
     `apply` gets a list of requests and returns as many answers; what it raises goes to every
@@ -88,21 +114,10 @@ class Batcher(Generic[Request, Answer]):
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
-    async def submit(self, request: Request) -> Answer:
-        """Have one request applied and return its answer, as `submit_many` does."""
-        return (await self.submit_many((request,)))[0]
-
     async def submit_many(
         self, requests: Sequence[Request], *, alone: bool = False
     ) -> list[Answer]:
-        """Have requests applied in one batch, in order, and return their answers.
-
-        With `alone`, nobody else's requests are in that batch; it waits for its turn as any other.
-        Exceptions among the answers are returned, not raised.
-
-        Raises:
-            StoreClosedError: `close` was called before.
-        """
+        """As `AnyBatcher.submit_many`."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[list[Answer]] = loop.create_future()
         call: Call[Request, Answer] = Call(requests, loop, turn, alone)
@@ -255,7 +270,7 @@ class Batcher(Generic[Request, Answer]):
                     self._work.notify()
 
 
-async def submit_edit(batcher: Batcher[Any, Any], edit: Edit) -> list[Any]:
+async def submit_edit(batcher: AnyBatcher[Any, Any], edit: Edit) -> list[Any]:
     """Have an edit applied, alone, and return its answers; what stopped it is raised."""
     error: BaseException
     try:

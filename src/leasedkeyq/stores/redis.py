@@ -4,11 +4,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
+from leasedkeyq.stores.batching import AnyBatcher, Batcher, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -26,8 +27,10 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.listing import check_listing
+from leasedkeyq.stores.loop_batching import LoopBatcher
 from leasedkeyq.stores.redis_engine import Engine, Names
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
+from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_server import LEVELS, examine
 from leasedkeyq.stores.redis_watch import WakeUps
 from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
@@ -43,8 +46,9 @@ PAGE: Final = 1000
 class RedisStore(Store):
     """Queues on a Redis or Valkey server, which any number of processes and machines may use.
 
-    One thread of each store object talks to the server; whatever many callers ask for at a time
-    goes into one call of a script, which does all of a request or nothing. Opening blocks for some
+    Whatever many callers ask for at a time goes into one call of a script, which does all of a
+    request or nothing. The event loop of the callers talks to the server; with TLS or a cluster, a
+    thread of the store object does. Opening blocks for some
     milliseconds. A store object must not be carried over a fork.
 
     Args:
@@ -115,16 +119,23 @@ class RedisStore(Store):
         for warning in self.warnings:
             logger.warning("%s: %s", self._link.address, warning)
         self._watchers = Watchers()
-        self._engine = Engine(
-            self._link,
-            prefix=prefix,
-            me=secrets.token_hex(8),
-            limits=self.limits,
-            edit_time=edit_time,
-            durable=_durable(wait_aof, wait_replicas, wait_timeout),
-            clock=clock,
-            wake=self._watchers.wake,
-        )
+        me = secrets.token_hex(8)
+        numbers = count()
+
+        def new_engine() -> Engine:
+            return Engine(
+                self._link,
+                prefix=prefix,
+                me=me,
+                name=f"{me}.{next(numbers)}",
+                limits=self.limits,
+                edit_time=edit_time,
+                durable=_durable(wait_aof, wait_replicas, wait_timeout),
+                clock=clock,
+                wake=self._watchers.wake,
+            )
+
+        self._engine = new_engine()
         self._wakeups = WakeUps(
             self._subscriber,
             channel=self._engine.channel,
@@ -134,12 +145,15 @@ class RedisStore(Store):
             refused=self._link.refused,
         )
         self._closed = False
-        self._batcher: Batcher[Any, Any] = Batcher(
-            self._engine.apply,
-            name=f"Redis store {self._link.address}",
-            undo=give_back,
-            at_end=self._link.close,
-        )
+        name = f"Redis store {self._link.address}"
+        self._batcher: AnyBatcher[Any, Any]
+        if self._link.quick:
+            self._batcher = LoopBatcher(
+                lambda: LoopEngine(self._link, new_engine()), name=name, undo=give_back
+            )
+        else:
+            self._link.when_lost(self._engine.forget)
+            self._batcher = Batcher(self._apply, name=name, undo=give_back)
 
     # The contract
 
@@ -250,8 +264,13 @@ class RedisStore(Store):
         self._link.stop_trying()
         listening = self._wakeups.close()
         await self._batcher.close()
+        self._link.close()
         if listening is not None:
             await asyncio.to_thread(listening.join)
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+
+    def _apply(self, requests: list[Any]) -> list[Any]:
+        return self._link.drive(self._engine.apply(requests))
 
     async def _read(self, verb: str, queue: str, *arguments: Any) -> Any:
         return await self._answered(Read(verb, (queue, *arguments), (queue,)))

@@ -1,4 +1,8 @@
-"""Batches of requests, applied by calls of the script. In the thread of the store."""
+"""Batches of requests, applied by calls of the script.
+
+What is to be asked of the server is yielded, and the answers are sent in: so a thread or an event
+loop can do the asking.
+"""
 
 import logging
 import random
@@ -6,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -23,7 +28,7 @@ from leasedkeyq.stores.contract import (
     StoredItem,
 )
 from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.redis_link import Link, ServerFullError
+from leasedkeyq.stores.redis_link import Ask, Link, ServerFullError, Steps
 from leasedkeyq.stores.redis_wire import (
     STATES,
     AnyRequest,
@@ -106,6 +111,7 @@ class Engine:
         link: The way to the server.
         prefix: Of all keys.
         me: The name of this store object, which nobody else has.
+        name: The name of this engine, which no other engine has. It makes one call at a time.
         limits: How much the store takes.
         edit_time: Seconds that an edit may take.
         durable: A command that waits until a batch is kept, or None.
@@ -119,6 +125,7 @@ class Engine:
         *,
         prefix: str,
         me: str,
+        name: str,
         limits: Limits,
         edit_time: float,
         durable: tuple[Any, ...] | None,
@@ -128,6 +135,7 @@ class Engine:
         self._link = link
         self._prefix = prefix
         self.me = me
+        self._name = name
         self._limits = limits
         self._edit_time = edit_time
         self._durable = durable
@@ -135,7 +143,10 @@ class Engine:
         self._wake = wake
         self._serial = 0
         self._registered: dict[str, float] = {}
-        link.when_lost(self._registered.clear)
+
+    def forget(self) -> None:
+        """Forget what is known about the server, which may be another now."""
+        self._registered.clear()
 
     def channel(self, queue: str) -> str:
         """Where changes of a queue are told."""
@@ -143,29 +154,29 @@ class Engine:
 
     # Batches
 
-    def apply(self, requests: list[Any]) -> list[Any]:
+    def apply(self, requests: list[Any]) -> Steps[list[Any]]:
         """Apply a batch, and answer each of its requests."""
         if not requests:
             return []
         if isinstance(requests[0], Edit):
-            return [self._edit(requests[0])]
+            return [(yield from self._edit(requests[0]))]
         if isinstance(requests[0], Names):
-            return [self._names(requests[0])]
+            return [(yield from self._names(requests[0]))]
         try:
             forms = [form(request) for request in requests]
             packed = encode(forms)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            return self._apart(requests, error)
+            return (yield from self._apart(requests, error))
         if len(packed) > LARGE and len(requests) > 1:
             half = len(requests) // 2
-            return self._in_turn([requests[:half], requests[half:]], self.apply)
+            return (yield from self._in_turn([requests[:half], requests[half:]], self.apply))
         if self._link.clustered:
-            return self._in_turn([*_runs(requests)], self._apply_run)
-        return self._run(requests, forms, packed)
+            return (yield from self._in_turn([*_runs(requests)], self._apply_run))
+        return (yield from self._run(requests, forms, packed))
 
     def _in_turn(
-        self, parts: Sequence[list[Any]], apply: Callable[[list[Any]], list[Any]]
-    ) -> list[Any]:
+        self, parts: Sequence[list[Any]], apply: Callable[[list[Any]], Steps[list[Any]]]
+    ) -> Steps[list[Any]]:
         """Apply the parts of a batch one after the other.
 
         A failure is the answer to its part and to those behind it. What was done before counts.
@@ -173,68 +184,69 @@ class Engine:
         answers: list[Any] = []
         for number, part in enumerate(parts):
             try:
-                answers += apply(part)
+                answers += yield from apply(part)
             except StoreError as error:
                 if not answers:
                     raise
                 return answers + [error for left in parts[number:] for _ in left]
         return answers
 
-    def _apart(self, requests: list[Any], error: Exception) -> list[Any]:
+    def _apart(self, requests: list[Any], error: Exception) -> Steps[list[Any]]:
         """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
         if len(requests) > 1:
-            return self._in_turn([[request] for request in requests], self.apply)
+            return (yield from self._in_turn([[request] for request in requests], self.apply))
         refusal = StoreError(f"{self._link.address}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 
-    def _apply_run(self, requests: list[Any]) -> list[Any]:
+    def _apply_run(self, requests: list[Any]) -> Steps[list[Any]]:
         if len(queues_of(requests[0])) != 1:
-            return [self._claim_in_turn(requests[0])]
+            return [(yield from self._claim_in_turn(requests[0]))]
         forms = [form(request) for request in requests]
-        return self._run(requests, forms, encode(forms))
+        return (yield from self._run(requests, forms, encode(forms)))
 
-    def _run(self, requests: list[Any], forms: list[list[Any]], packed: bytes) -> list[Any]:
+    def _run(self, requests: list[Any], forms: list[list[Any]], packed: bytes) -> Steps[list[Any]]:
         """Requests that one call of the script can apply."""
         names = list(dict.fromkeys(name for each in requests for name in queues_of(each)))
         recorded = not all(isinstance(each, Read) for each in requests)
         keys = self._reply_keys(names)
         try:
             if recorded:
-                self._register(requests)
-                if self._give_ids(requests, forms):
+                yield from self._register(requests)
+                if (yield from self._give_ids(requests, forms)):
                     packed = encode(forms)
-            reply = self._call(keys, packed, names, recorded=recorded)
+            reply = yield from self._call(keys, packed, names, recorded=recorded)
         except ServerFullError as error:
-            return self._while_full(requests, error)
-        return self._answers(keys, requests, reply.answers)
+            return (yield from self._while_full(requests, error))
+        return (yield from self._answers(keys, requests, reply.answers))
 
     def _answers(
         self, keys: list[str], requests: Sequence[AnyRequest], answers: list[Any]
-    ) -> list[Any]:
+    ) -> Steps[list[Any]]:
         """The answers of the contract; claims that took too long for one call are completed."""
         found: list[Any] = []
         for request, answer in zip(requests, answers, strict=True):
             items = answer_of(request, answer)
             if isinstance(request, Claim):
-                items = self._completed(keys, request, answer, items)
+                items = yield from self._completed(keys, request, answer, items)
             found.append(items)
         return found
 
     def _completed(
         self, keys: list[str], request: Claim, answer: Any, items: tuple[Claimed, ...]
-    ) -> tuple[Claimed, ...] | StoreError:
+    ) -> Steps[tuple[Claimed, ...] | StoreError]:
         """A claim with all its items, or with those that it has when something fails."""
         while (rest := rest_of(request, answer, items)) is not None:
             try:
-                reply = self._call(keys, encode([rest]), [*queues_of(request)], recorded=True)
+                names = [*queues_of(request)]
+                reply = yield from self._call(keys, encode([rest]), names, recorded=True)
             except StoreError as error:
                 return items or error
             [answer] = reply.answers
             items = (*items, *claimed(request, answer))
         return items
 
-    def _while_full(self, requests: list[Any], error: StoreError) -> list[Any]:
+    def _while_full(self, requests: list[Any], error: StoreError) -> Steps[list[Any]]:
         """The server's memory is full: what needs none goes on, and may free some."""
         groups = [(grows, [*group]) for grows, group in groupby(requests, _grows)]
         if len(groups) == 1:
@@ -242,7 +254,7 @@ class Engine:
         answers: list[Any] = []
         for grows, group in groups:
             try:
-                answers += [error for _ in group] if grows else self.apply(group)
+                answers += [error for _ in group] if grows else (yield from self.apply(group))
             except StoreError as failure:
                 answers += [failure for _ in group]
         return answers
@@ -255,22 +267,22 @@ class Engine:
         moved (TRYAGAIN), rather than run it where some of the queue is missing.
         """
         if not self._link.clustered:
-            return [f"{self._prefix}:a:{self.me}"]
-        return [self._in_slot(names[0], f"a:{self.me}"), self._in_slot(names[0], "-")]
+            return [f"{self._prefix}:a:{self._name}"]
+        return [self._in_slot(names[0], f"a:{self._name}"), self._in_slot(names[0], "-")]
 
-    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> bool:
+    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[bool]:
         """On a cluster: ids for new items, which one key counts for all queues."""
         needed = [new_ids(request) for request in requests]
         if not self._link.clustered or not any(needed):
             return False
-        first: int = self._link.command("EVAL", RESERVE, 1, f"{self._prefix}:m", sum(needed))
+        first: int = yield "EVAL", RESERVE, 1, f"{self._prefix}:m", sum(needed)
         for number, count in enumerate(needed):
             if count:
                 forms[number][-1] = first
                 first += count
         return True
 
-    def _claim_in_turn(self, request: Any) -> Any:
+    def _claim_in_turn(self, request: Any) -> Steps[Any]:
         """A claim over several queues, which may be on several servers."""
         claimed: list[Any] = []
         for queue, most in request.queues:
@@ -279,7 +291,7 @@ class Engine:
                 break
             part: Claim = msgspec.structs.replace(request, queues=((queue, most),), limit=left)
             try:
-                claimed += self._apply_run([part])[0]
+                claimed += (yield from self._apply_run([part]))[0]
             except StoreError:
                 if not claimed:
                     raise
@@ -296,7 +308,7 @@ class Engine:
         now: float | None = None,
         edit_token: str = "",
         editing: bool = False,
-    ) -> Reply:
+    ) -> Steps[Reply]:
         """Have the script apply requests; those that are `recorded`, once, however often asked."""
         self._serial += recorded
         deadline = 0.0
@@ -318,7 +330,7 @@ class Engine:
                     editing,
                 ]
             )
-            reply = self._sent(keys, batch, recorded)
+            reply = yield from self._sent(keys, batch, recorded)
             if reply[0] == b"done":
                 return self._received(reply)
             if reply[0] == b"more":
@@ -335,10 +347,10 @@ class Engine:
             deadline = deadline or present + 2 * self._edit_time
             if present > deadline:
                 raise StoreError(f"{self._link.address}: others edit {names} without an end")
-            if self._link.pause(random.uniform(*BUSY_STEP)):
+            if (yield random.uniform(*BUSY_STEP)):
                 raise StoreError(f"{self._link.address}: closed while others edit {names}")
 
-    def _sent(self, keys: Sequence[str], batch: bytes, recorded: bool) -> list[Any]:
+    def _sent(self, keys: Sequence[str], batch: bytes, recorded: bool) -> Steps[list[Any]]:
         if len(batch) > TOO_LARGE:
             raise StoreError(
                 f"{self._link.address}: a call of {len(batch)} bytes is more than a server takes "
@@ -346,9 +358,9 @@ class Engine:
                 "a time"
             )
         if self._durable is None or not recorded:
-            reply: list[Any] = self._link.run(keys, batch)[0]
+            reply: list[Any] = (yield Ask(keys, batch))[0]
             return reply
-        reply, answer = self._link.run(keys, batch, self._durable)
+        reply, answer = yield Ask(keys, batch, self._durable)
         wanted = list(self._durable[1:-1])
         kept: list[int] = answer if is_list(answer) else [answer]
         if any(here < want for here, want in zip(kept, wanted, strict=True)):
@@ -376,7 +388,7 @@ class Engine:
 
     # The list of queues
 
-    def _register(self, requests: Sequence[AnyRequest]) -> None:
+    def _register(self, requests: Sequence[AnyRequest]) -> Steps[None]:
         """Name the queues that are going to hold something, before they do."""
         now = time.monotonic()
         known = self._registered
@@ -387,56 +399,60 @@ class Engine:
             and known.get(request.queue, float("-inf")) < now - REGISTERED_FOR
         }
         if new:
-            old = self._named(new)
+            old = yield from self._named(new)
             known.update(dict.fromkeys(new, now))
             if old:
-                self._look_through(old)
+                yield from self._look_through(old)
 
-    def _named(self, names: Iterable[str]) -> list[str]:
+    def _named(self, names: Iterable[str]) -> Steps[list[str]]:
         """Name queues; returns some that nobody has named for long."""
         key = f"{self._prefix}:q"
-        old: list[bytes] = self._link.command("EVAL", REGISTER, 1, key, FORGOTTEN_AFTER, *names)
+        old: list[bytes] = yield "EVAL", REGISTER, 1, key, FORGOTTEN_AFTER, *names
         return [name.decode() for name in old]
 
-    def _look_through(self, names: Iterable[str]) -> None:
+    def _look_through(self, names: Iterable[str]) -> Steps[None]:
         """Strike those off that are empty."""
         used: list[str] = []
         empty: list[str] = []
         for name in names:
             parts = [self._in_slot(name, part) for part in ("i", "b", "d")]
-            (used if self._link.command("EXISTS", *parts) else empty).append(name)
+            held = yield "EXISTS", *parts
+            (used if held else empty).append(name)
         if empty:
-            self._names(Names(tuple(empty)))
+            yield from self._names(Names(tuple(empty)))
         if used:
-            self._named(used)
+            yield from self._named(used)
 
-    def _names(self, asked: Names) -> list[str]:
+    def _names(self, asked: Names) -> Steps[list[str]]:
         key = f"{self._prefix}:q"
         if asked.empty:
-            self._link.command("EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty)
+            yield "EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty
             return []
-        found: list[bytes] = self._link.command("ZRANGE", key, 0, -1)
+        found: list[bytes] = yield "ZRANGE", key, 0, -1
         return [name.decode() for name in found]
 
     # Edits
 
-    def _edit(self, edit: Edit) -> list[Answer]:
+    def _edit(self, edit: Edit) -> Steps[list[Answer]]:
         """Lock, look, let the work be done, apply and unlock."""
         held = Held(edit.queue, self._reply_keys([edit.queue]), secrets.token_hex(8))
         lock = ["lock", edit.queue, int(self._edit_time * 1000)]
-        [moment] = self._while_held(held, [lock], recorded=True)
+        [moment] = yield from self._while_held(held, [lock], recorded=True)
         held.now = float(moment)
         try:
-            changes = edit.changes(self._everything(edit, held))
+            items = yield from self._everything(edit, held)
+            changes = yield partial(edit.changes, items)
             forms = [self._formed(change) for change in changes]
-            self._register(changes)
-            self._give_ids(changes, forms)
+            yield from self._register(changes)
+            yield from self._give_ids(changes, forms)
+        except GeneratorExit:
+            raise
         except BaseException:
             # Should this fail, the lock ends by itself.
             with suppress(StoreError):
-                self._while_held(held, [["unlock", edit.queue]], recorded=True)
+                yield from self._while_held(held, [["unlock", edit.queue]], recorded=True)
             raise
-        answers = self._while_held(held, forms, recorded=True, editing=True)
+        answers = yield from self._while_held(held, forms, recorded=True, editing=True)
         if answers and answers[0] == b"refused":
             number: int = answers[1]
             raise EditStoppedError(answer_of(changes[number - 1], answers[2]))
@@ -444,8 +460,8 @@ class Engine:
 
     def _while_held(
         self, held: Held, forms: list[list[Any]], *, recorded: bool, editing: bool = False
-    ) -> list[Any]:
-        return self._call(
+    ) -> Steps[list[Any]]:
+        reply = yield from self._call(
             held.keys,
             encode(forms),
             [held.queue],
@@ -453,7 +469,8 @@ class Engine:
             now=held.now,
             edit_token=held.token,
             editing=editing,
-        ).answers
+        )
+        return reply.answers
 
     def _formed(self, change: Put | Change) -> list[Any]:
         try:
@@ -464,19 +481,20 @@ class Engine:
             raise StoreError(message) from error
         return formed
 
-    def _everything(self, edit: Edit, held: Held) -> list[StoredItem]:
+    def _everything(self, edit: Edit, held: Held) -> Steps[list[StoredItem]]:
         """The items of the queue by id, or those of some keys."""
         queue = edit.queue
         items: list[StoredItem] = []
         if edit.keys is not None:
-            [found] = self._while_held(held, [["keys", queue, edit.keys]], recorded=False)
+            named = ["keys", queue, edit.keys]
+            [found] = yield from self._while_held(held, [named], recorded=False)
             items = [shown(queue, item, reveal=True) for item in found]
             return sorted(items, key=lambda item: item.id)
         after = 0
         states = list(range(len(STATES)))
         while True:
             asked = ["browse", queue, states, "", after, PAGE]
-            [[behind, found]] = self._while_held(held, [asked], recorded=False)
+            [[behind, found]] = yield from self._while_held(held, [asked], recorded=False)
             items += [shown(queue, item, reveal=True) for item in found]
             if not behind:
                 return items

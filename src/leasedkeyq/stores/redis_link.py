@@ -4,15 +4,35 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from importlib.util import find_spec
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+import msgspec
 
 from leasedkeyq.errors import StoreError
 
 T = TypeVar("T")
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Have the script apply a batch, and another command follow on the same connection.
+
+    `keys` say which server of a cluster has it. Answer: the answers to both.
+    """
+
+    keys: Sequence[str]
+    batch: bytes
+    more: tuple[Any, ...] | None = None
+
+
+Step: TypeAlias = Ask | tuple[Any, ...] | float | Callable[[], Any]
+"""What is to be done: apply a batch; a command that may be done twice; a pause, whose answer is
+whether to give up; work that is not ours, and may take its time."""
+Steps: TypeAlias = Generator[Step, Any, T]
 
 NORMAL_OPTIONS: Final[Mapping[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
 BACKOFF: Final = (0.01, 0.5)
@@ -68,7 +88,7 @@ class Link:
         self._redis = import_redis()
         self.address = _without_password(url)
         self.clustered = False
-        self._patience = patience
+        self.patience = patience
         self._stop = threading.Event()
         self._script = Script()
         self._lost: list[Callable[[], None]] = []
@@ -82,9 +102,11 @@ class Link:
             errors.RedisClusterException,
             OSError,
         )
+        self.failures: tuple[type[Exception], ...] = (errors.RedisError, OSError)
         self.refused: type[Exception] = errors.ResponseError
         self._final = (errors.AuthenticationError, errors.AuthorizationError)
         self._options = {**NORMAL_OPTIONS, **options, "decode_responses": False}
+        self.call_timeout: float | None = self._options["socket_timeout"]
         try:
             self.client: Any = self._open(url)
             self._script.digest = self.patiently(self._load)
@@ -99,27 +121,75 @@ class Link:
         """Let go of the connections."""
         self.client.close()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop_trying` was called."""
+        return self._stop.is_set()
+
+    @property
+    def quick(self) -> bool:
+        """Whether an event loop can talk to the server itself: one server, without TLS."""
+        if self.clustered or find_spec("hiredis") is None:
+            return False
+        secure = import_module("redis.connection").SSLConnection
+        return not issubclass(self.client.connection_pool.connection_class, secure)
+
+    def new_connection(self) -> Any:
+        """Another connection, ready for use; blocks."""
+        connection = self.client.connection_pool.make_connection()
+        connection.connect()
+        return connection
+
     def stop_trying(self) -> None:
         """Give up calls that wait for the server to come back; for use by any thread."""
         self._stop.set()
 
     # Calls
 
-    def run(self, keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
-        """Have the script apply a batch; `more` commands follow on the same connection.
+    def drive(self, steps: Steps[T]) -> T:
+        """Do what `steps` ask for, in this thread, until they return."""
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer, error = None, None
+            try:
+                answer = self._do(step)
+            except BaseException as failure:
+                error = failure
 
-        `keys` say which server of a cluster has it. Returns the answers to all of them.
-        """
-        return self.patiently(lambda: self._run_once(keys, batch, more))
+    def _do(self, step: Step) -> Any:
+        if isinstance(step, float):
+            return self._stop.wait(step)
+        if isinstance(step, Ask):
+            return self.patiently(lambda: self._ask_once(step))
+        return self.command(*step) if isinstance(step, tuple) else step()
 
-    def _run_once(
-        self, keys: Sequence[str], batch: bytes, more: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
-        arguments = (len(keys), *keys, batch)
+    def _ask_once(self, ask: Ask) -> list[Any]:
+        command, *more = self.commands(ask)
         try:
-            return self._send(("EVALSHA", self._script.digest, *arguments), keys[0], more)
+            return self._send(command, ask.keys[0], more)
         except self._redis.exceptions.NoScriptError:
-            return self._send(("EVAL", self._script.text, *arguments), keys[0], more)
+            return self._send(self.in_full(command), ask.keys[0], more)
+
+    def commands(self, step: Ask | tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The commands of a step, to be sent on one connection."""
+        if not isinstance(step, Ask):
+            return [step]
+        command = ("EVALSHA", self._script.digest, len(step.keys), *step.keys, step.batch)
+        return [command] if step.more is None else [command, step.more]
+
+    def in_full(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The same for a server that does not know the script."""
+        return ("EVAL", self._script.text, *command[2:])
+
+    def forgot_the_script(self, error: Exception) -> bool:
+        """Whether the server wants the script in full."""
+        return isinstance(error, self._redis.exceptions.NoScriptError)
 
     def _send(
         self, command: tuple[Any, ...], key: str, more: Sequence[tuple[Any, ...]]
@@ -152,25 +222,21 @@ class Link:
         Raises:
             StoreError: The server refuses, or stays away.
         """
-        deadline = 0.0
-        pause = BACKOFF[0]
+        patience: Patience | None = None
         while True:
             try:
                 return call()
-            except (self._redis.exceptions.RedisError, *self._transient) as error:
-                now = time.monotonic()
-                deadline = deadline or now + self._patience
-                if not self._passes(error) or now >= deadline or self._stop.is_set():
-                    raise self.explain(error) from error
+            except self.failures as error:
+                patience = patience or Patience(self)
+                pause = patience.after(error)
                 if not self.clustered and self._is_replica(error):
                     # The name in the URL may lead to another server by now.
                     self.client.connection_pool.disconnect(inuse_connections=False)
                 for function in self._lost:
                     function()
-            self._stop.wait(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, BACKOFF[1])
+            self._stop.wait(pause)
 
-    def _passes(self, error: Exception) -> bool:
+    def passes(self, error: Exception) -> bool:
         """Whether the same call may succeed a little later."""
         if isinstance(error, self._final):
             return False
@@ -182,10 +248,6 @@ class Link:
 
     def _is_replica(self, error: Exception) -> bool:
         return isinstance(error, self._redis.exceptions.ReadOnlyError) or "-READONLY" in str(error)
-
-    def pause(self, seconds: float) -> bool:
-        """Wait; returns whether to give up, as the store is being closed."""
-        return self._stop.wait(seconds)
 
     def explain(self, error: Exception) -> StoreError:
         """What happened, and what to do."""
@@ -200,8 +262,8 @@ class Link:
             return ServerFullError(f"{self.address}: {advice}: {said}")
         elif self._is_replica(error):
             advice = "the server is a replica and takes no changes: name its primary in the URL"
-        elif self._passes(error):
-            advice = f"the server could not be reached for {self._patience:g} s"
+        elif self.passes(error):
+            advice = f"the server could not be reached for {self.patience:g} s"
         else:
             advice = "the server refused"
         return StoreError(f"{self.address}: {advice}: {said}")
@@ -274,6 +336,28 @@ class Link:
             sentinels, sentinel_kwargs={**timeouts, **own}, **options, **self._no_retry()
         )
         return sentinel.master_for(service)
+
+
+class Patience:
+    """How long a call is tried again, and how often."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._deadline = time.monotonic() + link.patience
+        self._pause = BACKOFF[0]
+
+    def after(self, error: Exception) -> float:
+        """Seconds until the next try.
+
+        Raises:
+            StoreError: It is not worth trying, or it is too late.
+        """
+        late = time.monotonic() >= self._deadline or self._link.stopped
+        if late or not self._link.passes(error):
+            raise self._link.explain(error) from error
+        pause = self._pause * random.uniform(0.5, 1.0)
+        self._pause = min(self._pause * 2, BACKOFF[1])
+        return pause
 
 
 def _host(text: str, port: int) -> tuple[str, int]:

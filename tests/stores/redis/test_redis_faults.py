@@ -315,9 +315,11 @@ def test_64_claimers_on_one_queue(prefix: str) -> None:
     asyncio.run(run_claimers([opener() for _ in range(8)], claimers=64, keys=1000, values=10))
 
 
-def test_a_store_object_says_when_it_was_carried_over_a_fork(prefix: str) -> None:
+def test_a_store_object_says_when_it_was_carried_over_a_fork(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = RedisStore(shared_url(), prefix=prefix)
-    store._batcher._process = -1
+    monkeypatch.setattr(store._batcher, "_process", -1)
 
     async def main() -> None:
         with pytest.raises(StoreError, match="fork"):

@@ -24,7 +24,9 @@ from leasedkeyq.stores.contract import (
     Release,
     StoredItem,
 )
-from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.stores.redis_engine import Engine
+from leasedkeyq.stores.redis_link import Ask, Link, Steps
+from leasedkeyq.stores.redis_loop import LoopLink
 from leasedkeyq.testing import ManualClock
 from tests.servers.valkey import Server, shared_server
 
@@ -176,22 +178,21 @@ def test_names_of_empty_queues_do_not_pile_up(server: Server, prefix: str) -> No
 # Steps that are bounded
 
 
-class Told(Link):
-    """Notes how the script answered."""
-
-    answers: list[bytes]
-
-    def run(self, keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
-        found = super().run(keys, batch, *more)
-        self.answers.append(found[0][0])
-        return found
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    Told.answers = []
-    monkeypatch.setattr("leasedkeyq.stores.redis.Link", Told)
-    return Told.answers
+    """How the script answered."""
+    answers: list[bytes] = []
+    sent = Engine._sent
+
+    def noted(
+        engine: Engine, keys: Sequence[str], batch: bytes, recorded: bool
+    ) -> Steps[list[Any]]:
+        reply = yield from sent(engine, keys, batch, recorded)
+        answers.append(reply[0])
+        return reply
+
+    monkeypatch.setattr(Engine, "_sent", noted)
+    return answers
 
 
 def test_what_is_due_moves_in_steps_before_anything_else(
@@ -307,21 +308,31 @@ def test_a_claim_that_passes_over_many_does_so_in_steps(
 # Calls that are repeated
 
 
+@pytest.mark.parametrize("way", ["from the event loop", "from a thread"])
 def test_a_call_that_is_repeated_changes_nothing_twice(
-    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Every answer is lost once: the call is made again, and answered as it was the first time."""
-    once = Link._run_once
+    in_loop, in_thread = LoopLink._ask_once, Link._ask_once
     lost: list[bytes] = []
 
-    def loses_answers(link: Link, key: str, batch: bytes, more: Sequence[Any]) -> list[Any]:
-        found = once(link, key, batch, more)
+    def lose(batch: bytes, found: list[Any]) -> list[Any]:
         if batch not in lost and found[0][0] == b"done":
             lost.append(batch)
             raise ConnectionError("lost")
         return found
 
-    monkeypatch.setattr(Link, "_run_once", loses_answers)
+    async def loses_in_loop(link: LoopLink, commands: list[tuple[Any, ...]]) -> list[Any]:
+        found = await in_loop(link, commands)
+        return lose(commands[0][-1], found) if commands[0][0] == "EVALSHA" else found
+
+    def loses_in_thread(link: Link, ask: Ask) -> list[Any]:
+        return lose(ask.batch, in_thread(link, ask))
+
+    monkeypatch.setattr(LoopLink, "_ask_once", loses_in_loop)
+    monkeypatch.setattr(Link, "_ask_once", loses_in_thread)
+    if way == "from a thread":
+        monkeypatch.setattr(Link, "quick", False)
 
     async def main() -> None:
         store = opened(server, prefix)
@@ -347,22 +358,26 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
     assert len(lost) >= 6
 
 
-def test_a_call_that_arrives_late_does_nothing(server: Server, prefix: str) -> None:
+def test_a_call_that_arrives_late_does_nothing(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The network may deliver what was given up for lost after what followed it."""
+    asked: list[Ask] = []
+    sent = Engine._sent
+
+    def noted(
+        engine: Engine, keys: Sequence[str], batch: bytes, recorded: bool
+    ) -> Steps[list[Any]]:
+        asked.append(Ask(keys, batch))
+        return (yield from sent(engine, keys, batch, recorded))
+
+    monkeypatch.setattr(Engine, "_sent", noted)
 
     async def main() -> None:
         store = opened(server, prefix)
-        sent: list[tuple[Sequence[str], bytes]] = []
-        run = store._link.run
-
-        def noted(keys: Sequence[str], batch: bytes, *more: tuple[Any, ...]) -> list[Any]:
-            sent.append((keys, batch))
-            return run(keys, batch, *more)
-
-        store._link.run = noted  # type: ignore[method-assign]
         await store.put([many(1)])
         await store.settle([Cancel("q", "k00000")])
-        [answer] = run(*sent[0])
+        [answer] = store._link._ask_once(asked[0])
         assert answer[0] == b"old"
         assert await store.count() == {}
         await store.close()

@@ -44,7 +44,7 @@ end
 
 local function open(name)
   local base = prefix .. ':{' .. escape(name) .. '}:'
-  local queue = { name = name, base = base, changed = false, counted = false }
+  local queue = { name = name, base = base, changed = false, counted = false, shrunk = false }
   for _, part in ipairs({ 'i', 'o', 'r', 't', 'l', 'm', 'n', 'p', 'b', 'd', 'c', 'cf', 'x' }) do
     queue[part] = base .. part
   end
@@ -85,7 +85,7 @@ local function next_fence(queue)
   local last = clustered and queue or numbers()
   last.fence = math.max(last.fence + 1, micros)
   last.changed = true
-  queue.counted = true
+  queue.counted = queue.counted or clustered
   return last.fence
 end
 
@@ -229,6 +229,7 @@ local function drop_aside(queue, part, number)
     return false
   end
   local key, item = unpack_aside(raw)
+  queue.shrunk = true
   hdel(queue[part], number)
   zrem(queue[part] .. 'o', number)
   zrem(queue[part] .. 't', number)
@@ -238,7 +239,7 @@ end
 
 local function set_aside(queue, part, key, error, item, order)
   local number = string.format('%.0f', item.id)
-  queue.changed = true
+  queue.changed, queue.shrunk = true, true
   if queue.later then
     local later = queue.later
     later.records[#later.records + 1] = number
@@ -280,9 +281,9 @@ local function tidy(queue)
     end
     call('HSET', queue.m, unpack(values))
   end
-  if call('HLEN', queue.i) + call('HLEN', queue.b) == 0 then
+  if queue.shrunk and call('HLEN', queue.i) + call('HLEN', queue.b) == 0 then
     call('EXPIRE', queue.m, 86400)
-  elseif queue.counted and call('TTL', queue.m) >= 0 then
+  elseif queue.counted then
     call('PERSIST', queue.m)
   end
 end

@@ -1,130 +1,9 @@
 -- Putting, and ending leases. A refusal is a table: {'inflight', keys, of}, {'full'} or {'lease'}.
+--
+-- Functions are made when a verb needs them: to make all of them for each call takes as long as a put.
 local REFUSED_LEASE = { 'lease' }
-
-local function waiting(queue)
-  return call('HLEN', queue.i) - call('HLEN', queue.l) + queue.buffered
-end
-
-local function refuse_put(queue, keys, policy, max_items)
-  if policy ~= 'reject' and max_items == 0 then
-    return nil
-  end
-  local seen, leased, of, need = {}, {}, 0, 0
-  for _, key in ipairs(keys) do
-    if not seen[key] then
-      seen[key] = true
-      of = of + 1
-      if call('HEXISTS', queue.i, key) == 0 then
-        need = need + 1
-      elseif call('HEXISTS', queue.l, key) == 1 then
-        leased[#leased + 1] = key
-        if policy == 'buffer' and call('HEXISTS', queue.n, key) == 0 then
-          need = need + 1
-        end
-      end
-    end
-  end
-  if policy == 'reject' and #leased > 0 then
-    return { 'inflight', leased, of }
-  end
-  if max_items > 0 and need > 0 and waiting(queue) + need > max_items then
-    return { 'full' }
-  end
-  return nil
-end
-
--- Puts on an item that is not in flight.
-local function put_again(queue, key, item, value, put, due)
-  local priority = put.priority
-  if priority and priority ~= item.priority then
-    if item.state == 0 then
-      leave(queue, key, item)
-      item.priority = priority
-      make_ready(queue, key, item, false)
-    else
-      item.priority = priority
-    end
-  end
-  if due and (item.state == 1 or due > now) then
-    leave(queue, key, item)
-    place(queue, key, item, due, now, false)
-  end
-  item.value, item.kind = value, put.kind
-  save(queue, key, item)
-  return item.id
-end
-
--- Puts on an item that is in flight.
-local function put_beside(queue, key, item, value, put, due)
-  local following = next_of(queue, key)
-  local target = following or item
-  if not following and put.policy == 'buffer' then
-    target = {
-      id = next_id(), put_at = now, priority = item.priority, place = 0, due = item.due,
-      attempt = 0, state = 0, history = '',
-    }
-    following = target
-    queue.buffered = queue.buffered + 1
-    zadd(queue.p, target.id, key)
-  end
-  target.value, target.kind = value, put.kind
-  if put.priority and put.priority ~= target.priority then
-    target.priority = put.priority
-    -- Should the claim be undone, it goes to the back, where a put would move it.
-    queue.back = queue.back + 1
-    queue.counted = true
-    item.place = queue.back
-    if following then
-      save(queue, key, item)
-    end
-  end
-  if due then
-    target.due = due > now and due or 0
-  end
-  if following then
-    queue.changed = true
-    hset(queue.n, key, pack_item(target))
-  else
-    save(queue, key, item)
-  end
-  return target.id
-end
-
-local function put_new(queue, key, value, put, due)
-  local item = {
-    id = next_id(), put_at = now, priority = put.priority or 0, place = 0, due = 0, attempt = 0,
-    state = 0, kind = put.kind, history = '', value = value,
-  }
-  if journal or (due and due > now) then
-    place(queue, key, item, due, now, false)
-    zadd(queue.o, item.id, key)
-    save(queue, key, item)
-    return item.id
-  end
-  queue.back = queue.back + 1
-  queue.counted, queue.changed = true, true
-  item.place = queue.back
-  local new = queue.new
-  if not new then
-    new = {
-      keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
-      order = gathered('ZADD', queue.o),
-    }
-    queue.new = new
-  end
-  local size = #new.items
-  new.keys[key] = true
-  new.items[size + 1], new.items[size + 2] = key, pack_item(item)
-  new.ready[size + 1], new.ready[size + 2] = -item.priority, place_member(item.place, key)
-  new.order[size + 1], new.order[size + 2] = item.id, key
-  return item.id
-end
-
-local function flush_new(queue)
-  if queue.new then
-    flush()
-  end
-end
+local verbs = {}
+local put_items, held, held_item, keep_result, follow
 
 -- The records of keys, as they were before the put.
 local function records_of(queue, keys)
@@ -141,305 +20,442 @@ local function records_of(queue, keys)
   return records
 end
 
-local function put_items(queue, put, keys, values)
-  if put.policy == 'reject' or put.max_items > 0 then
-    flush_new(queue)
-    local refusal = refuse_put(queue, keys, put.policy, put.max_items)
-    if refusal then
-      return refusal
-    end
+local function define_puts()
+  local function waiting(queue)
+    return call('HLEN', queue.i) - call('HLEN', queue.l) + queue.buffered
   end
-  for _, key in ipairs(keys) do
-    if queue.new and queue.new.keys[key] then
-      flush_new(queue)
+
+  local function refuse_put(queue, keys, policy, max_items)
+    if policy ~= 'reject' and max_items == 0 then
+      return nil
     end
+    local seen, leased, of, need = {}, {}, 0, 0
+    for _, key in ipairs(keys) do
+      if not seen[key] then
+        seen[key] = true
+        of = of + 1
+        if call('HEXISTS', queue.i, key) == 0 then
+          need = need + 1
+        elseif call('HEXISTS', queue.l, key) == 1 then
+          leased[#leased + 1] = key
+          if policy == 'buffer' and call('HEXISTS', queue.n, key) == 0 then
+            need = need + 1
+          end
+        end
+      end
+    end
+    if policy == 'reject' and #leased > 0 then
+      return { 'inflight', leased, of }
+    end
+    if max_items > 0 and need > 0 and waiting(queue) + need > max_items then
+      return { 'full' }
+    end
+    return nil
   end
-  local due = put.delay and now + put.delay
-  local ids, seen = {}, {}
-  local records = records_of(queue, keys)
-  for number, key in ipairs(keys) do
-    local raw = records[number]
-    if seen[key] then
-      flush_new(queue)
-      raw = call('HGET', queue.i, key)
+
+  -- Puts on an item that is not in flight.
+  local function put_again(queue, key, item, value, put, due)
+    local priority = put.priority
+    if priority and priority ~= item.priority then
+      if item.state == 0 then
+        leave(queue, key, item)
+        item.priority = priority
+        make_ready(queue, key, item, false)
+      else
+        item.priority = priority
+      end
     end
-    seen[key] = true
-    if not raw then
-      ids[number] = put_new(queue, key, values[number], put, due)
+    if due and (item.state == 1 or due > now) then
+      leave(queue, key, item)
+      place(queue, key, item, due, now, false)
+    end
+    item.value, item.kind = value, put.kind
+    save(queue, key, item)
+    return item.id
+  end
+
+  -- Puts on an item that is in flight.
+  local function put_beside(queue, key, item, value, put, due)
+    local following = next_of(queue, key)
+    local target = following or item
+    if not following and put.policy == 'buffer' then
+      target = {
+        id = next_id(), put_at = now, priority = item.priority, place = 0, due = item.due,
+        attempt = 0, state = 0, history = '',
+      }
+      following = target
+      queue.buffered = queue.buffered + 1
+      zadd(queue.p, target.id, key)
+    end
+    target.value, target.kind = value, put.kind
+    if put.priority and put.priority ~= target.priority then
+      target.priority = put.priority
+      -- Should the claim be undone, it goes to the back, where a put would move it.
+      queue.back = queue.back + 1
+      queue.counted = true
+      item.place = queue.back
+      if following then
+        save(queue, key, item)
+      end
+    end
+    if due then
+      target.due = due > now and due or 0
+    end
+    if following then
+      queue.changed = true
+      hset(queue.n, key, pack_item(target))
     else
+      save(queue, key, item)
+    end
+    return target.id
+  end
+
+  local function put_new(queue, key, value, put, due)
+    local item = {
+      id = next_id(), put_at = now, priority = put.priority or 0, place = 0, due = 0, attempt = 0,
+      state = 0, kind = put.kind, history = '', value = value,
+    }
+    if journal or (due and due > now) then
+      place(queue, key, item, due, now, false)
+      zadd(queue.o, item.id, key)
+      save(queue, key, item)
+      return item.id
+    end
+    queue.back = queue.back + 1
+    queue.counted, queue.changed = true, true
+    item.place = queue.back
+    local new = queue.new
+    if not new then
+      new = {
+        keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
+        order = gathered('ZADD', queue.o),
+      }
+      queue.new = new
+    end
+    local size = #new.items
+    new.keys[key] = true
+    new.items[size + 1], new.items[size + 2] = key, pack_item(item)
+    new.ready[size + 1], new.ready[size + 2] = -item.priority, place_member(item.place, key)
+    new.order[size + 1], new.order[size + 2] = item.id, key
+    return item.id
+  end
+
+  local function flush_new(queue)
+    if queue.new then
+      flush()
+    end
+  end
+
+  function put_items(queue, put, keys, values)
+    if put.policy == 'reject' or put.max_items > 0 then
       flush_new(queue)
-      local item = unpack_item(raw)
-      local change = call('HEXISTS', queue.l, key) == 1 and put_beside or put_again
-      ids[number] = change(queue, key, item, values[number], put, due)
+      local refusal = refuse_put(queue, keys, put.policy, put.max_items)
+      if refusal then
+        return refusal
+      end
+    end
+    for _, key in ipairs(keys) do
+      if queue.new and queue.new.keys[key] then
+        flush_new(queue)
+      end
+    end
+    local due = put.delay and now + put.delay
+    local ids, seen = {}, {}
+    local records = records_of(queue, keys)
+    for number, key in ipairs(keys) do
+      local raw = records[number]
+      if seen[key] then
+        flush_new(queue)
+        raw = call('HGET', queue.i, key)
+      end
+      seen[key] = true
+      if not raw then
+        ids[number] = put_new(queue, key, values[number], put, due)
+      else
+        flush_new(queue)
+        local item = unpack_item(raw)
+        local change = call('HEXISTS', queue.l, key) == 1 and put_beside or put_again
+        ids[number] = change(queue, key, item, values[number], put, due)
+      end
+    end
+    return ids
+  end
+
+  function verbs.put(request)
+    local put = {
+      policy = request[5], priority = request[6], delay = request[7], max_items = request[8],
+      kind = request[9],
+    }
+    next_given = request[10]
+    return put_items(at(request[2]), put, request[3], request[4])
+  end
+end
+
+local function define_acks()
+  -- The lease record and the item that a token holds.
+  function held(queue, key, token)
+    local lease = call('HGET', queue.l, key)
+    if lease and token ~= '' and string.sub(lease, 25) == token then
+      return lease
+    end
+    return nil
+  end
+
+  function held_item(queue, key)
+    local item = unpack_item(call('HGET', queue.i, key))
+    item.attempt = item.attempt + 1
+    return item
+  end
+
+  function keep_result(queue, key, item, keep, result)
+    if keep > 0 then
+      local kept = {}
+      for name, value in pairs(item) do
+        kept[name] = value
+      end
+      kept.value, kept.due, kept.place, kept.state = result, now + keep, 0, 0
+      set_aside(queue, 'd', key, '', kept, kept.due)
     end
   end
-  return ids
-end
 
-local verbs = {}
-
-function verbs.put(request)
-  local put = {
-    policy = request[5], priority = request[6], delay = request[7], max_items = request[8],
-    kind = request[9],
-  }
-  next_given = request[10]
-  return put_items(at(request[2]), put, request[3], request[4])
-end
-
--- The lease record and the item that a token holds.
-local function held(queue, key, token)
-  local lease = call('HGET', queue.l, key)
-  if lease and token ~= '' and string.sub(lease, 25) == token then
-    return lease
+  local function remove(queue, key)
+    queue.changed, queue.shrunk = true, true
+    hdel(queue.i, key)
+    zrem(queue.o, key)
   end
-  return nil
-end
 
-local function held_item(queue, key)
-  local item = unpack_item(call('HGET', queue.i, key))
-  item.attempt = item.attempt + 1
-  return item
-end
-
-local function keep_result(queue, key, item, keep, result)
-  if keep > 0 then
-    local kept = {}
-    for name, value in pairs(item) do
-      kept[name] = value
+  -- The item has gone: a buffered one follows it.
+  function follow(queue, key, item)
+    if queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1 then
+      item.due = 0
+      bring_back(queue, key, item, nil, now, false)
+    else
+      remove(queue, key)
     end
-    kept.value, kept.due, kept.place, kept.state = result, now + keep, 0, 0
-    set_aside(queue, 'd', key, '', kept, kept.due)
   end
-end
 
-local function remove(queue, key)
-  queue.changed = true
-  hdel(queue.i, key)
-  zrem(queue.o, key)
-end
-
--- The item has gone: a buffered one follows it.
-local function follow(queue, key, item)
-  if queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1 then
-    item.due = 0
-    bring_back(queue, key, item, nil, now, false)
-  else
-    remove(queue, key)
+  -- Acknowledged items go together with those of the next requests.
+  local function gather_acks(queue)
+    queue.later = {
+      gone = {}, leases = gathered('HDEL', queue.l), items = gathered('HDEL', queue.i),
+      order = gathered('ZREM', queue.o), timed = gathered('ZREM', queue.t),
+      records = gathered('HSET', queue.d), ids = gathered('ZADD', queue.d .. 'o'),
+      dues = gathered('ZADD', queue.d .. 't'), keys = gathered('ZADD', queue.d .. 'k'),
+    }
+    return queue.later
   end
-end
 
--- Acknowledged items go together with those of the next requests.
-local function gather_acks(queue)
-  queue.later = {
-    gone = {}, leases = gathered('HDEL', queue.l), items = gathered('HDEL', queue.i),
-    order = gathered('ZREM', queue.o), timed = gathered('ZREM', queue.t),
-    records = gathered('HSET', queue.d), ids = gathered('ZADD', queue.d .. 'o'),
-    dues = gathered('ZADD', queue.d .. 't'), keys = gathered('ZADD', queue.d .. 'k'),
-  }
-  return queue.later
-end
-
-function verbs.ack(request)
-  local queue, key, result, keep = at(request[2]), request[3], request[5], request[6]
-  local later = not journal and (queue.later or gather_acks(queue))
-  local lease = held(queue, key, request[4])
-  if not lease or (later and later.gone[key]) then
-    return REFUSED_LEASE
-  end
-  local item = (keep > 0 or queue.buffered > 0) and held_item(queue, key)
-  if item then
-    keep_result(queue, key, item, keep, result)
-  end
-  if not later or (queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1) then
-    end_lease(queue, key, lease)
-    follow(queue, key, item)
+  function verbs.ack(request)
+    local queue, key, result, keep = at(request[2]), request[3], request[5], request[6]
+    local later = not journal and (queue.later or gather_acks(queue))
+    local lease = held(queue, key, request[4])
+    if not lease or (later and later.gone[key]) then
+      return REFUSED_LEASE
+    end
+    local item = (keep > 0 or queue.buffered > 0) and held_item(queue, key)
+    if item then
+      keep_result(queue, key, item, keep, result)
+    end
+    if not later or (queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1) then
+      end_lease(queue, key, lease)
+      follow(queue, key, item)
+      return 1
+    end
+    local fence, _, expires = sunpack('>ddd', lease)
+    queue.changed, queue.shrunk = true, true
+    later.gone[key] = true
+    later.leases[#later.leases + 1] = key
+    later.items[#later.items + 1] = key
+    later.order[#later.order + 1] = key
+    if expires ~= 0 then
+      later.timed[#later.timed + 1] = place_member(-fence, key)
+    end
     return 1
   end
-  local fence, _, expires = sunpack('>ddd', lease)
-  queue.changed = true
-  later.gone[key] = true
-  later.leases[#later.leases + 1] = key
-  later.items[#later.items + 1] = key
-  later.order[#later.order + 1] = key
-  if expires ~= 0 then
-    later.timed[#later.timed + 1] = place_member(-fence, key)
-  end
-  return 1
 end
 
--- Undoes a claim: the item is where it was, and a buffered one updates it there.
-local function restore(queue, key, item, due)
-  item.attempt = item.attempt - 1
-  local following = next_of(queue, key)
-  if following then
-    replace(queue, key, following)
-    following.place, following.attempt = item.place, item.attempt
-    item = following
+-- All other changes.
+local function define_changes()
+  if not put_items then
+    define_puts()
   end
-  local not_before = item.due ~= 0 and item.due or nil
-  if due and (not not_before or due > not_before) then
-    not_before = due
+  if not held then
+    define_acks()
   end
-  item.state, item.due = 0, 0
-  if not_before and not_before > now then
-    place(queue, key, item, not_before, now, false)
-  else
-    zadd(queue.r, -item.priority, place_member(item.place, key))
-  end
-  save(queue, key, item)
-end
 
-function verbs.release(request)
-  local queue, key = at(request[2]), request[3]
-  local lease = held(queue, key, request[4])
-  if not lease then
-    return REFUSED_LEASE
-  end
-  local item = held_item(queue, key)
-  local due = request[6] > 0 and now + request[6] or nil
-  end_lease(queue, key, lease)
-  if request[8] then
-    restore(queue, key, item, due)
-  else
-    remember(item, 'released', request[7], now)
-    bring_back(queue, key, item, due, now, request[5])
-  end
-  return 1
-end
-
-function verbs.extend(request)
-  local queue, key = at(request[2]), request[3]
-  local lease = held(queue, key, request[4])
-  if not lease then
-    return REFUSED_LEASE
-  end
-  local fence, since, expires = sunpack('>ddd', lease)
-  local member = place_member(-fence, key)
-  if expires ~= 0 then
-    zrem(queue.t, member)
-  end
-  expires = request[5] and now + request[5] or 0
-  if expires ~= 0 then
-    zadd(queue.t, expires, member)
-    expect(queue, expires)
-  end
-  hset(queue.l, key, spack('>ddd', fence, since, expires) .. request[4])
-  queue.changed = true
-  return expires ~= 0 and text(expires) or ''
-end
-
-function verbs.bury(request)
-  local queue, key = at(request[2]), request[3]
-  local lease = held(queue, key, request[4])
-  if not lease then
-    return REFUSED_LEASE
-  end
-  local item = held_item(queue, key)
-  local number = item.id
-  end_lease(queue, key, lease)
-  remember(item, 'buried', request[5], now)
-  queue.burials = queue.burials + 1
-  queue.counted = true
-  local not_before = item.due
-  item.due = 0
-  set_aside(queue, 'b', key, request[5], item, queue.burials)
-  item.due = not_before
-  while call('HLEN', queue.b) > max_buried do
-    local oldest = call('ZRANGE', queue.b .. 't', 0, 0)[1]
-    dropped[#dropped + 1] = queue.name
-    dropped[#dropped + 1] = drop_aside(queue, 'b', oldest)
-  end
-  follow(queue, key, item)
-  return number
-end
-
--- With an id, only the item of that id goes: the leased one, or the buffered one beside it.
-function verbs.cancel(request)
-  local queue, key, result, keep, id = at(request[2]), request[3], request[4], request[5], request[6]
-  local raw = call('HGET', queue.i, key)
-  if not raw then
-    return 0
-  end
-  local item, following = unpack_item(raw), next_of(queue, key)
-  local first = not id or id == item.id
-  local second = following and (not id or id == following.id)
-  local lease = call('HGET', queue.l, key)
-  if lease then
-    item.attempt = item.attempt + 1
-  end
-  if first then
-    keep_result(queue, key, item, keep, result)
-  end
-  if second then
-    keep_result(queue, key, following, keep, result)
-    drop_next(queue, key)
-    queue.changed = true
-  end
-  if first then
-    if lease then
-      end_lease(queue, key, lease)
+  -- Undoes a claim: the item is where it was, and a buffered one updates it there.
+  local function restore(queue, key, item, due)
+    item.attempt = item.attempt - 1
+    local following = next_of(queue, key)
+    if following then
+      replace(queue, key, following)
+      following.place, following.attempt = item.place, item.attempt
+      item = following
+    end
+    local not_before = item.due ~= 0 and item.due or nil
+    if due and (not not_before or due > not_before) then
+      not_before = due
+    end
+    item.state, item.due = 0, 0
+    if not_before and not_before > now then
+      place(queue, key, item, not_before, now, false)
     else
-      leave(queue, key, item)
+      zadd(queue.r, -item.priority, place_member(item.place, key))
+    end
+    save(queue, key, item)
+  end
+
+  function verbs.release(request)
+    local queue, key = at(request[2]), request[3]
+    local lease = held(queue, key, request[4])
+    if not lease then
+      return REFUSED_LEASE
+    end
+    local item = held_item(queue, key)
+    local due = request[6] > 0 and now + request[6] or nil
+    end_lease(queue, key, lease)
+    if request[8] then
+      restore(queue, key, item, due)
+    else
+      remember(item, 'released', request[7], now)
+      bring_back(queue, key, item, due, now, request[5])
+    end
+    return 1
+  end
+
+  function verbs.extend(request)
+    local queue, key = at(request[2]), request[3]
+    local lease = held(queue, key, request[4])
+    if not lease then
+      return REFUSED_LEASE
+    end
+    local fence, since, expires = sunpack('>ddd', lease)
+    local member = place_member(-fence, key)
+    if expires ~= 0 then
+      zrem(queue.t, member)
+    end
+    expires = request[5] and now + request[5] or 0
+    if expires ~= 0 then
+      zadd(queue.t, expires, member)
+      expect(queue, expires)
+    end
+    hset(queue.l, key, spack('>ddd', fence, since, expires) .. request[4])
+    queue.changed = true
+    return expires ~= 0 and text(expires) or ''
+  end
+
+  function verbs.bury(request)
+    local queue, key = at(request[2]), request[3]
+    local lease = held(queue, key, request[4])
+    if not lease then
+      return REFUSED_LEASE
+    end
+    local item = held_item(queue, key)
+    local number = item.id
+    end_lease(queue, key, lease)
+    remember(item, 'buried', request[5], now)
+    queue.burials = queue.burials + 1
+    queue.counted = true
+    local not_before = item.due
+    item.due = 0
+    set_aside(queue, 'b', key, request[5], item, queue.burials)
+    item.due = not_before
+    while call('HLEN', queue.b) > max_buried do
+      local oldest = call('ZRANGE', queue.b .. 't', 0, 0)[1]
+      dropped[#dropped + 1] = queue.name
+      dropped[#dropped + 1] = drop_aside(queue, 'b', oldest)
     end
     follow(queue, key, item)
+    return number
   end
-  return (first or second) and 1 or 0
-end
 
-function verbs.requeue(request)
-  local queue, number = at(request[2]), request[3]
-  local raw = call('HGET', queue.b, number)
-  if not raw then
-    return 0
-  end
-  local key, item = unpack_aside(raw)
-  local put = {
-    policy = request[4], priority = item.priority, delay = false, max_items = request[5],
-    kind = item.kind,
-  }
-  next_given = request[6]
-  local answer = put_items(queue, put, { key }, { item.value })
-  if type(answer[1]) ~= 'number' then
-    return answer
-  end
-  drop_aside(queue, 'b', number)
-  return 1
-end
-
-function verbs.discard(request)
-  local queue = at(request[2])
-  if not drop_aside(queue, 'b', request[3]) then
-    return 0
-  end
-  queue.changed = true
-  return 1
-end
-
-local function purge_aside(queue, part)
-  for _, suffix in ipairs({ '', 'o', 'k', 't' }) do
-    remove_all(queue[part] .. suffix)
-  end
-end
-
-function verbs.purge(request)
-  local queue, part = at(request[2]), request[3]
-  local count = 0
-  if part == 'buried' or part == 'all' then
-    count = count + call('HLEN', queue.b)
-    purge_aside(queue, 'b')
-  end
-  if part == 'results' or part == 'all' then
-    count = count + results_of(queue)
-    purge_aside(queue, 'd')
-  end
-  if part == 'all' then
-    count = count + call('HLEN', queue.i) + queue.buffered
-    for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p' }) do
-      remove_all(queue[name])
+  -- With an id, only the item of that id goes: the leased one, or the buffered one beside it.
+  function verbs.cancel(request)
+    local queue, key, result, keep, id = at(request[2]), request[3], request[4], request[5], request[6]
+    local raw = call('HGET', queue.i, key)
+    if not raw then
+      return 0
     end
-    queue.buffered, queue.earliest = 0, false
+    local item, following = unpack_item(raw), next_of(queue, key)
+    local first = not id or id == item.id
+    local second = following and (not id or id == following.id)
+    local lease = call('HGET', queue.l, key)
+    if lease then
+      item.attempt = item.attempt + 1
+    end
+    if first then
+      keep_result(queue, key, item, keep, result)
+    end
+    if second then
+      keep_result(queue, key, following, keep, result)
+      drop_next(queue, key)
+      queue.changed = true
+    end
+    if first then
+      if lease then
+        end_lease(queue, key, lease)
+      else
+        leave(queue, key, item)
+      end
+      follow(queue, key, item)
+    end
+    return (first or second) and 1 or 0
   end
-  queue.changed = queue.changed or count > 0
-  return count
+
+  function verbs.requeue(request)
+    local queue, number = at(request[2]), request[3]
+    local raw = call('HGET', queue.b, number)
+    if not raw then
+      return 0
+    end
+    local key, item = unpack_aside(raw)
+    local put = {
+      policy = request[4], priority = item.priority, delay = false, max_items = request[5],
+      kind = item.kind,
+    }
+    next_given = request[6]
+    local answer = put_items(queue, put, { key }, { item.value })
+    if type(answer[1]) ~= 'number' then
+      return answer
+    end
+    drop_aside(queue, 'b', number)
+    return 1
+  end
+
+  function verbs.discard(request)
+    local queue = at(request[2])
+    if not drop_aside(queue, 'b', request[3]) then
+      return 0
+    end
+    queue.changed = true
+    return 1
+  end
+
+  local function purge_aside(queue, part)
+    for _, suffix in ipairs({ '', 'o', 'k', 't' }) do
+      remove_all(queue[part] .. suffix)
+    end
+  end
+
+  function verbs.purge(request)
+    local queue, part = at(request[2]), request[3]
+    local count = 0
+    if part == 'buried' or part == 'all' then
+      count = count + call('HLEN', queue.b)
+      purge_aside(queue, 'b')
+    end
+    if part == 'results' or part == 'all' then
+      count = count + results_of(queue)
+      purge_aside(queue, 'd')
+    end
+    if part == 'all' then
+      count = count + call('HLEN', queue.i) + queue.buffered
+      for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p' }) do
+        remove_all(queue[name])
+      end
+      queue.buffered, queue.earliest = 0, false
+    end
+    queue.changed, queue.shrunk = queue.changed or count > 0, true
+    return count
+  end
 end

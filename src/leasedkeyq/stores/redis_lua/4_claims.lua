@@ -1,378 +1,387 @@
 -- Claiming, and the limits that a claim obeys.
-
--- Tells whether a key matches the pattern of a cap: `*` is any characters, the rest stands for itself.
-local function matcher(pattern)
-  if not string.find(pattern, '[^*]') then
-    return function()
-      return true
-    end
-  end
-  local parts = {}
-  for part in string.gmatch(pattern .. '*', '([^*]*)%*') do
-    parts[#parts + 1] = part
-  end
-  if #parts == 1 then
-    return function(key)
-      return key == pattern
-    end
-  end
-  local first, last = parts[1], parts[#parts]
-  return function(key)
-    local at = #first + 1
-    if string.sub(key, 1, #first) ~= first or #key < #first + #last then
-      return false
-    end
-    for number = 2, #parts - 1 do
-      local _, stop = string.find(key, parts[number], at, true)
-      if not stop and parts[number] ~= '' then
-        return false
-      end
-      at = (stop or at - 1) + 1
-    end
-    return #key - #last + 1 >= at and string.sub(key, #key - #last + 1) == last
-  end
-end
-
-local function count_leased(queue, pattern, matches)
-  if not string.find(pattern, '[^*]') then
-    return call('HLEN', queue.l)
-  end
-  local count = 0
-  for _, key in ipairs(call('HKEYS', queue.l)) do
-    if matches(key) then
-      count = count + 1
-    end
-  end
-  return count
-end
-
-local function bucket_of(queue, rooms, name)
-  local bucket = rooms.buckets[name]
-  if bucket == nil then
-    local raw = call('HGET', queue.c, name)
-    bucket = false
-    if raw then
-      local level, since, next_at, full_at = sunpack('>dddd', raw)
-      bucket = full_at > now and { level = level, at = since, full_at = full_at }
-    end
-    rooms.buckets[name] = bucket
-  end
-  return bucket
-end
-
--- What the caps of a claim leave room for in one queue.
-local function rooms_of(queue, caps)
-  local rooms = { caps = {}, leased = {}, buckets = {}, taken = {}, over = false }
-  for _, cap in ipairs(caps) do
-    if cap[1] == queue.name then
-      rooms.caps[#rooms.caps + 1] = {
-        pattern = cap[2], in_flight = cap[3], rate = cap[4], burst = cap[5], each = cap[6],
-        matches = matcher(cap[2]),
-      }
-    end
-  end
-  return #rooms.caps > 0 and rooms
-end
-
-local function bucket_name(cap, key)
-  return (cap.each and '1' or '0') .. cap.pattern .. '\0' .. (cap.each and key or '')
-end
-
-local function has_room(queue, rooms, cap, key)
-  if cap.in_flight then
-    if not rooms.leased[cap.pattern] then
-      rooms.leased[cap.pattern] = count_leased(queue, cap.pattern, cap.matches)
-    end
-    if rooms.leased[cap.pattern] >= cap.in_flight then
-      return false
-    end
-  end
-  if not cap.rate then
-    return true
-  end
-  local bucket = bucket_of(queue, rooms, bucket_name(cap, key))
-  return not bucket or bucket.full_at <= now or bucket.at + (1 - bucket.level) / cap.rate <= now
-end
-
-local function take_token(queue, rooms, cap, key)
-  local name = bucket_name(cap, key)
-  local bucket = bucket_of(queue, rooms, name)
-  local level = cap.burst
-  if bucket and bucket.full_at > now then
-    level = math.min(cap.burst, bucket.level + (now - bucket.at) * cap.rate)
-  end
-  level = math.max(level - 1, 0)
-  local taken = {
-    level = level, at = now, next_at = now + (1 - level) / cap.rate,
-    full_at = now + (cap.burst - level) / cap.rate,
-  }
-  rooms.buckets[name], rooms.taken[name] = taken, taken
-end
-
-local function take_room(queue, rooms, key)
-  local counted, caps = {}, {}
-  for _, cap in ipairs(rooms.caps) do
-    if cap.matches(key) then
-      if not has_room(queue, rooms, cap, key) then
-        rooms.over = cap.pattern == '*' and not cap.each
-        return false
-      end
-      caps[#caps + 1] = cap
-    end
-  end
-  for _, cap in ipairs(caps) do
-    if cap.in_flight and not counted[cap.pattern] then
-      counted[cap.pattern] = true
-      rooms.leased[cap.pattern] = rooms.leased[cap.pattern] + 1
-    end
-    if cap.rate then
-      take_token(queue, rooms, cap, key)
-    end
-  end
-  return true
-end
-
-local function forget_buckets(queue, most)
-  local full = call('ZRANGEBYSCORE', queue.cf, '-inf', now_text, 'LIMIT', 0, most)
-  if #full > 0 then
-    call('HDEL', queue.c, unpack(full))
-    call('ZREM', queue.cf, unpack(full))
-    call('ZREM', queue.c .. 'n', unpack(full))
-  end
-  return #full == most
-end
-
--- Nothing is kept for ever: the buckets go, at the latest, an hour after the last one is full.
-local function keep_buckets(queue, rooms)
-  local longest = 0
-  for name, bucket in pairs(rooms.taken) do
-    call('HSET', queue.c, name,
-      spack('>dddd', bucket.level, bucket.at, bucket.next_at, bucket.full_at))
-    call('ZADD', queue.cf, bucket.full_at, name)
-    if bucket.next_at > now then
-      call('ZADD', queue.c .. 'n', bucket.next_at, name)
-    else
-      call('ZREM', queue.c .. 'n', name)
-    end
-    longest = math.max(longest, bucket.full_at - now)
-  end
-  longest = math.ceil(longest) + 3600
-  if longest > 3600 and call('TTL', queue.c) < longest then
-    call('EXPIRE', queue.c, longest)
-    call('EXPIRE', queue.cf, longest)
-  end
-  if call('TTL', queue.c .. 'n') < longest then
-    call('EXPIRE', queue.c .. 'n', longest)
-  end
-  forget_buckets(queue, 20)
-end
-
-local function next_token(queue)
-  local first = call('ZRANGEBYSCORE', queue.c .. 'n', '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT',
-    0, 1)
-  return first[2] and tonumber(first[2])
-end
-
-local function kind_of(raw)
-  local _, _, _, _, _, _, _, kinds = sunpack(ITEM, raw)
-  return string.sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds)
-end
+local choose, choose_key, rooms_of, keep_buckets, forget_buckets, next_token
+local alike, claim_together
 
 -- So many items may be passed over in one call.
 local passing = 5000
 
--- The place behind an item that may have gone meanwhile.
-local function rank_behind(queue, score, member)
-  local added = call('ZADD', queue.r, 'NX', score, member)
-  local rank = call('ZRANK', queue.r, member)
-  if added == 1 then
-    call('ZREM', queue.r, member)
-    return rank
-  end
-  return rank + 1
-end
-
--- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
--- last item that it has looked at, if others are behind it for which this call has no time.
-local function choose(queue, room, kinds, rooms, start)
-  local keys, records, members = {}, {}, {}
-  local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
-  local last = false
-  while #keys < room do
-    if passing <= 0 then
-      last = start and { start[2], start[3] } or { '', '' }
-      if from > 0 then
-        last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
-        last[1] = call('ZSCORE', queue.r, last[2])
+local function define_choosing()
+  -- Tells whether a key matches the pattern of a cap: `*` is any characters, the rest stands for itself.
+  local function matcher(pattern)
+    if not string.find(pattern, '[^*]') then
+      return function()
+        return true
       end
-      break
     end
-    local page = call('ZRANGE', queue.r, from, from + 199)
-    passing = passing - #page
-    for _, member in ipairs(page) do
-      local key = string.sub(member, 9)
-      local raw = call('HGET', queue.i, key)
-      if (not kinds or kinds[kind_of(raw)]) and (not rooms or take_room(queue, rooms, key)) then
-        keys[#keys + 1], records[#records + 1], members[#members + 1] = key, raw, member
-        if #keys == room then
+    local parts = {}
+    for part in string.gmatch(pattern .. '*', '([^*]*)%*') do
+      parts[#parts + 1] = part
+    end
+    if #parts == 1 then
+      return function(key)
+        return key == pattern
+      end
+    end
+    local first, last = parts[1], parts[#parts]
+    return function(key)
+      local at = #first + 1
+      if string.sub(key, 1, #first) ~= first or #key < #first + #last then
+        return false
+      end
+      for number = 2, #parts - 1 do
+        local _, stop = string.find(key, parts[number], at, true)
+        if not stop and parts[number] ~= '' then
+          return false
+        end
+        at = (stop or at - 1) + 1
+      end
+      return #key - #last + 1 >= at and string.sub(key, #key - #last + 1) == last
+    end
+  end
+
+  local function count_leased(queue, pattern, matches)
+    if not string.find(pattern, '[^*]') then
+      return call('HLEN', queue.l)
+    end
+    local count = 0
+    for _, key in ipairs(call('HKEYS', queue.l)) do
+      if matches(key) then
+        count = count + 1
+      end
+    end
+    return count
+  end
+
+  local function bucket_of(queue, rooms, name)
+    local bucket = rooms.buckets[name]
+    if bucket == nil then
+      local raw = call('HGET', queue.c, name)
+      bucket = false
+      if raw then
+        local level, since, next_at, full_at = sunpack('>dddd', raw)
+        bucket = full_at > now and { level = level, at = since, full_at = full_at }
+      end
+      rooms.buckets[name] = bucket
+    end
+    return bucket
+  end
+
+  -- What the caps of a claim leave room for in one queue.
+  function rooms_of(queue, caps)
+    local rooms = { caps = {}, leased = {}, buckets = {}, taken = {}, over = false }
+    for _, cap in ipairs(caps) do
+      if cap[1] == queue.name then
+        rooms.caps[#rooms.caps + 1] = {
+          pattern = cap[2], in_flight = cap[3], rate = cap[4], burst = cap[5], each = cap[6],
+          matches = matcher(cap[2]),
+        }
+      end
+    end
+    return #rooms.caps > 0 and rooms
+  end
+
+  local function bucket_name(cap, key)
+    return (cap.each and '1' or '0') .. cap.pattern .. '\0' .. (cap.each and key or '')
+  end
+
+  local function has_room(queue, rooms, cap, key)
+    if cap.in_flight then
+      if not rooms.leased[cap.pattern] then
+        rooms.leased[cap.pattern] = count_leased(queue, cap.pattern, cap.matches)
+      end
+      if rooms.leased[cap.pattern] >= cap.in_flight then
+        return false
+      end
+    end
+    if not cap.rate then
+      return true
+    end
+    local bucket = bucket_of(queue, rooms, bucket_name(cap, key))
+    return not bucket or bucket.full_at <= now or bucket.at + (1 - bucket.level) / cap.rate <= now
+  end
+
+  local function take_token(queue, rooms, cap, key)
+    local name = bucket_name(cap, key)
+    local bucket = bucket_of(queue, rooms, name)
+    local level = cap.burst
+    if bucket and bucket.full_at > now then
+      level = math.min(cap.burst, bucket.level + (now - bucket.at) * cap.rate)
+    end
+    level = math.max(level - 1, 0)
+    local taken = {
+      level = level, at = now, next_at = now + (1 - level) / cap.rate,
+      full_at = now + (cap.burst - level) / cap.rate,
+    }
+    rooms.buckets[name], rooms.taken[name] = taken, taken
+  end
+
+  local function take_room(queue, rooms, key)
+    local counted, caps = {}, {}
+    for _, cap in ipairs(rooms.caps) do
+      if cap.matches(key) then
+        if not has_room(queue, rooms, cap, key) then
+          rooms.over = cap.pattern == '*' and not cap.each
+          return false
+        end
+        caps[#caps + 1] = cap
+      end
+    end
+    for _, cap in ipairs(caps) do
+      if cap.in_flight and not counted[cap.pattern] then
+        counted[cap.pattern] = true
+        rooms.leased[cap.pattern] = rooms.leased[cap.pattern] + 1
+      end
+      if cap.rate then
+        take_token(queue, rooms, cap, key)
+      end
+    end
+    return true
+  end
+
+  function forget_buckets(queue, most)
+    local full = call('ZRANGEBYSCORE', queue.cf, '-inf', now_text, 'LIMIT', 0, most)
+    if #full > 0 then
+      call('HDEL', queue.c, unpack(full))
+      call('ZREM', queue.cf, unpack(full))
+      call('ZREM', queue.c .. 'n', unpack(full))
+    end
+    return #full == most
+  end
+
+  -- Nothing is kept for ever: the buckets go, at the latest, an hour after the last one is full.
+  function keep_buckets(queue, rooms)
+    local longest = 0
+    for name, bucket in pairs(rooms.taken) do
+      call('HSET', queue.c, name,
+        spack('>dddd', bucket.level, bucket.at, bucket.next_at, bucket.full_at))
+      call('ZADD', queue.cf, bucket.full_at, name)
+      if bucket.next_at > now then
+        call('ZADD', queue.c .. 'n', bucket.next_at, name)
+      else
+        call('ZREM', queue.c .. 'n', name)
+      end
+      longest = math.max(longest, bucket.full_at - now)
+    end
+    longest = math.ceil(longest) + 3600
+    if longest > 3600 and call('TTL', queue.c) < longest then
+      call('EXPIRE', queue.c, longest)
+      call('EXPIRE', queue.cf, longest)
+    end
+    if call('TTL', queue.c .. 'n') < longest then
+      call('EXPIRE', queue.c .. 'n', longest)
+    end
+    forget_buckets(queue, 20)
+  end
+
+  function next_token(queue)
+    local first = call('ZRANGEBYSCORE', queue.c .. 'n', '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT',
+      0, 1)
+    return first[2] and tonumber(first[2])
+  end
+
+  local function kind_of(raw)
+    local _, _, _, _, _, _, _, kinds = sunpack(ITEM, raw)
+    return string.sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds)
+  end
+
+  -- The place behind an item that may have gone meanwhile.
+  local function rank_behind(queue, score, member)
+    local added = call('ZADD', queue.r, 'NX', score, member)
+    local rank = call('ZRANK', queue.r, member)
+    if added == 1 then
+      call('ZREM', queue.r, member)
+      return rank
+    end
+    return rank + 1
+  end
+
+  -- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
+  -- last item that it has looked at, if others are behind it for which this call has no time.
+  function choose(queue, room, kinds, rooms, start)
+    local keys, records, members = {}, {}, {}
+    local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
+    local last = false
+    while #keys < room do
+      if passing <= 0 then
+        last = start and { start[2], start[3] } or { '', '' }
+        if from > 0 then
+          last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
+          last[1] = call('ZSCORE', queue.r, last[2])
+        end
+        break
+      end
+      local page = call('ZRANGE', queue.r, from, from + 199)
+      passing = passing - #page
+      for _, member in ipairs(page) do
+        local key = string.sub(member, 9)
+        local raw = kinds and call('HGET', queue.i, key)
+        if (not kinds or kinds[kind_of(raw)]) and (not rooms or take_room(queue, rooms, key)) then
+          keys[#keys + 1], records[#records + 1], members[#members + 1] = key, raw, member
+          if #keys == room then
+            break
+          end
+        elseif rooms and rooms.over then
           break
         end
-      elseif rooms and rooms.over then
+      end
+      if #page < 200 or (rooms and rooms.over) then
         break
       end
+      from = from + 200
     end
-    if #page < 200 or (rooms and rooms.over) then
-      break
+    call_many('ZREM', queue.r, members)
+    return keys, kinds and records or records_of(queue, keys), last
+  end
+
+  function choose_key(queue, key, kinds, rooms)
+    local raw = call('HGET', queue.i, key)
+    if not raw or call('HEXISTS', queue.l, key) == 1 then
+      return {}, {}
     end
-    from = from + 200
+    local item = unpack_item(raw)
+    if item.state ~= 0 or (kinds and not kinds[item.kind]) then
+      return {}, {}
+    end
+    if rooms and not take_room(queue, rooms, key) then
+      return {}, {}
+    end
+    leave(queue, key, item)
+    return { key }, { raw }
   end
-  call_many('ZREM', queue.r, members)
-  return keys, records, last
 end
 
-local function choose_key(queue, key, kinds, rooms)
-  local raw = call('HGET', queue.i, key)
-  if not raw or call('HEXISTS', queue.l, key) == 1 then
-    return {}, {}
+local function define_claims()
+  local function choose_next(queue, room)
+    local keys = {}
+    local members = call('ZRANGE', queue.r, 0, room - 1)
+    if #members == 0 then
+      return keys, keys
+    end
+    call('ZREMRANGEBYRANK', queue.r, 0, #members - 1)
+    for number, member in ipairs(members) do
+      keys[number] = string.sub(member, 9)
+    end
+    return keys, records_of(queue, keys)
   end
-  local item = unpack_item(raw)
-  if item.state ~= 0 or (kinds and not kinds[item.kind]) then
-    return {}, {}
-  end
-  if rooms and not take_room(queue, rooms, key) then
-    return {}, {}
-  end
-  leave(queue, key, item)
-  return { key }, { raw }
-end
 
-local function choose_next(queue, room)
-  local keys = {}
-  local members = call('ZRANGE', queue.r, 0, room - 1)
-  if #members == 0 then
-    return keys, keys
-  end
-  call('ZREMRANGEBYRANK', queue.r, 0, #members - 1)
-  for number, member in ipairs(members) do
-    keys[number] = string.sub(member, 9)
-  end
-  return keys, records_of(queue, keys)
-end
-
-local function lease_all(queue, keys, expires, seed, leases)
-  local held, timed = {}, {}
-  for number, key in ipairs(keys) do
-    local fence = next_fence(queue)
-    local token = string.sub(redis.sha1hex(seed .. text(fence)), 1, 32)
-    local lease = pack_lease(fence, expires, token)
-    leases[number] = lease
-    held[#held + 1] = key
-    held[#held + 1] = lease
+  local function lease_all(queue, keys, expires, seed, leases)
+    local held, timed = {}, {}
+    for number, key in ipairs(keys) do
+      local fence = next_fence(queue)
+      local token = string.sub(redis.sha1hex(seed .. text(fence)), 1, 32)
+      local lease = pack_lease(fence, expires, token)
+      leases[number] = lease
+      held[#held + 1] = key
+      held[#held + 1] = lease
+      if expires ~= 0 then
+        timed[#timed + 1] = expires
+        timed[#timed + 1] = place_member(-fence, key)
+      end
+    end
+    call_many('HSET', queue.l, held)
     if expires ~= 0 then
-      timed[#timed + 1] = expires
-      timed[#timed + 1] = place_member(-fence, key)
+      call_many('ZADD', queue.t, timed)
+      expect(queue, expires)
     end
+    queue.changed = true
   end
-  call_many('HSET', queue.l, held)
-  if expires ~= 0 then
-    call_many('ZADD', queue.t, timed)
-    expect(queue, expires)
-  end
-  queue.changed = true
-end
 
--- Answers {number of the queue, key, lease record, item record} of each item, one after the other.
--- If there was no time for all, {-1 - number of the queue, score, member, ''} of the last item that
--- was looked at follows, from which to go on.
-function verbs.claim(request)
-  local limit, one, lease_time, seed = request[3], request[4], request[5], request[8]
-  local start = request[9]
-  local expires = lease_time and now + lease_time or 0
-  local kinds = request[6] and {}
-  for _, kind in ipairs(request[6] or {}) do
-    kinds[kind] = true
-  end
-  local answer = {}
-  for number = start and start[1] * 2 + 1 or 1, #request[2], 2 do
-    local queue = at(request[2][number])
-    local room = math.min(request[2][number + 1], limit - #answer / 4)
-    if room > 0 then
-      local rooms = request[7] and rooms_of(queue, request[7])
-      local keys, records, last
-      if one then
-        keys, records = choose_key(queue, one, kinds, rooms)
-      elseif kinds or rooms then
-        keys, records, last = choose(queue, room, kinds, rooms, start)
-        start = false
-      else
-        keys, records = choose_next(queue, room)
-      end
-      if #keys > 0 then
-        local leases = {}
-        lease_all(queue, keys, expires, seed, leases)
-        if rooms then
-          keep_buckets(queue, rooms)
-        end
-        for place_in, key in ipairs(keys) do
-          local size = #answer
-          answer[size + 1], answer[size + 2] = (number - 1) / 2, key
-          answer[size + 3], answer[size + 4] = leases[place_in], records[place_in]
-        end
-      end
-      if last then
-        local size = #answer
-        answer[size + 1], answer[size + 2] = -1 - (number - 1) / 2, last[1]
-        answer[size + 3], answer[size + 4] = last[2], ''
-        break
-      end
+  -- Answers {number of the queue, key, lease record, item record} of each item, one after the other.
+  -- If there was no time for all, {-1 - number of the queue, score, member, ''} of the last item that
+  -- was looked at follows, from which to go on.
+  function verbs.claim(request)
+    local limit, one, lease_time, seed = request[3], request[4], request[5], request[8]
+    local start = request[9]
+    local expires = lease_time and now + lease_time or 0
+    if not choose and (one or request[6] or request[7]) then
+      define_choosing()
     end
-  end
-  return answer
-end
-
--- How many requests from this one on are claims of the next items of one queue, all alike.
-local function alike(first)
-  local one = requests[first]
-  if #one[2] ~= 2 or one[4] or one[5] == 0 or one[6] or one[7] then
-    return 1
-  end
-  local last = first
-  while true do
-    local other = requests[last + 1]
-    if not other or other[1] ~= 'claim' or #other[2] ~= 2 or other[2][1] ~= one[2][1] or other[4]
-      or other[5] ~= one[5] or other[6] or other[7] then
-      return last - first + 1
+    local kinds = request[6] and {}
+    for _, kind in ipairs(request[6] or {}) do
+      kinds[kind] = true
     end
-    last = last + 1
-  end
-end
-
--- Claims that are alike are served together, in order.
-local function claim_together(first, count, answers)
-  local one = requests[first]
-  local queue, total = at(one[2][1]), 0
-  for number = first, first + count - 1 do
-    total = total + math.max(math.min(requests[number][2][2], requests[number][3]), 0)
-  end
-  local keys, records = {}, {}
-  if total > 0 then
-    keys, records = choose_next(queue, total)
-  end
-  local leases = {}
-  if #keys > 0 then
-    lease_all(queue, keys, one[5] and now + one[5] or 0, one[8], leases)
-  end
-  local from = 1
-  for number = first, first + count - 1 do
     local answer = {}
-    for _ = 1, math.min(requests[number][2][2], requests[number][3]) do
-      if keys[from] then
-        local size = #answer
-        answer[size + 1], answer[size + 2] = 0, keys[from]
-        answer[size + 3], answer[size + 4] = leases[from], records[from]
-        from = from + 1
+    for number = start and start[1] * 2 + 1 or 1, #request[2], 2 do
+      local queue = at(request[2][number])
+      local room = math.min(request[2][number + 1], limit - #answer / 4)
+      if room > 0 then
+        local rooms = request[7] and rooms_of(queue, request[7])
+        local keys, records, last
+        if one then
+          keys, records = choose_key(queue, one, kinds, rooms)
+        elseif kinds or rooms then
+          keys, records, last = choose(queue, room, kinds, rooms, start)
+          start = false
+        else
+          keys, records = choose_next(queue, room)
+        end
+        if #keys > 0 then
+          local leases = {}
+          lease_all(queue, keys, expires, seed, leases)
+          if rooms then
+            keep_buckets(queue, rooms)
+          end
+          for place_in, key in ipairs(keys) do
+            local size = #answer
+            answer[size + 1], answer[size + 2] = (number - 1) / 2, key
+            answer[size + 3], answer[size + 4] = leases[place_in], records[place_in]
+          end
+        end
+        if last then
+          local size = #answer
+          answer[size + 1], answer[size + 2] = -1 - (number - 1) / 2, last[1]
+          answer[size + 3], answer[size + 4] = last[2], ''
+          break
+        end
       end
     end
-    answers[number] = answer
+    return answer
+  end
+
+  -- How many requests from this one on are claims of the next items of one queue, all alike.
+  function alike(first)
+    local one = requests[first]
+    if #one[2] ~= 2 or one[4] or one[5] == 0 or one[6] or one[7] then
+      return 1
+    end
+    local last = first
+    while true do
+      local other = requests[last + 1]
+      if not other or other[1] ~= 'claim' or #other[2] ~= 2 or other[2][1] ~= one[2][1] or other[4]
+        or other[5] ~= one[5] or other[6] or other[7] then
+        return last - first + 1
+      end
+      last = last + 1
+    end
+  end
+
+  -- Claims that are alike are served together, in order.
+  function claim_together(first, count, answers)
+    local one = requests[first]
+    local queue, total = at(one[2][1]), 0
+    for number = first, first + count - 1 do
+      total = total + math.max(math.min(requests[number][2][2], requests[number][3]), 0)
+    end
+    local keys, records = {}, {}
+    if total > 0 then
+      keys, records = choose_next(queue, total)
+    end
+    local leases = {}
+    if #keys > 0 then
+      lease_all(queue, keys, one[5] and now + one[5] or 0, one[8], leases)
+    end
+    local from = 1
+    for number = first, first + count - 1 do
+      local answer = {}
+      for _ = 1, math.min(requests[number][2][2], requests[number][3]) do
+        if keys[from] then
+          local size = #answer
+          answer[size + 1], answer[size + 2] = 0, keys[from]
+          answer[size + 3], answer[size + 4] = leases[from], records[from]
+          from = from + 1
+        end
+      end
+      answers[number] = answer
+    end
   end
 end

@@ -1,192 +1,210 @@
 -- What can be seen. An item is shown as {state, key, record, lease record or ''}; what has left its
 -- key as {state, '', record, ''}.
-local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE = 0, 1, 2, 3, 4, 5
+local function define_reads()
+  if not forget_buckets then
+    define_choosing()
+  end
+  local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE = 0, 1, 2, 3, 4, 5
 
-local function live(queue, key)
-  local raw = call('HGET', queue.i, key)
-  if not raw then
-    return nil
+  local function live(queue, key)
+    local raw = call('HGET', queue.i, key)
+    if not raw then
+      return nil
+    end
+    local lease = call('HGET', queue.l, key)
+    if lease then
+      return { IN_FLIGHT, key, raw, lease }
+    end
+    local state = string.byte(raw, 45)
+    return { state == 1 and SCHEDULED or AVAILABLE, key, raw, '' }
   end
-  local lease = call('HGET', queue.l, key)
-  if lease then
-    return { IN_FLIGHT, key, raw, lease }
-  end
-  local state = string.byte(raw, 45)
-  return { state == 1 and SCHEDULED or AVAILABLE, key, raw, '' }
-end
 
-function verbs.sweep(request)
-  local queue = at(request[2])
-  local more = forget(queue, 500)
-  more = forget_buckets(queue, 500) or more
-  if more then
-    return '0'
+  function verbs.sweep(request)
+    local queue = at(request[2])
+    local more = forget(queue, 500)
+    more = forget_buckets(queue, 500) or more
+    if more then
+      return '0'
+    end
+    local moment = queue.earliest
+    local result = call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2]
+    for _, other in ipairs({ tonumber(result or math.huge), next_token(queue) or math.huge }) do
+      if other < (moment or math.huge) then
+        moment = other
+      end
+    end
+    return moment and text(math.max(moment - now, 0)) or ''
   end
-  local moment = queue.earliest
-  local result = call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2]
-  for _, other in ipairs({ tonumber(result or math.huge), next_token(queue) or math.huge }) do
-    if other < (moment or math.huge) then
-      moment = other
+
+  function verbs.count(request)
+    local answer = {}
+    for number, name in ipairs(request[2]) do
+      local queue = at(name)
+      local ready, leased = call('ZCARD', queue.r), call('HLEN', queue.l)
+      answer[number] = {
+        ready + queue.buffered, call('HLEN', queue.i) - ready - leased, leased,
+        call('HLEN', queue.b), results_of(queue),
+      }
+    end
+    return answer
+  end
+
+  function verbs.heads(request)
+    local answer = {}
+    for number, name in ipairs(request[2]) do
+      local queue = at(name)
+      local member = call('ZRANGE', queue.r, 0, 0)[1]
+      answer[number] = member and live(queue, string.sub(member, 9)) or false
+    end
+    return answer
+  end
+
+  local function add_live(queue, key, answer)
+    local found = live(queue, key)
+    if found then
+      answer[#answer + 1] = found
+      local beside = found[1] == IN_FLIGHT and queue.buffered > 0 and call('HGET', queue.n, key)
+      if beside then
+        answer[#answer + 1] = { BUFFERED, key, beside, '' }
+      end
     end
   end
-  return moment and text(math.max(moment - now, 0)) or ''
-end
 
-function verbs.count(request)
-  local answer = {}
-  for number, name in ipairs(request[2]) do
-    local queue = at(name)
-    local ready, leased = call('ZCARD', queue.r), call('HLEN', queue.l)
-    answer[number] = {
-      ready + queue.buffered, call('HLEN', queue.i) - ready - leased, leased,
-      call('HLEN', queue.b), results_of(queue),
-    }
-  end
-  return answer
-end
-
-function verbs.heads(request)
-  local answer = {}
-  for number, name in ipairs(request[2]) do
-    local queue = at(name)
-    local member = call('ZRANGE', queue.r, 0, 0)[1]
-    answer[number] = member and live(queue, string.sub(member, 9)) or false
-  end
-  return answer
-end
-
-local function add_live(queue, key, answer)
-  local found = live(queue, key)
-  if found then
-    answer[#answer + 1] = found
-    local beside = found[1] == IN_FLIGHT and queue.buffered > 0 and call('HGET', queue.n, key)
-    if beside then
-      answer[#answer + 1] = { BUFFERED, key, beside, '' }
+  function verbs.look(request)
+    local queue = at(request[2])
+    local answer = {}
+    for number, key in ipairs(request[3]) do
+      answer[number] = {}
+      add_live(queue, key, answer[number])
     end
+    return answer
   end
-end
 
-function verbs.look(request)
-  local queue = at(request[2])
-  local answer = {}
-  for number, key in ipairs(request[3]) do
-    answer[number] = {}
-    add_live(queue, key, answer[number])
+  local function still_kept(raw)
+    local _, item = unpack_aside(raw)
+    return item.due > now
   end
-  return answer
-end
 
-local function still_kept(raw)
-  local _, item = unpack_aside(raw)
-  return item.due > now
-end
-
--- All items of some keys, in every state.
-function verbs.keys(request)
-  local queue = at(request[2])
-  local answer = {}
-  for _, key in ipairs(request[3]) do
-    add_live(queue, key, answer)
-    for part, state in pairs({ b = BURIED, d = DONE }) do
-      local members = call('ZRANGEBYLEX', queue[part] .. 'k', '[' .. key .. '\0', '(' .. key .. '\1')
-      for _, member in ipairs(members) do
-        local raw = call('HGET', queue[part], string.sub(member, #key + 2))
-        if raw and (state == BURIED or still_kept(raw)) then
-          answer[#answer + 1] = { state, '', raw, '' }
+  -- All items of some keys, in every state.
+  function verbs.keys(request)
+    local queue = at(request[2])
+    local answer = {}
+    for _, key in ipairs(request[3]) do
+      add_live(queue, key, answer)
+      for part, state in pairs({ b = BURIED, d = DONE }) do
+        local members = call('ZRANGEBYLEX', queue[part] .. 'k', '[' .. key .. '\0', '(' .. key .. '\1')
+        for _, member in ipairs(members) do
+          local raw = call('HGET', queue[part], string.sub(member, #key + 2))
+          if raw and (state == BURIED or still_kept(raw)) then
+            answer[#answer + 1] = { state, '', raw, '' }
+          end
         end
       end
     end
+    return answer
   end
-  return answer
-end
 
-function verbs.results(request)
-  local queue = at(request[2])
-  local answer = {}
-  for number, id in ipairs(request[3]) do
-    local raw = call('HGET', queue.d, id)
-    answer[number] = raw and still_kept(raw) and { DONE, '', raw, '' } or false
+  function verbs.results(request)
+    local queue = at(request[2])
+    local answer = {}
+    for number, id in ipairs(request[3]) do
+      local raw = call('HGET', queue.d, id)
+      answer[number] = raw and still_kept(raw) and { DONE, '', raw, '' } or false
+    end
+    return answer
   end
-  return answer
-end
 
-local function show_live(queue, key, states, prefixed)
-  if not prefixed(key) then
+  local function show_live(queue, key, states, prefixed)
+    if not prefixed(key) then
+      return nil
+    end
+    local found = live(queue, key)
+    return found and states[found[1]] and found
+  end
+
+  local function show_aside(queue, part, state, number, prefixed)
+    local raw = call('HGET', queue[part], number)
+    local key = unpack_aside(raw)
+    if prefixed(key) and (state ~= DONE or still_kept(raw)) then
+      return { state, '', raw, '' }
+    end
     return nil
   end
-  local found = live(queue, key)
-  return found and states[found[1]] and found
-end
 
-local function show_aside(queue, part, state, number, prefixed)
-  local raw = call('HGET', queue[part], number)
-  local key = unpack_aside(raw)
-  if prefixed(key) and (state ~= DONE or still_kept(raw)) then
-    return { state, '', raw, '' }
-  end
-  return nil
-end
-
--- Items by id behind `after`: what was found among the next few hundred, and where to go on; ''
--- at the end.
-function verbs.browse(request)
-  local queue, states, start, after, limit = at(request[2]), {}, request[4], request[5], request[6]
-  for _, state in ipairs(request[3]) do
-    states[state] = true
-  end
-  local function prefixed(key)
-    return start == '' or string.sub(key, 1, #start) == start
-  end
-  local most = math.max(math.min(limit, 500), 100)
-  local found, horizon = {}, math.huge
-  local function add_all(index, show)
-    local entries = call('ZRANGEBYSCORE', index, '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-    if #entries == 2 * most then
-      horizon = math.min(horizon, tonumber(entries[#entries]))
+  -- Items by id behind `after`: what was found among the next few hundred, and where to go on; ''
+  -- at the end.
+  function verbs.browse(request)
+    local queue, states, start, after, limit = at(request[2]), {}, request[4], request[5], request[6]
+    for _, state in ipairs(request[3]) do
+      states[state] = true
     end
-    for number = 1, #entries, 2 do
-      local shown = show(entries[number])
-      if shown then
-        found[#found + 1] = { tonumber(entries[number + 1]), shown }
+    local function prefixed(key)
+      return start == '' or string.sub(key, 1, #start) == start
+    end
+    local most = math.max(math.min(limit, 500), 100)
+    local found, horizon = {}, math.huge
+    local function add_all(index, show)
+      local entries = call('ZRANGEBYSCORE', index, '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+      if #entries == 2 * most then
+        horizon = math.min(horizon, tonumber(entries[#entries]))
+      end
+      for number = 1, #entries, 2 do
+        local shown = show(entries[number])
+        if shown then
+          found[#found + 1] = { tonumber(entries[number + 1]), shown }
+        end
       end
     end
-  end
-  if states[AVAILABLE] or states[SCHEDULED] or states[IN_FLIGHT] then
-    add_all(queue.o, function(key)
-      return show_live(queue, key, states, prefixed)
-    end)
-  end
-  if states[BUFFERED] then
-    add_all(queue.p, function(key)
-      return prefixed(key) and { BUFFERED, key, call('HGET', queue.n, key), '' }
-    end)
-  end
-  for part, state in pairs({ b = BURIED, d = DONE }) do
-    if states[state] then
-      add_all(queue[part] .. 'o', function(number)
-        return show_aside(queue, part, state, number, prefixed)
+    if states[AVAILABLE] or states[SCHEDULED] or states[IN_FLIGHT] then
+      add_all(queue.o, function(key)
+        return show_live(queue, key, states, prefixed)
       end)
     end
-  end
-  table.sort(found, function(one, other)
-    return one[1] < other[1]
-  end)
-  local answer = {}
-  for _, entry in ipairs(found) do
-    if entry[1] <= horizon then
-      answer[#answer + 1] = entry[2]
+    if states[BUFFERED] then
+      add_all(queue.p, function(key)
+        return prefixed(key) and { BUFFERED, key, call('HGET', queue.n, key), '' }
+      end)
     end
+    for part, state in pairs({ b = BURIED, d = DONE }) do
+      if states[state] then
+        add_all(queue[part] .. 'o', function(number)
+          return show_aside(queue, part, state, number, prefixed)
+        end)
+      end
+    end
+    table.sort(found, function(one, other)
+      return one[1] < other[1]
+    end)
+    local answer = {}
+    for _, entry in ipairs(found) do
+      if entry[1] <= horizon then
+        answer[#answer + 1] = entry[2]
+      end
+    end
+    return { horizon < math.huge and text(horizon) or '', answer }
   end
-  return { horizon < math.huge and text(horizon) or '', answer }
+
+  -- Nobody else changes the queue until it is unlocked, or until so many milliseconds have passed.
+  function verbs.lock(request)
+    call('SET', at(request[2]).x, edit_token, 'PX', request[3])
+    return now_text
+  end
+
+  function verbs.unlock(request)
+    call('DEL', at(request[2]).x)
+    return 1
+  end
 end
 
--- Nobody else changes the queue until it is unlocked, or until so many milliseconds have passed.
-function verbs.lock(request)
-  call('SET', at(request[2]).x, edit_token, 'PX', request[3])
-  return now_text
-end
-
-function verbs.unlock(request)
-  call('DEL', at(request[2]).x)
-  return 1
+local function define(verb)
+  if verb == 'put' then
+    define_puts()
+  elseif verb == 'ack' then
+    define_acks()
+  elseif verb == 'claim' then
+    define_claims()
+  else
+    define_changes()
+    define_reads()
+  end
 end

@@ -1,6 +1,6 @@
 -- One batch: answered once, whatever is asked again.
 local names, editing, recorded = input[11], input[12], serial > 0
-local reply_key = KEYS[1]
+local reply_key, SERIAL_SIZE = KEYS[1], 16
 
 -- The answer of a claim is kept without the items, which are where they were.
 local function packed(answers)
@@ -48,7 +48,9 @@ local function finish()
   local changed = {}
   for _, queue in ipairs(opened) do
     if queue.changed then
-      forget(queue, math.max(20, #requests))
+      if queue.shrunk then
+        forget(queue, math.max(20, #requests))
+      end
       tidy(queue)
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
@@ -61,10 +63,10 @@ local function finish()
 end
 
 if recorded then
-  local last = tonumber(call('HGET', reply_key, 's') or 0)
+  local last = tonumber(call('GETRANGE', reply_key, 0, SERIAL_SIZE - 1)) or 0
   if last == serial then
     call('PEXPIRE', reply_key, lifetime)
-    local kept = cmsgpack.unpack(call('HGET', reply_key, 'r'))
+    local kept = cmsgpack.unpack(string.sub(call('GET', reply_key), SERIAL_SIZE + 1))
     return { 'done', editing and kept[1] or unpacked(kept[1]), kept[2], kept[3] }
   elseif last > serial then
     return { 'old' }
@@ -96,6 +98,9 @@ while requests[number] do
   if verb ~= before then
     flush()
     before = verb
+    if not verbs[verb] then
+      define(verb)
+    end
   end
   local count = verb == 'claim' and alike(number) or 1
   if count > 1 then
@@ -124,7 +129,7 @@ end
 local changed = finish()
 if recorded then
   local kept = editing and answers or packed(answers)
-  call('HSET', reply_key, 's', serial, 'r', cmsgpack.pack({ kept, changed, dropped }))
-  call('PEXPIRE', reply_key, lifetime)
+  local record = string.format('%016.0f', serial) .. cmsgpack.pack({ kept, changed, dropped })
+  call('SET', reply_key, record, 'PX', lifetime)
 end
 return { 'done', answers, changed, dropped }

@@ -1,0 +1,149 @@
+"""Batching in the event loop: who asks together is served together, and nobody harms another."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.stores.loop_batching import LoopBatcher
+
+
+class Doubling:
+    """An engine that doubles numbers, when it is let."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.abandoned = False
+
+    async def apply(self, requests: list[int]) -> list[int]:
+        self.batches.append(requests)
+        await self.go.wait()
+        if 13 in requests:
+            raise StoreError("thirteen")
+        return [2 * number for number in requests]
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+def undo(request: int, answer: int) -> Iterator[int]:
+    del answer
+    if request > 0:
+        yield -request
+
+
+Doubler = LoopBatcher[int, int]
+
+
+def made() -> tuple[Doubling, Doubler]:
+    engine = Doubling()
+    return engine, LoopBatcher(lambda: engine, name="doubler", most=3, undo=undo)
+
+
+async def test_calls_that_come_together_are_one_batch() -> None:
+    engine, batcher = made()
+    answers = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3, 4)))
+    assert answers == [2, 4, 6, 8]
+    assert engine.batches == [[1, 2, 3], [4]]
+    assert await batcher.submit_many([5, 6, 7, 8]) == [10, 12, 14, 16]
+    await batcher.close()
+    assert engine.abandoned
+
+
+async def test_one_that_wants_to_be_alone_is() -> None:
+    engine, batcher = made()
+    await asyncio.gather(batcher.submit(1), batcher.submit_many([2], alone=True), batcher.submit(3))
+    assert engine.batches == [[1], [2], [3]]
+
+
+async def test_an_error_goes_to_its_batch_alone() -> None:
+    _, batcher = made()
+    outcomes = await asyncio.gather(
+        *(batcher.submit(number) for number in (1, 2, 13, 4)), return_exceptions=True
+    )
+    assert [isinstance(outcome, StoreError) for outcome in outcomes] == [True, True, True, False]
+    assert await batcher.submit(5) == 10
+
+
+async def test_who_is_cancelled_in_time_has_asked_for_nothing() -> None:
+    engine, batcher = made()
+    engine.go.clear()
+    first = asyncio.ensure_future(batcher.submit(1))
+    await asyncio.sleep(0.1)
+    second = asyncio.ensure_future(batcher.submit(2))
+    await asyncio.sleep(0.1)
+    second.cancel()
+    await asyncio.sleep(0.1)
+    engine.go.set()
+    assert await first == 2
+    await batcher.close()
+    assert engine.batches == [[1]]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_was_done_for_one_who_has_gone_is_undone(together: bool) -> None:
+    engine, batcher = made()
+    engine.go.clear()
+    asking = asyncio.ensure_future(batcher.submit(1))
+    await asyncio.sleep(0.1)
+    if together:
+        engine.go.set()
+        while not engine.batches or not asking.done():
+            await asyncio.sleep(0)
+            asking.cancel()
+    else:
+        asking.cancel()
+        await asyncio.sleep(0.1)
+        engine.go.set()
+    await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    await batcher.close()
+    assert asking.cancelled()
+    assert engine.batches == [[1], [-1]]
+
+
+async def test_after_closing_nothing_is_taken() -> None:
+    engine, batcher = made()
+    engine.go.clear()
+    asking = asyncio.ensure_future(batcher.submit(1))
+    await asyncio.sleep(0.1)
+    closing = asyncio.ensure_future(batcher.close())
+    await asyncio.sleep(0.1)
+    with pytest.raises(StoreClosedError, match="the doubler is closed"):
+        await batcher.submit(2)
+    engine.go.set()
+    await closing
+    assert await asking == 2
+
+
+async def test_a_fork_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, batcher = made()
+    await batcher.submit(1)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(StoreError, match="opened before a fork"):
+        await batcher.submit(2)
+
+
+def test_each_event_loop_has_an_engine_that_ends_with_it() -> None:
+    engines: list[Doubling] = []
+
+    def engine() -> Doubling:
+        engines.append(Doubling())
+        return engines[-1]
+
+    batcher: Doubler = LoopBatcher(engine, name="doubler")
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def main(number: int) -> int:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        return await batcher.submit(number)
+
+    assert [asyncio.run(main(number)) for number in (1, 2)] == [2, 4]
+    assert [engine.abandoned for engine in engines] == [True, True]
+    gc.collect()
+    assert [loop() for loop in loops] == [None, None]

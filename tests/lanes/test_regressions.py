@@ -338,6 +338,20 @@ async def test_what_waits_behind_a_cancelled_run_is_cancelled_at_once() -> None:
     assert 2 not in ran
 
 
+async def test_a_store_that_does_not_answer_does_not_keep_a_manager_from_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Trouble()
+    manager = on(store).with_lane("x", LaneConfig(0, 4), 0).build()
+    manager.command("nothing", nothing)
+    await manager.start()
+    store.takes["count"] = 3600
+    began = now()
+    assert await manager.close() == {}
+    assert now() - began < 30
+    assert "how many commands are left is not known: the store does not answer" in caplog.text
+
+
 @everywhere
 async def test_metrics_that_are_reset_count_what_starts_afterwards(build: Build) -> None:
     metrics = LaneMetrics()

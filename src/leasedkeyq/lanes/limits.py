@@ -60,15 +60,18 @@ class KeyLimits:
             for limit in lane.config.key_limits
         ]
 
-    def wait(self, key: str, now: float) -> float:
-        """Seconds until a command of `key` has room; 0 now, infinity when another has ended."""
-        longest = 0.0
+    def without_room(self, now: float) -> list[tuple[Callable[[str], bool], float]]:
+        """Limits that have no room: whose keys, and for how many seconds.
+
+        It is for an infinity where a command has to end first.
+        """
+        found: list[tuple[Callable[[str], bool], float]] = []
         for matches, most, bucket in self._limits:
-            if matches(key):
-                if most < inf and self._running(matches) >= most:
-                    return inf
-                longest = max(longest, bucket.wait(now))
-        return longest
+            full = most < inf and self._running(matches) >= most
+            wait = inf if full else bucket.wait(now)
+            if wait:
+                found.append((matches, wait))
+        return found
 
     def _running(self, matches: Callable[[str], bool]) -> int:
         return sum(sum(map(matches, share.state.in_flight)) for share in self._lane.shares)

@@ -179,11 +179,12 @@ class MemoryEngine(Engine):
             self._wake_at(now + lane.bucket.wait(now))
             return None
         limits = self._key_limits.get(lane.id)
-        if limits is None:
+        full = [] if limits is None else limits.without_room(now)
+        if not full:
             return share.state.ready.first()
         shortest = inf
         for item in share.state.ready:
-            wait = limits.wait(item.key, now)
+            wait = max([wait for matches, wait in full if matches(item.key)], default=0.0)
             if not wait:
                 return item
             shortest = min(shortest, wait)

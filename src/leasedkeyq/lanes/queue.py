@@ -25,7 +25,7 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.job import Handle
 from leasedkeyq.lanes.lane import Lane, Slots
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.lanes.on_store import PATIENCE, StoreEngine
 from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -341,9 +341,11 @@ class CommandQueue:
         await self._engine.stop()
         left: dict[str, int] = {}
         try:
-            left = await self._engine.unfinished()
-        except LeasedKeyQError as error:
-            logger.warning("how many commands are left is not known: %s", error)
+            async with asyncio.timeout(PATIENCE):
+                left = await self._engine.unfinished()
+        except (LeasedKeyQError, TimeoutError) as error:
+            why = str(error) or "the store does not answer"
+            logger.warning("how many commands are left is not known: %s", why)
         await self._engine.close()
         return left
 

@@ -28,7 +28,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.listing import check_listing
 from leasedkeyq.stores.loop_batching import LoopBatcher
-from leasedkeyq.stores.redis_engine import Engine, Names
+from leasedkeyq.stores.redis_engine import Engine, Names, UnfitError
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_server import LEVELS, examine
@@ -159,7 +159,7 @@ class RedisStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
-        return await self._batcher.submit_many(requests)
+        return _unless_failed(await self._batcher.submit_many(requests))
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
@@ -174,7 +174,7 @@ class RedisStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return await self._batcher.submit_many(requests)
+        return _unless_failed(await self._batcher.submit_many(requests))
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
@@ -295,6 +295,14 @@ class RedisStore(Store):
 
     def _subscriber(self) -> Any:
         return self._link.client.pubsub()
+
+
+def _unless_failed(answers: list[Any]) -> list[Any]:
+    """Raise what says nothing about a request, only about the store: part of a batch may fail."""
+    for answer in answers:
+        if isinstance(answer, StoreError) and not isinstance(answer, UnfitError):
+            raise answer
+    return answers
 
 
 def _durable(wait_aof: bool, replicas: int, timeout: float) -> tuple[Any, ...] | None:

@@ -81,6 +81,10 @@ return first
 """
 
 
+class UnfitError(StoreError):
+    """A request cannot be stored at all: its answer, whatever becomes of the others."""
+
+
 class Names(msgspec.Struct, frozen=True):
     """Asks for the names of all queues, or strikes off those that are `empty`."""
 
@@ -195,7 +199,7 @@ class Engine:
         """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
         if len(requests) > 1:
             return (yield from self._in_turn([[request] for request in requests], self.apply))
-        refusal = StoreError(f"{self._link.address}: the request cannot be stored: {error}")
+        refusal = UnfitError(f"{self._link.address}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 

@@ -102,11 +102,14 @@ class Link:
             errors.RedisClusterException,
             OSError,
         )
-        self.failures: tuple[type[Exception], ...] = (errors.RedisError, OSError)
+        self.failures: tuple[type[Exception], ...] = (
+            errors.RedisError,
+            errors.RedisClusterException,
+            OSError,
+        )
         self.refused: type[Exception] = errors.ResponseError
         self._final = (errors.AuthenticationError, errors.AuthorizationError)
         self._options = {**NORMAL_OPTIONS, **options, "decode_responses": False}
-        self.call_timeout: float | None = self._options["socket_timeout"]
         try:
             self.client: Any = self._open(url)
             self._script.digest = self.patiently(self._load)
@@ -127,6 +130,12 @@ class Link:
         return self._stop.is_set()
 
     @property
+    def call_timeout(self) -> float | None:
+        """Seconds after which a server that does not answer counts as lost."""
+        seconds: float | None = self.client.connection_pool.connection_kwargs["socket_timeout"]
+        return seconds
+
+    @property
     def quick(self) -> bool:
         """Whether an event loop can talk to the server itself: one server, without TLS."""
         if self.clustered or find_spec("hiredis") is None:
@@ -136,7 +145,9 @@ class Link:
 
     def new_connection(self) -> Any:
         """Another connection, ready for use; blocks."""
-        connection = self.client.connection_pool.make_connection()
+        # Not made by the pool, which would count it for ever.
+        pool = self.client.connection_pool
+        connection = pool.connection_class(**pool.connection_kwargs)
         connection.connect()
         return connection
 

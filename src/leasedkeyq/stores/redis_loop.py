@@ -27,6 +27,7 @@ class Wire(asyncio.Protocol):
         self._reader: Any = hiredis.Reader(
             replyError=connection._parser.parse_error, notEnoughData=NOT_YET
         )
+        self._message: type[Any] = hiredis.PushNotification
         self._replies: deque[Any] = deque()
         self._wanted = 0
         self._turn: asyncio.Future[list[Any]] | None = None
@@ -42,7 +43,9 @@ class Wire(asyncio.Protocol):
         """As `asyncio.Protocol.data_received`."""
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not NOT_YET:
-            self._replies.append(reply)
+            # A server may have something to say that nobody has asked for.
+            if not isinstance(reply, self._message):
+                self._replies.append(reply)
         turn = self._turn
         if turn is not None and len(self._replies) >= self._wanted and not turn.done():
             turn.set_result([self._replies.popleft() for _ in range(self._wanted)])

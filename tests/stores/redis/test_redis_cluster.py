@@ -144,9 +144,10 @@ def test_what_one_server_did_counts_though_another_fails(prefix: str) -> None:
         [items, none] = await store.claim([Claim((("good", 1),)), Claim((("bad", 1),))])
         assert [item.key for item in items] == ["b"]
         assert none == ()
-        ids, error = await store.put([Put("good", (("f", b"1"),)), Put("bad", (("a", b"1"),))])
-        assert isinstance(ids, tuple)
-        assert isinstance(error, StoreError)
+        with pytest.raises(StoreError):
+            await store.put([Put("good", (("f", b"1"),)), Put("bad", (("a", b"1"),))])
+        with pytest.raises(StoreError):
+            await store.queue("bad").remove("a")
         with pytest.raises(StoreError):
             await store.claim([Claim((("bad", 1), ("good", 1)), 2)])
         assert await store.count(["good"]) == {"good": Counts(available=4, in_flight=2)}
@@ -191,6 +192,22 @@ def test_a_queue_without_a_name(prefix: str) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_cluster_that_is_gone_is_an_error(prefix: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        store = connect(cluster.url, prefix=prefix, retry_for=0.1)
+        for server in cluster.servers:
+            server.kill()
+        with pytest.raises(StoreError, match="could not be reached"):
+            await store.put([Put("q", (("a", b"1"),))])
+        await store.close()
+
+    cluster = Cluster()
+    try:
+        asyncio.run(main(cluster))
+    finally:
+        cluster.close()
 
 
 def test_one_server_of_a_cluster_is_no_store() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Ask, Link, Steps
-from leasedkeyq.stores.redis_loop import LoopLink
+from leasedkeyq.stores.redis_loop import LoopLink, Wire
 from leasedkeyq.testing import ManualClock
 from tests.servers.valkey import Server, shared_server
 
@@ -466,6 +467,46 @@ def test_a_batch_over_several_queues_stores_everything(server: Server, prefix: s
         await store.close()
 
     asyncio.run(main())
+
+
+# Event loops
+
+
+def test_one_store_in_many_event_loops(server: Server, prefix: str) -> None:
+    """More than redis-py lets one of its pools have connections."""
+    store = opened(server, prefix, retry_for=0.1)
+
+    async def put(number: int) -> None:
+        await store.put([Put("q", ((f"k{number}", b"1"),))])
+
+    for number in range(120):
+        asyncio.run(put(number))
+    assert asyncio.run(store.count()) == {"q": Counts(available=120)}
+    asyncio.run(store.close())
+
+
+def test_a_message_that_nobody_asked_for_is_no_answer(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        wire = Wire(store._link.new_connection())
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: wire, sock=ours)
+        asking = asyncio.create_task(wire.call([("PING",)]))
+        await asyncio.sleep(0)
+        theirs.send(b">2\r\n+moving\r\n+soon\r\n+PONG\r\n")
+        assert await asyncio.wait_for(asking, 30) == [b"PONG"]
+        wire.close()
+        theirs.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_url_says_how_long_an_answer_may_take(server: Server, prefix: str) -> None:
+    store = RedisStore(f"{server.url}?socket_timeout=20", prefix=prefix)
+    assert store._link.call_timeout == 20
+    asyncio.run(store.close())
 
 
 # What cannot be stored

@@ -76,7 +76,9 @@ def leave_waiting(source: str, timeout: str) -> None:
         assert repository.dequeue(float(timeout)) is None
         return
     threading.Thread(target=repository.dequeue, args=(None,), daemon=True).start()
-    while not repository._connection._session._pump._line:  # type: ignore[union-attr] # it is open
+    session = repository._connection._session
+    assert session is not None
+    while not session._pump._line:
         threading.Event().wait(0.001)
 
 

@@ -174,11 +174,11 @@ class Link:
                 error = failure
 
     def _do(self, step: Step) -> Any:
-        if isinstance(step, float):
-            return self._stop.wait(step)
         if isinstance(step, Ask):
             return self.patiently(lambda: self._ask_once(step))
-        return self.command(*step) if isinstance(step, tuple) else step()
+        if isinstance(step, tuple):
+            return self.command(*step)
+        return step() if callable(step) else self._stop.wait(step)
 
     def _ask_once(self, ask: Ask) -> list[Any]:
         command, *more = self.commands(ask)
@@ -187,12 +187,10 @@ class Link:
         except self._redis.exceptions.NoScriptError:
             return self._send(self.in_full(command), ask.keys[0], more)
 
-    def commands(self, step: Ask | tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """The commands of a step, to be sent on one connection."""
-        if not isinstance(step, Ask):
-            return [step]
-        command = ("EVALSHA", self._script.digest, len(step.keys), *step.keys, step.batch)
-        return [command] if step.more is None else [command, step.more]
+    def commands(self, ask: Ask) -> list[tuple[Any, ...]]:
+        """What is to be sent on one connection."""
+        command = ("EVALSHA", self._script.digest, len(ask.keys), *ask.keys, ask.batch)
+        return [command] if ask.more is None else [command, ask.more]
 
     def in_full(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
         """The same for a server that does not know the script."""
@@ -332,7 +330,8 @@ class Link:
         sentinels = [_host(host, 26379) for host in hosts.split(",")]
         parser = import_module("redis.connection").parse_url
         netloc = f"{user}@localhost" if user else "localhost"
-        options = {**self._options, **parser(_joined(parts._replace(netloc=netloc, path=database)))}
+        named = parser(_joined(parts._replace(netloc=netloc, path=database)))
+        options: dict[str, Any] = {**self._options, **named}
         for name in ("host", "connection_class"):
             options.pop(name, None)
         if secure:

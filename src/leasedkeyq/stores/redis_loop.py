@@ -106,13 +106,14 @@ class LoopLink:
                 error = failure
 
     async def _do(self, step: Step) -> Any:
-        if isinstance(step, float):
-            await asyncio.sleep(step)
-            return self._link.stopped
-        if not isinstance(step, Ask | tuple):
+        if isinstance(step, Ask):
+            return await self._ask(self._link.commands(step))
+        if isinstance(step, tuple):
+            return (await self._ask([step]))[0]
+        if callable(step):
             return await asyncio.to_thread(step)
-        answers = await self._ask(self._link.commands(step))
-        return answers[0] if isinstance(step, tuple) else answers
+        await asyncio.sleep(step)
+        return self._link.stopped
 
     def abandon(self) -> None:
         """Let go of the connection, at once."""

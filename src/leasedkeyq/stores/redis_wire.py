@@ -298,7 +298,7 @@ def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> 
     """
     if not answer or answer[-4] >= 0:
         return None
-    number = -1 - answer[-4]
+    number: int = -1 - answer[-4]
     name, most = request.queues[number]
     most -= sum(item.queue == name for item in items)
     rest = _claim(request)

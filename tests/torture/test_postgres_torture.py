@@ -1,4 +1,4 @@
-"""The PostgreSQL store for longer: many claimers, and many dead rows.
+"""The PostgreSQL store for longer: many claimers, many rows, and many dead ones.
 
 At full length under ``TORTURE=1``.
 """
@@ -10,6 +10,7 @@ from leasedkeyq.testing import Place
 from tests.servers.postgres import schemas
 from tests.stores.postgres.crowd import work_together
 from tests.stores.postgres.test_floors import beside_a_long_transaction
+from tests.stores.postgres.test_plans import look_at_plans
 
 TORTURE = os.environ.get("TORTURE") == "1"
 
@@ -31,3 +32,7 @@ def test_64_claimers_do_100_000_jobs_over_1000_keys() -> None:
 def test_claims_beside_a_long_transaction_and_a_million_dead_rows() -> None:
     dead, claims = (1_000_000, 500) if TORTURE else (50_000, 40)
     asyncio.run(beside_a_long_transaction(dead=dead, claims=claims))
+
+
+def test_plans_at_a_million_rows() -> None:
+    look_at_plans(1_000_000 if TORTURE else 20_000)

@@ -41,6 +41,9 @@ from leasedkeyq.types import Duration
 ATTEMPT_TIMEOUT = 10.0
 """Seconds for one try to connect."""
 
+READ_COMMITTED = "read committed"
+"""The isolation in which who has waited for a lock sees what was done meanwhile."""
+
 
 class PostgresStore(Store):
     """Queues on a PostgreSQL server, for any number of processes on any number of machines.
@@ -96,6 +99,7 @@ class PostgresStore(Store):
         self.schema: str = check_schema_name(schema)
         self._url = url
         self._prepared = prepared
+        self._server_settings: dict[str, str] = {}
         self._listen = listen
         self._poll = checks.number(
             "poll", (5.0 if listen else 0.25) if poll is None else poll, above=0
@@ -147,6 +151,7 @@ class PostgresStore(Store):
             timeout=ATTEMPT_TIMEOUT,
             statement_cache_size=100 if self._prepared else 0,
             max_cached_statement_lifetime=0,
+            server_settings=self._server_settings,
         )
 
     async def _open(self, create: bool) -> Durability:
@@ -159,12 +164,19 @@ class PostgresStore(Store):
             await prepare(connection, self.schema, create=create, where=where)
             settings: dict[str, str] = {
                 name: await connection.fetchval("SELECT current_setting($1)", name)
-                for name in ("fsync", "full_page_writes", "synchronous_commit")
+                for name in (
+                    "fsync",
+                    "full_page_writes",
+                    "synchronous_commit",
+                    "default_transaction_isolation",
+                )
             }
         except (*LOST, asyncpg.PostgresError) as error:
             raise explain(error, where) from error
         finally:
             await connection.close()
+        if settings["default_transaction_isolation"] != READ_COMMITTED:
+            self._server_settings["default_transaction_isolation"] = READ_COMMITTED
         return self._durability(settings)
 
     def _durability(self, settings: Mapping[str, str]) -> Durability:

@@ -4,7 +4,7 @@ What is alike and follows each other goes together: one statement for many rows.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -33,6 +33,8 @@ from leasedkeyq.stores.machine import keys_in_flight, queue_full
 
 SAID: Final = len(Claimed.__struct_fields__) + 1
 FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
+MOST_LEASED: Final = 1_000_000
+"""By one claim: more than that is no limit."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,12 +99,7 @@ class Batch:
         self.claims = False
         """Whether something may be leased."""
         for number, request in enumerate(self._requests):
-            if isinstance(request, Claim):
-                self._claim(number, request)
-            elif isinstance(request, Put):
-                self._put(number, request)
-            else:
-                self._change(number, request)
+            _ADD[type(request)](self, number, request)
 
     def arguments(self) -> tuple[Any, ...]:
         """What ``apply_1`` is called with, but for its first four arguments."""
@@ -206,11 +203,11 @@ class Batch:
                 told["from"] = self._item(value=result)
             case Release():
                 told.update(front=change.front, delay=change.delay, undo=change.undo)
-                told["error"] = change.error
+                told["error"] = _storable(change.error)
             case Extend():
                 told["lease"] = change.lease_time
             case Bury():
-                told["error"] = change.error
+                told["error"] = _storable(change.error)
             case Requeue():
                 told.update(id=change.id, policy=change.policy, max_items=change.max_items)
                 if change.max_items:
@@ -242,7 +239,7 @@ class Batch:
         self._named.add((ack.queue, ack.key))
 
     def _claim(self, number: int, claim: Claim) -> None:
-        queues = [(queue, most) for queue, most in claim.queues if most > 0]
+        queues = [(queue, min(most, MOST_LEASED)) for queue, most in claim.queues if most > 0]
         if claim.limit <= 0 or claim.kinds == () or not queues:
             return
         self.queues.update([queue for queue, _ in queues])
@@ -264,7 +261,8 @@ class Batch:
                 run.told["lease"] = claim.lease_time
             run.told["many"] += each
             return
-        run = self._add(number, None, op="claim", queues=queues, limit=claim.limit)
+        limit = min(claim.limit, MOST_LEASED)
+        run = self._add(number, None, op="claim", queues=queues, limit=limit)
         run.told["lease"] = claim.lease_time
         if claim.key is not None:
             run.told["key"] = claim.key
@@ -277,7 +275,7 @@ class Batch:
 
     def answers(self, claimed: Iterable[Sequence[Any]], outcome: Outcome) -> list[Any]:
         """The answers to the requests; of a row of `claimed` the first is the request."""
-        answers: list[Any] = [() if isinstance(r, Claim | Put) else None for r in self._requests]
+        answers: list[Any] = [_NOTHING.get(type(request)) for request in self._requests]
         for row in sorted(claimed, key=_fence_of):
             answers[row[0]] += (Claimed(*row[1:SAID]),)
         runs = {run.numbers[0]: run for run in self._runs}
@@ -312,16 +310,22 @@ def in_rounds(requests: Sequence[Request]) -> list[int] | None:
     Requests of several callers, who do not know of each other, may be applied in any order. What is
     given back or put can so be claimed in the same batch, and what is alike goes together.
     """
-    sorts = [_round(request) for request in requests]
-    if all(sort == sorts[0] for sort in sorts):
+    sorts = [_ROUNDS.get(type(request), 0) for request in requests]
+    if min(sorts, default=0) == max(sorts, default=0):
         return None
     return sorted(range(len(sorts)), key=sorts.__getitem__)
 
 
-def _round(request: Request) -> int:
-    if isinstance(request, Claim):
-        return 2
-    return 1 if isinstance(request, Put) else 0
+# By their types: `isinstance` takes a while for such classes, and there is a lot to do.
+_ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
+    Claim: Batch._claim,
+    Put: Batch._put,
+    **dict.fromkeys((Ack, Release, Extend, Bury, Cancel, Requeue, Purge, Discard), Batch._change),
+}
+_NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
+"""What is answered if nothing is said."""
+_ROUNDS: Final[dict[type, int]] = {Put: 1, Claim: 2}
+"""What comes after the changes."""
 
 
 def _fence_of(row: Sequence[Any]) -> int:
@@ -340,6 +344,11 @@ def _told_cap(cap: Cap) -> dict[str, Any]:
         told["rate"] = cap.rate
         told["burst"] = cap.burst
     return told
+
+
+def _storable(text: str) -> str:
+    """A text without what PostgreSQL takes in none: who failed has to be able to say so."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
 
 
 def _literally(part: str) -> str:

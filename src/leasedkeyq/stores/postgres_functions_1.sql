@@ -3,6 +3,8 @@
 -- `StoreMachine`; tests compare their answers. A function that others call is never changed once it
 -- was released: a new version gets a new name, so that old and new workers work side by side.
 --
+-- What is not a statement but an expression, such as `void_function() IS NULL`, costs a fraction.
+--
 -- The settings at the functions are for their statements: each is a walk along an index, whatever
 -- the statistics say of a table that was empty a moment ago. Where a row is looked up by its key,
 -- `state + 0` keeps the index of the available ones out of it.
@@ -193,9 +195,10 @@ BEGIN
     RETURN moved;
 END $$;
 
--- Put one item that nothing refuses. Returns its id, and what that adds to the tally.
+-- Put one item that nothing refuses. Returns its id, and what that adds to the tally. A key that was
+-- leased since somebody looked makes the call begin anew.
 CREATE FUNCTION lkq.put_one_1(
-    p_now float8, p_queue text, p_key text, p_value bytea, p_buffer boolean, p_priority bigint,
+    p_now float8, p_queue text, p_key text, p_value bytea, p_policy text, p_priority bigint,
     p_due float8, p_kind text, OUT number bigint, OUT available int, OUT buffered int,
     OUT scheduled int
 ) LANGUAGE plpgsql AS $$
@@ -266,7 +269,10 @@ BEGIN
             UPDATE lkq.items SET kind = p_kind, value = p_value
             WHERE queue = p_queue AND key = p_key;
         END IF;
-    ELSIF r.next_id IS NULL AND NOT p_buffer THEN
+    ELSIF p_policy = 'reject' THEN
+        RAISE EXCEPTION 'key % was leased by another transaction', p_key
+            USING ERRCODE = 'serialization_failure';
+    ELSIF r.next_id IS NULL AND p_policy <> 'buffer' THEN
         IF p_priority <> r.priority THEN
             r.priority := p_priority;
             r.place := nextval('lkq.places');
@@ -318,6 +324,11 @@ BEGIN
     IF p_policy <> 'reject' AND p_most = 0 THEN
         RETURN NULL;
     END IF;
+    -- What is true of them now is so until this transaction ends.
+    PERFORM FROM (SELECT DISTINCT k.key FROM unnest(p_keys) k (key) ORDER BY k.key) u
+    CROSS JOIN LATERAL (
+        SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.key = u.key FOR UPDATE
+    ) held;
     SELECT
         count(*) FILTER (WHERE i.key IS NULL
             OR i.state = 2 AND i.next_id IS NULL AND p_policy = 'buffer'),
@@ -606,12 +617,13 @@ DECLARE
     number bigint;
     the_item boolean;
     the_next boolean;
+    nothing boolean;
 BEGIN
     FOREACH lock IN ARRAY p_shared LOOP
-        PERFORM pg_advisory_xact_lock_shared(lock);
+        nothing := pg_advisory_xact_lock_shared(lock) IS NULL;
     END LOOP;
     FOREACH lock IN ARRAY p_alone LOOP
-        PERFORM pg_advisory_xact_lock(lock);
+        nothing := pg_advisory_xact_lock(lock) IS NULL;
     END LOOP;
     IF p_names IS NOT NULL THEN
         PERFORM FROM (
@@ -620,9 +632,10 @@ BEGIN
             SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
         ) held;
     END IF;
-    now_ := lkq.now_1(p_now);
+    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
 
-    FOR run IN SELECT e FROM jsonb_array_elements(p_runs) e LOOP
+    FOR step IN 0..jsonb_array_length(p_runs) - 1 LOOP
+        run := p_runs->step;
         op := run->>'op';
         first := (run->>'n')::int;
         IF op = 'claim' THEN
@@ -639,6 +652,10 @@ BEGIN
                 END IF;
                 hot := false;
                 floor_ := lkq.floor_1(q, now_);
+                IF floor_.queue IS NOT NULL AND floor_.due = '-infinity' THEN
+                    -- The clock was set back, and what begins now may end before what is known.
+                    UPDATE lkq.floors SET due = '-infinity' WHERE queue = q AND due > now_;
+                END IF;
                 IF EXISTS (SELECT FROM lkq.items
                     WHERE queue = q AND due >= floor_.due AND due <= now_)
                 THEN
@@ -696,34 +713,51 @@ BEGIN
 
         q := run->>'queue';
         IF q IS DISTINCT FROM tq THEN
-            PERFORM lkq.tally_1(tq, t);
+            nothing := lkq.tally_1(tq, t) IS NULL;
             t := '{0,0,0,0,0,0}';
             tq := q;
         END IF;
         hot := false;
-        floor_ := lkq.floor_1(q, now_);
+        SELECT * INTO floor_ FROM lkq.floors WHERE queue = q; -- as `floor_1`
+        IF floor_.place IS NULL THEN
+            floor_.place := 0;
+        END IF;
+        IF floor_.due IS NULL OR floor_.due > now_ THEN
+            floor_.due := '-infinity';
+        END IF;
+        IF floor_.queue IS NOT NULL AND floor_.due = '-infinity' THEN
+            -- The clock was set back, and what begins now may end before what is known.
+            UPDATE lkq.floors SET due = '-infinity' WHERE queue = q AND due > now_;
+        END IF;
         IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due >= floor_.due AND due <= now_) THEN
             hot := lkq.advance_1(q, now_, p_history, floor_.due);
         END IF;
         IF op = 'claims' THEN
             -- The same plain claim of up to `each` items many times.
             until := now_ + (run->>'lease')::float8;
-            RETURN QUERY
-            WITH ready AS MATERIALIZED (
-                SELECT f.at FROM lkq.ready_1(q, (run->>'many')::int, floor_.place) f (at)
-            ), chosen AS MATERIALIZED (
-                SELECT at, nextval('lkq.fences') AS fence,
-                    first + (row_number() OVER () - 1)::int / (run->>'each')::int AS n FROM ready
-            ), leased AS (
+            IF floor_.place = 0 THEN
+                tids := ARRAY(
+                    SELECT ctid FROM lkq.items WHERE queue = q AND state = 0
+                    ORDER BY priority DESC, place LIMIT (run->>'many')::int FOR UPDATE SKIP LOCKED
+                );
+            ELSE
+                tids := ARRAY(SELECT lkq.ready_1(q, (run->>'many')::int, floor_.place));
+            END IF;
+            many := cardinality(tids);
+            IF many > 0 THEN
+                RETURN QUERY
+                WITH chosen AS MATERIALIZED (
+                    SELECT u.at, nextval('lkq.fences') AS fence,
+                        first + (u.n - 1)::int / (run->>'each')::int AS n
+                    FROM unnest(tids) WITH ORDINALITY u (at, n)
+                )
                 UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = until,
                     turn = -c.fence, leased_at = now_,
                     token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
                 FROM chosen c WHERE i.ctid = c.at
                 RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                    i.attempt, i.priority, i.due, i.put_at, i.kind
-            )
-            SELECT l.*, NULL::text FROM leased l;
-            GET DIAGNOSTICS many = ROW_COUNT;
+                    i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+            END IF;
             t[1] := t[1] - many;
             t[4] := t[4] + many;
             hot := hot OR many > 0;
@@ -737,6 +771,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT i.ctid AS at FROM lkq.items i
                     WHERE i.queue = q AND i.key = u.key AND i.token = u.token AND i.next_id IS NULL
+                        AND (i.due IS NULL OR i.due > now_)
                     OFFSET 0
                 ) i
             ), gone AS (
@@ -755,7 +790,10 @@ BEGIN
                     CONTINUE WHEN i = ANY (numbers);
                     k := p_keys[first + i - 1];
                     r := lkq.live_1(q, k);
-                    IF r.token = p_tokens[first + i - 1] AND r.next_id IS NULL THEN
+                    IF r.due <= now_ THEN
+                        -- It has expired, and somebody who was changing it kept it from ending.
+                        ids := ids || i::bigint;
+                    ELSIF r.token = p_tokens[first + i - 1] AND r.next_id IS NULL THEN
                         -- Somebody has changed its value just now.
                         DELETE FROM lkq.items WHERE queue = q AND key = k;
                         t[4] := t[4] - 1;
@@ -781,7 +819,17 @@ BEGIN
             first := (run->>'from')::int;
             last := (run->>'to')::int;
             many := 0;
-            IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND key = ANY (p_keys[first:last])) THEN
+            IF first = last THEN
+                INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+                VALUES (nextval('lkq.ids'), q, p_keys[first], 0, coalesce(p_priorities[first], 0),
+                    nextval('lkq.places'), now_, p_kinds[first], p_values[first])
+                ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
+                many := (number IS NOT NULL)::int;
+                ids := ARRAY[number];
+                t[1] := t[1] + many;
+            ELSIF EXISTS (
+                SELECT FROM lkq.items WHERE queue = q AND key = ANY (p_keys[first:last])
+            ) THEN
                 -- Live keys are locked in one order, whoever puts them.
                 PERFORM FROM (
                     SELECT * FROM unnest(p_keys[first:last]) n (key) ORDER BY n.key
@@ -818,7 +866,7 @@ BEGIN
                         CONTINUE;
                     END IF;
                     one := lkq.put_one_1(
-                        now_, q, p_keys[i], p_values[i], p_tokens[i] = 'buffer', p_priorities[i],
+                        now_, q, p_keys[i], p_values[i], p_tokens[i], p_priorities[i],
                         NULL, p_kinds[i]
                     );
                     numbers_put := numbers_put || one.number;
@@ -843,7 +891,7 @@ BEGIN
                 FOR i IN 1..cardinality(keys) LOOP
                     one := lkq.put_one_1(
                         now_, q, keys[i], p_values[(run->>'from')::int + i - 1],
-                        run->>'policy' = 'buffer', (run->>'priority')::bigint, until, run->>'kind'
+                        run->>'policy', (run->>'priority')::bigint, until, run->>'kind'
                     );
                     ids := ids || one.number;
                     t[1] := t[1] + one.available;
@@ -865,7 +913,7 @@ BEGIN
                 IF refused IS NOT NULL THEN
                     said := said || jsonb_build_array(first, 'no', refused);
                 ELSE
-                    one := lkq.put_one_1(now_, q, was.key, was.value, run->>'policy' = 'buffer',
+                    one := lkq.put_one_1(now_, q, was.key, was.value, run->>'policy',
                         was.priority, NULL, was.kind);
                     DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
                     t[1] := t[1] + one.available;
@@ -952,7 +1000,7 @@ BEGIN
                 END IF;
                 said := said || jsonb_build_array(first, 'is', the_item OR the_next);
                 hot := hot OR the_item OR the_next;
-            ELSIF r.token IS NULL OR r.token IS DISTINCT FROM run->>'token' THEN
+            ELSIF r.token IS NULL OR r.token IS DISTINCT FROM run->>'token' OR r.due <= now_ THEN
                 said := said || jsonb_build_array(first, 'no', '{}'::jsonb);
             ELSIF op = 'extend' THEN
                 until := now_ + (run->>'lease')::float8;
@@ -1045,7 +1093,7 @@ BEGIN
             changed := changed || q;
         END IF;
     END LOOP;
-    PERFORM lkq.tally_1(tq, t);
+    nothing := lkq.tally_1(tq, t) IS NULL;
 
     n := -1;
     answers := jsonb_build_object('said', said, 'changed', changed, 'dropped', dropped)::text;
@@ -1054,7 +1102,7 @@ BEGIN
             INSERT INTO lkq.calls (at, call, answers)
             VALUES (extract(epoch FROM now()), p_call, answers);
         END IF;
-        PERFORM lkq.tell_1(changed);
+        nothing := lkq.tell_1(changed) IS NULL;
     END IF;
     RETURN NEXT;
 END $$;
@@ -1114,10 +1162,12 @@ BEGIN
         GET DIAGNOSTICS many = ROW_COUNT;
         PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
     END IF;
-    IF EXISTS (SELECT FROM lkq.buckets WHERE queue = p_queue AND full_at <= now_) THEN
+    IF EXISTS (
+        SELECT FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
+    ) THEN
         DELETE FROM lkq.buckets WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM lkq.buckets WHERE queue = p_queue AND full_at <= now_
-            FOR UPDATE SKIP LOCKED
+            SELECT ctid FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
+            ORDER BY queue || '' || '', full_at LIMIT 1000 FOR UPDATE SKIP LOCKED
         ));
     END IF;
     SELECT min(due) INTO next_due FROM (
@@ -1128,8 +1178,8 @@ BEGIN
         (SELECT due FROM lkq.done WHERE queue || '' = p_queue
             ORDER BY queue || '', due LIMIT 1)
         UNION ALL
-        (SELECT next_at FROM lkq.buckets WHERE queue = p_queue AND next_at > now_
-            ORDER BY next_at LIMIT 1)
+        (SELECT next_at FROM lkq.buckets WHERE queue || '' = p_queue AND next_at > now_
+            ORDER BY queue || '', next_at LIMIT 1)
     ) moments;
     seconds := CASE WHEN next_due > now_ THEN next_due - now_ WHEN next_due <= now_ THEN 0 END;
 END $$;
@@ -1148,7 +1198,8 @@ DECLARE
     now_ float8 := lkq.now_1(p_now);
     many int;
 BEGIN
-    DELETE FROM lkq.calls WHERE call >= p_from AND call < p_before;
+    -- A call that was stopped may still be on its way.
+    DELETE FROM lkq.calls WHERE call >= p_from AND call < p_before AND answers IS NOT NULL;
     DELETE FROM lkq.calls WHERE at < extract(epoch FROM now()) - 3600;
     FOREACH q IN ARRAY p_queues LOOP
         DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(

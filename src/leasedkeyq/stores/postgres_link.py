@@ -31,16 +31,19 @@ from leasedkeyq.stores.contract import Limits, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.postgres_batch import Batch, Outcome, decode_outcome, lock_number
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
-from leasedkeyq.stores.postgres_schema import explain
+from leasedkeyq.stores.postgres_schema import explain, in_schema
 
 logger = logging.getLogger("leasedkeyq")
 
 MOST: Final = 1000
 """Requests in one batch; a call with more is a batch of its own."""
+LONGEST_WAIT: Final = 2**31 - 1
+"""Milliseconds: the server knows no longer time."""
 SLOW: Final = 0.004
 """Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
 RAISE_PAUSES: Final = (0.2, 30.0)
 """Seconds between two looks where a queue begins, while they help and while they do not."""
+TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
 PAUSES: Final = (0.02, 1.0)
@@ -118,8 +121,11 @@ class Link:
         self._reader = Writer()
         self._reading = asyncio.Lock()
         self._closed = False
+        self._abandoned = False
         self._chores: set[asyncio.Task[None]] = set()
         self._tidied = 0
+        self._open_calls: dict[Writer, int] = {}
+        """The calls that may have to be asked for."""
         self._raise_at = float("-inf")
         self._raise_pause = RAISE_PAUSES[0]
         self._end_of_loop: AsyncGenerator[None] | None = None
@@ -187,6 +193,7 @@ class Link:
                         raise
                     continue
                 finally:
+                    self._open_calls.pop(writer, None)
                     self._under_way.discard(over)
                     over.set_result(None)
                 start = 0
@@ -199,6 +206,8 @@ class Link:
                     self._aside(self._tidy())
         finally:
             self._writers.append(writer)
+            if self._abandoned:
+                self._drop(writer)
             # Here and not a moment later: a call that comes in between starts another runner.
             self._runners.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
@@ -266,8 +275,9 @@ class Link:
         batch = Batch(self._settings.schema, requests)
         arguments = batch.arguments()
         deadline = self._deadline()
+        lost = False
         while True:
-            call = self._next_call()
+            call = self._next_call(writer)
             try:
                 connection = await self._connected(writer, deadline)
                 began = time.monotonic()
@@ -281,6 +291,9 @@ class Link:
                 continue
             except LOST as error:
                 self._drop(writer)
+                if not lost:
+                    # Only now is the server known to be away.
+                    lost, deadline = True, self._deadline()
                 found = await self._ask(writer, batch, call, deadline, error)
                 if found is None:
                     continue
@@ -352,14 +365,15 @@ class Link:
             self._touched.update(outcome.changed)
             self._changed(outcome.changed)
 
-    def _next_call(self) -> str:
+    def _next_call(self, writer: Writer) -> str:
         self._calls += 1
+        self._open_calls[writer] = self._calls
         return f"{self._client}.{self._calls:012x}"
 
     async def _edit(self, writer: Writer, edit: Edit) -> list[Any]:
         """Look, have the work done, and apply it, while nobody else can change the queue."""
         deadline = self._deadline()
-        call = self._next_call()
+        call = self._next_call(writer)
         while True:
             done: list[tuple[Batch, Outcome]] = []
             try:
@@ -376,7 +390,8 @@ class Link:
                     continue
                 found = None
                 if done:
-                    found = await self._ask(writer, done[0][0], call, deadline, error)
+                    batch = done[0][0]
+                    found = await self._ask(writer, batch, call, self._deadline(), error)
                 if found is None:
                     raise explain(error, self._settings.where) from error
             [(batch, outcome)] = done
@@ -385,7 +400,7 @@ class Link:
 
     async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
         schema = self._settings.schema
-        wait = int(self._settings.patience * 1000)
+        wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
         await connection.execute(f"SET LOCAL lock_timeout = {wait}")
         lock = lock_number(schema, "queue", edit.queue)
         await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
@@ -416,7 +431,7 @@ class Link:
         """Ask for something that may be asked twice. "lkq" stands for the schema."""
         if self._closed:
             raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
-        statement = sql.replace("lkq.", f'"{self._settings.schema}".')
+        statement = in_schema(sql, self._settings.schema)
         deadline = self._deadline()
         await self._all_applied()
         async with self._reading:
@@ -445,11 +460,15 @@ class Link:
         task.add_done_callback(self._chores.discard)
 
     async def _tidy(self) -> None:
-        queues, self._touched = list(self._touched), set()
-        start, self._tidied = self._tidied, self._calls - self._settings.connections
-        names = [f"{self._client}.{number:012x}" for number in (start, self._tidied)]
         with suppress(LeasedKeyQError):
-            await self.read("SELECT lkq.tidy_1($1, $2, $3, $4)", queues, self._now(), *names)
+            await self.read(TIDY, *self._untidy())
+
+    def _untidy(self) -> tuple[Any, ...]:
+        """What there is to tidy up: queues, and calls that have been answered."""
+        queues, self._touched = list(self._touched), set()
+        start, self._tidied = self._tidied, min(self._open_calls.values(), default=self._calls + 1)
+        names = [f"{self._client}.{number:012x}" for number in (start, self._tidied)]
+        return queues, self._now(), *names
 
     def _notice(self, queues: Iterable[str], seconds: float) -> None:
         """A batch with claims took so long. If that is too long, look where the queues begin."""
@@ -460,12 +479,14 @@ class Link:
 
     async def _raise(self, queues: list[str]) -> None:
         history = self._settings.limits.history
+        took = 0.0
         with suppress(LeasedKeyQError):
             sql = "SELECT lkq.raise_1($1, $2, $3)"
             [[took]] = await self.read(sql, queues, self._now(), history)
-            # If the beginning was soon found, the batch was slow for another reason.
-            useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
-            self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
+        # If the beginning was soon found, the batch was slow for another reason. If it could not
+        # be looked for, everybody has waited behind who wanted to.
+        useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
+        self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
 
     # Connections
 
@@ -513,6 +534,15 @@ class Link:
         while self._runners or self._chores:
             await asyncio.wait([*self._runners, *self._chores])
         async with self._reading:
+            for writer in self._writers[:1]:
+                if self._touched and writer.connection is not None:
+                    # Those who come for a moment leave nothing behind either.
+                    with suppress(*LOST, asyncpg.PostgresError):
+                        await writer.connection.fetch(
+                            in_schema(TIDY, self._settings.schema),
+                            *self._untidy(),
+                            timeout=self._settings.call_timeout,
+                        )
             for writer in [*self._writers, self._reader]:
                 connection, writer.connection = writer.connection, None
                 if connection is not None:
@@ -533,6 +563,6 @@ class Link:
 
     def abandon(self) -> None:
         """Let go of the connections at once."""
-        self._closed = True
+        self._closed = self._abandoned = True
         for writer in [*self._writers, self._reader]:
             self._drop(writer)

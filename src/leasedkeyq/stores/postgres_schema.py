@@ -29,7 +29,11 @@ SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 def in_schema(sql: str, schema: str) -> str:
     """SQL of ours, which calls the schema "lkq", for another schema."""
-    return sql.replace("lkq.", f'"{schema}".').replace("'lkq'", f"'{schema}'")
+    return (
+        sql.replace("lkq.", f'"{schema}".')
+        .replace("'lkq'", f"'{schema}'")
+        .replace("SCHEMA lkq;", f'SCHEMA "{schema}";')
+    )
 
 
 def migration(version: int, schema: str) -> str:
@@ -48,12 +52,18 @@ def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     """
     check_schema_name(schema)
     steps = [migration(number, schema) for number in range(version + 1, VERSION + 1)]
-    start = f'CREATE SCHEMA IF NOT EXISTS "{schema}";\n{_VERSIONS}' if not version else ""
+    start = _START if not version else ""
     end = f"UPDATE lkq.version SET version = {VERSION};\n"
     return in_schema(start, schema) + "\n".join(steps) + "\n" + in_schema(end, schema)
 
 
-_VERSIONS: Final = """
+# Who may make tables in a schema that is there need not be allowed to make a schema.
+_START: Final = """
+DO $$ BEGIN
+    IF to_regnamespace('lkq') IS NULL THEN
+        CREATE SCHEMA lkq;
+    END IF;
+END $$;
 CREATE TABLE lkq.version (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     version int NOT NULL,

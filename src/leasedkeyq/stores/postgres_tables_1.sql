@@ -146,7 +146,8 @@ CREATE TABLE lkq.buckets (
     autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off
 );
-CREATE INDEX buckets_by_queue ON lkq.buckets (queue);
+CREATE INDEX buckets_by_next ON lkq.buckets ((queue || ''), next_at);
+CREATE INDEX buckets_by_full ON lkq.buckets ((queue || '' || ''), full_at);
 
 -- Calls that were applied, with what they have to answer beyond what can be looked up: a client
 -- whose connection broke asks here whether its call was. The row of a client's older call goes.

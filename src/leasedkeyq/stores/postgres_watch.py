@@ -4,13 +4,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 
 from leasedkeyq.stores.postgres_link import LOST, PAUSES, Link
 from leasedkeyq.stores.watching import Watchers
+
+ANSWER_TIMEOUT: Final = 10.0
+"""Seconds after which a connection that does not answer is taken to be broken."""
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
@@ -42,6 +45,7 @@ class NewsWatch:
         self._poll = poll
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._looked = float("-inf")
 
     def start(self) -> None:
         """Watch from now on."""
@@ -73,24 +77,34 @@ class NewsWatch:
                     connection.add_termination_listener(self._end)
                     await connection.add_listener(self._channel, self._hear)
                 pause = PAUSES[0]
-                await self._look()
+                await self._look(connection)
             except (*LOST, asyncpg.PostgresError):
-                await asyncio.sleep(random.uniform(0, pause))
+                # Calls may get through all the same.
+                if asyncio.get_running_loop().time() >= self._looked + self._poll:
+                    self._wake_all()
+                await asyncio.sleep(random.uniform(0, min(pause, self._poll)))
                 pause = min(pause * 2, PAUSES[1])
             finally:
                 if connection is not None:
                     connection.terminate()
 
-    async def _look(self) -> None:
+    async def _look(self, connection: Any) -> None:
         """While the connection holds."""
         while self._watchers:
             # What was changed before somebody listened is seen now, and what nobody told of later.
-            self._watchers.wake_all()
+            self._wake_all()
             try:
                 await asyncio.wait_for(self._lost.wait(), self._poll)
             except TimeoutError:
+                if connection is not None:
+                    # One that broke without a word would be silent for ever.
+                    await connection.execute("SELECT", timeout=ANSWER_TIMEOUT)
                 continue
             return
+
+    def _wake_all(self) -> None:
+        self._looked = asyncio.get_running_loop().time()
+        self._watchers.wake_all()
 
     def _end(self, _: Any) -> None:
         self._lost.set()

@@ -100,27 +100,30 @@ def test_a_connection_that_breaks_at_any_point(direction: Direction) -> None:
     """The same answers as without, whichever request or reply is lost, or half of it."""
     url = shared_server().url
 
-    async def tell(proxy: Proxy, judge: Any) -> int:
+    async def tell(proxy: Proxy, schema: str, judge: Any) -> int:
+        proxy.begin()
+        store = connect(through(proxy, url), schema=schema)
+        await store.put([one("warm")])
+        await store.settle([Purge("q")])
+        await store.count(["q"])
+        proxy.begin(judge)
+        await story(store)
+        pieces = proxy.count(direction)
+        proxy.begin()
+        await store.close()
+        return pieces
+
+    async def run(proxy: Proxy) -> None:
         async with opened(url) as direct:
-            proxy.begin()
-            store = connect(through(proxy, url), schema=direct.schema)
-            await store.put([one("warm")])
-            await store.settle([Purge("q")])
-            await store.count(["q"])
-            proxy.begin(judge)
-            await story(store)
-            pieces = proxy.count(direction)
-            proxy.begin()
-            await store.close()
-            return pieces
+            pieces = await tell(proxy, direct.schema, let_all_pass)
+            assert pieces >= 8
+            for number in range(1, pieces + 1):
+                await tell(proxy, direct.schema, cut_at(direction, number, "cut"))
+            for number in range(1, pieces + 1, 3):
+                await tell(proxy, direct.schema, cut_at(direction, number, "half"))
 
     with Proxy(urlsplit(url).port or 0) as proxy:
-        pieces = asyncio.run(tell(proxy, let_all_pass))
-        assert pieces >= 8
-        for number in range(1, pieces + 1):
-            asyncio.run(tell(proxy, cut_at(direction, number, "cut")))
-        for number in range(1, pieces + 1, 3):
-            asyncio.run(tell(proxy, cut_at(direction, number, "half")))
+        asyncio.run(run(proxy))
 
 
 def test_a_late_request_is_not_applied_any_more() -> None:

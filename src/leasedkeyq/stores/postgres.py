@@ -8,8 +8,6 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
-import asyncpg
-
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
 from leasedkeyq.stores.contract import (
@@ -29,6 +27,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.listing import check_listing
+from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_link import LOST, Link, Settings
 from leasedkeyq.stores.postgres_queue import PostgresQueue
 from leasedkeyq.stores.postgres_rows import STATES, shown

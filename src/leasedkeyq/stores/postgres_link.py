@@ -22,7 +22,6 @@ from collections.abc import (
 from contextlib import suppress
 from typing import Any, Final, cast
 
-import asyncpg
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
@@ -30,6 +29,7 @@ from leasedkeyq.stores.batching import give_back
 from leasedkeyq.stores.contract import Limits, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.postgres_batch import Batch, Outcome, decode_outcome, lock_number
+from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
 from leasedkeyq.stores.postgres_schema import explain, in_schema
 

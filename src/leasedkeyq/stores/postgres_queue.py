@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-import asyncpg
-
 from leasedkeyq import checks
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.contract import Limits, Put
 from leasedkeyq.stores.postgres_batch import Batch, decode_outcome
+from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_schema import explain
 from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
 from leasedkeyq.types import Duration, InFlightPolicy

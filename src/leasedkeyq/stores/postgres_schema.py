@@ -10,13 +10,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
-
-try:
-    import asyncpg
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'the PostgreSQL store needs asyncpg: pip install "leasedkeyq[postgres]"', name=error.name
-    ) from error
+from leasedkeyq.stores.postgres_driver import asyncpg
 
 OLDEST_SERVER: Final = 140000
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (

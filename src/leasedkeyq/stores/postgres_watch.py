@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import asyncpg
 import msgspec
 
+from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_link import LOST, PAUSES, Link
 from leasedkeyq.stores.watching import Watchers
 

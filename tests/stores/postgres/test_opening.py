@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import leasedkeyq
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Claim, Put, connect
 from leasedkeyq.stores import postgres_schema as schema_module
@@ -190,3 +191,22 @@ def test_the_password_is_not_shown() -> None:
     with pytest.raises(StoreError) as caught:
         connect("postgresql://somebody:hidden@127.0.0.1:1/postgres")
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["connect('postgresql://localhost')", "leasedkeyq.PostgresQueue"])
+def test_without_the_extra(tmp_path: Path, how: str) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(leasedkeyq.__file__).parent.parent)!r})
+sys.modules["asyncpg"] = None
+import leasedkeyq
+from leasedkeyq import connect
+try:
+    {how}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert 'pip install "leasedkeyq[postgres]"' in done.stdout

@@ -54,7 +54,7 @@ class Lanes(Library):
         await self._manager.submit("jobs", self._job(number))
 
     async def put_many(self, numbers: Sequence[int]) -> None:
-        await asyncio.gather(*(self.put(number) for number in numbers))
+        await self._manager.submit_many("jobs", [self._job(number) for number in numbers])
 
     def work(self, concurrency: int) -> None:
         async def main() -> None:

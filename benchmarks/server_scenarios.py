@@ -253,7 +253,7 @@ def _callers(engine: Engine, quick: bool) -> Scenario:
 def _batches(engine: Engine, quick: bool) -> Scenario:
     cases = (
         _own(engine, PUT, QUEUE, "batches", {"items": 100 if quick else 20_000}),
-        _own(engine, OURS, LANES, "batches", {"items": 100 if quick else 5000}),
+        _own(engine, OURS, LANES, "batches", {"items": 100 if quick else 20_000}),
         *(
             _case(engine, rival, "batches", {"items": 100 if quick else 5000})
             for rival in engine.rivals
@@ -262,8 +262,8 @@ def _batches(engine: Engine, quick: bool) -> Scenario:
     )
     return Scenario(
         f"{engine.name}: putting in batches",
-        "One task puts jobs, 1,000 by one call. This package: `put_many` of a queue, and 1,000 "
-        "calls of `submit` at a time.",
+        "One task puts jobs, 1,000 by one call. This package: `submit_many` of a lane, and "
+        "`put_many` of a queue.",
         cases,
         (
             Claim(
@@ -272,7 +272,7 @@ def _batches(engine: Engine, quick: bool) -> Scenario:
                 (PUT,),
                 engine.batch,
             ),
-            Claim("the same with `submit`", _names(cases), (OURS,), headline=False),
+            Claim("the same with `submit_many`", _names(cases), (OURS,), headline=False),
         ),
         turns=1,
         warm_up=0,

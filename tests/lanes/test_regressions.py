@@ -23,7 +23,16 @@ from leasedkeyq.lanes import (
 )
 from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Cancel, Change, Claim, Claimed, Extend, Put
+from leasedkeyq.stores.contract import (
+    Answer,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Extend,
+    Put,
+    StoredItem,
+)
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 
@@ -838,6 +847,29 @@ async def test_a_handle_that_was_told_cancelled_stays_so() -> None:
         store.takes.clear()
 
 
+async def test_a_look_that_takes_long_does_not_undo_the_end_of_a_command() -> None:
+    class SlowToAnswer(MemoryStore):
+        async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+            found = await super().look(queue, keys)
+            await asyncio.sleep(5)
+            return found
+
+    manager = on(SlowToAnswer(clock=clock)).with_lane("x", LaneConfig(0, 1), 0).build()
+
+    @manager.command("note")
+    async def note() -> str:
+        return "done"
+
+    handle = await manager.submit("x", note())
+    waiting = asyncio.create_task(handle.wait())
+    await asyncio.sleep(1)
+    async with manager:
+        assert await waiting == "done"
+        await asyncio.sleep(10)
+        assert handle.status == "completed"
+        assert await asyncio.wait_for(handle.wait(), 1) == "done"
+
+
 # Limits and lanes
 
 
@@ -920,6 +952,9 @@ class BrokenTracing:
     def submitting(self, lane: str, kind: str, command_id: str) -> AbstractContextManager[Any]:
         return self._break()
 
+    def submitting_many(self, lane: str, count: int) -> AbstractContextManager[Any]:
+        return self._break()
+
     def claimed(self, lane: str, count: int) -> None:
         raise RuntimeError("tracing is broken")
 
@@ -947,6 +982,8 @@ async def test_tracing_that_fails_harms_no_command(build: Build, late: bool) -> 
 
     async with manager:
         assert await (await manager.submit("x", note(False))) == "done"
+        (handle,) = await manager.submit_many("x", [note(False)])
+        assert await handle == "done"
         with pytest.raises(ValueError, match="on purpose"):
             await (await manager.submit("x", note(True)))
         await manager.drain(1)

@@ -147,6 +147,26 @@ async def test_each_attempt_is_a_span_of_the_submission() -> None:
         assert (parent.trace_id, parent.span_id) == (sender.trace_id, sender.span_id)
 
 
+@pytest.mark.parametrize("url", [None, "memory://"])
+async def test_commands_of_one_call_have_one_submission(url: str | None) -> None:
+    otel, exporter = traced()
+    builder = QueueManagerBuilder().with_lane("api", LaneConfig(0, 2), 0).with_tracing(otel)
+    manager = (builder if url is None else builder.with_storage(url)).build()
+
+    @manager.command("work")
+    async def work(seconds: float) -> float:
+        return seconds
+
+    async with manager:
+        await manager.submit_many("api", [work(1), work(2), work(3)])
+        await manager.drain()
+    sends = [span for span in exporter.get_finished_spans() if span.name == "send api"]
+    (sender,) = [span.get_span_context() for span in sends]
+    assert sender is not None
+    parents = [s.parent for s in exporter.get_finished_spans() if s.name == "process api"]
+    assert [parent and parent.span_id for parent in parents] == [sender.span_id] * 3
+
+
 SUBMIT = """
 import asyncio, json, sys
 from opentelemetry.sdk.trace import TracerProvider

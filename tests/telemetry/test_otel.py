@@ -111,6 +111,20 @@ class TestSpans:
         assert send.parent is not None
         assert send.parent.span_id == span_id(request)
 
+    def test_many_are_sent_with_one_span(self, rig: Rig) -> None:
+        with rig.instrument.submitting_many("api", 5) as carrier:
+            pass
+        assert rig.span.name == "send api"
+        assert rig.span.kind is SpanKind.PRODUCER
+        assert attributes(rig.span) == {
+            "messaging.system": "leasedkeyq",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": "api",
+            "messaging.batch.message_count": 5,
+        }
+        assert carrier["traceparent"].split("-")[2] == f"{span_id(rig.span):016x}"
+
     def test_receive(self, rig: Rig) -> None:
         rig.instrument.claimed("api", 5)
         assert rig.span.name == "receive api"
@@ -226,13 +240,14 @@ class TestSpans:
             (json.JSONDecodeError("no", "", 0), "json.decoder.JSONDecodeError"),
         ],
     )
-    @pytest.mark.parametrize("operation", ["send", "process", "settle"])
+    @pytest.mark.parametrize("operation", ["send", "send many", "process", "settle"])
     def test_an_exception_is_recorded_and_passes_through(
         self, rig: Rig, operation: str, error: BaseException, name: str
     ) -> None:
         surrounding: dict[str, Callable[[], AbstractContextManager[object]]] = {
             "send": lambda: rig.instrument.submitting("api", "mail", "7"),
             "process": lambda: rig.instrument.processing("api", "mail", "7", 1, {}),
+            "send many": lambda: rig.instrument.submitting_many("api", 2),
             "settle": lambda: rig.instrument.settling("api", 1),
         }
         with pytest.raises(type(error)) as raised, surrounding[operation]():

@@ -13,7 +13,7 @@ import traceback
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.errors import WrongEventLoopError, describe
@@ -38,6 +38,20 @@ from leasedkeyq.timers import Timers
 from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
+
+Submitted: TypeAlias = tuple[str | None, str, Any]
+"""A command among many: its key, if it has one, its type and itself."""
+
+
+class Terms(NamedTuple):
+    """What holds for all of many commands; see `Engine.submit`."""
+
+    policy: InFlightPolicy
+    priority: int | None
+    delay: float | None
+    deadline: float | None
+    timeout: float | None
+
 
 LONGEST_LINE = 1000
 LONGEST_TRACEBACK = 20_000
@@ -148,6 +162,12 @@ class Engine(ABC):
         timeout: float | None,
     ) -> Job:
         """Take a command; returns the job that stands for it, which may be an older one."""
+
+    @abstractmethod
+    async def submit_many(
+        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+    ) -> list[Job]:
+        """Take commands, all or nothing in each part of the lane; no key comes twice."""
 
     @abstractmethod
     async def start(self) -> None:

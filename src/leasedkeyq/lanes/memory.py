@@ -8,11 +8,11 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from leasedkeyq.errors import KeyAlreadyInFlightError
+from leasedkeyq.errors import KeyAlreadyInFlightError, describe
 from leasedkeyq.items import Item
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.engine import Engine, error_line, traceback_text
+from leasedkeyq.lanes.engine import Engine, Submitted, Terms, error_line, traceback_text
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.job import ENDED, Job
@@ -75,6 +75,57 @@ class MemoryEngine(Engine):
     ) -> Job:
         """As `Engine.submit`."""
         now = (self.home or self._loop).time()
+        job = self._add(lane, key, kind, command, policy, priority, delay, deadline, timeout, now)
+        if self._tracing is not None:
+            with self._tracing.submitting(lane.id, kind, str(job.id)) as carrier:
+                job.carrier = carrier
+        self.wake(job.share)
+        return job
+
+    async def submit_many(
+        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+    ) -> list[Job]:
+        """As `Engine.submit_many`; in memory, the parts of the lane are one in this."""
+        now = (self.home or self._loop).time()
+        if terms.policy == "reject":
+            self._refuse_leased(lane, [key for key, _, _ in commands if key is not None])
+        policy, priority, delay, deadline, timeout = terms
+        jobs = [
+            self._add(lane, key, kind, command, policy, priority, delay, deadline, timeout, now)
+            for key, kind, command in commands
+        ]
+        if self._tracing is not None:
+            with self._tracing.submitting_many(lane.id, len(jobs)) as carrier:
+                for job in jobs:
+                    job.carrier = carrier
+        for share in dict.fromkeys([job.share for job in jobs]):
+            self.wake(share)
+        return jobs
+
+    def _refuse_leased(self, lane: Lane, keys: Sequence[str]) -> None:
+        """Take none of many commands if one of their keys is in flight."""
+        leased = tuple(key for key in keys if key in lane.share_of(key).state.in_flight)
+        if leased:
+            message = (
+                f"lane {lane.id!r}: {len(leased)} of {len(keys)} keys are in flight, the first is "
+                f"{describe(leased[0])}; nothing was submitted"
+            )
+            raise KeyAlreadyInFlightError(message, keys=leased)
+
+    def _add(  # noqa: PLR0917  # called once for each command, and keywords cost time
+        self,
+        lane: Lane,
+        key: str | None,
+        kind: str,
+        command: Any,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+        now: float,
+    ) -> Job:
+        """Put a command where it waits for its turn."""
         number = next(self._numbers)
         if key is None:
             key = f"{self._prefix}-{number}"
@@ -95,9 +146,6 @@ class MemoryEngine(Engine):
             job.timeout, job.deadline = timeout, deadline
             if priority is not None:
                 job.priority = priority
-        if self._tracing is not None:
-            with self._tracing.submitting(lane.id, kind, str(job.id)) as carrier:
-                job.carrier = carrier
         state.put(key, job, policy, priority, due)
         lane.submitted += 1
         if due is not None and (item := state.items[key]).lease is None:
@@ -112,7 +160,6 @@ class MemoryEngine(Engine):
             self._metrics.of(lane.id, kind).submitted += 1
         if self._instrument is not None:
             self._tell_submitted(self._instrument, job)
-        self.wake(share)
         return job
 
     def _living(self, share: Share, key: str, policy: InFlightPolicy) -> Job | None:

@@ -23,7 +23,7 @@ from leasedkeyq.lanes import events
 from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.control import Control
-from leasedkeyq.lanes.engine import Engine, error_line, traceback_text
+from leasedkeyq.lanes.engine import Engine, Submitted, Terms, error_line, traceback_text
 from leasedkeyq.lanes.envelope import CANCELLED, Envelope, ending, seal, unseal
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.events import EventEmitter
@@ -31,10 +31,11 @@ from leasedkeyq.lanes.heartbeat import Heartbeat
 from leasedkeyq.lanes.job import ENDED, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.limits import caps
-from leasedkeyq.lanes.memory import lane_stats, queue_stats
+from leasedkeyq.lanes.many import put_commands
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
+from leasedkeyq.lanes.store_stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.codec import check_name, check_priority
 from leasedkeyq.stores.contract import (
@@ -44,7 +45,6 @@ from leasedkeyq.stores.contract import (
     Cancel,
     Change,
     Claimed,
-    Counts,
     Put,
     Refusal,
     Release,
@@ -52,7 +52,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
-from leasedkeyq.telemetry.stats import LaneStats, QueueStats
+from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
@@ -168,14 +168,47 @@ class StoreEngine(Engine):
             number = (await self.store.put([put]))[0]
         if isinstance(number, LeasedKeyQError):
             raise number
-        job = self._results.jobs.get(number[0])
+        terms = Terms(policy, priority, delay, deadline, timeout)
+        return self._submitted(share, number[0], key, kind, command, terms)
+
+    async def submit_many(
+        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+    ) -> list[Job]:
+        """As `Engine.submit_many`."""
+        tracing = self._tracing
+        with (
+            nullcontext(_NO_TRACE)
+            if tracing is None
+            else tracing.submitting_many(lane.id, len(commands)) as carrier
+        ):
+            envelope = Envelope(msgspec.Raw(), self.clock(), trace=carrier or None)
+            put = put_commands(self.store, self.registry, lane, commands, terms, envelope)
+            placed, refusal = await put
+        jobs = [self._submitted(*place, terms) for place in placed]
+        if refusal is not None:
+            raise refusal
+        return jobs
+
+    def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
+        self,
+        share: Share,
+        number: int,
+        key: str,
+        kind: str,
+        command: Any,
+        terms: Terms,
+    ) -> Job:
+        """The job that stands for a command that is in the store now."""
+        job = self._results.jobs.get(number)
         if job is None:
             began = self._loop.time()
-            job = Job(number[0], share, kind, key, command, began, priority or 0, timeout, None)
+            priority = terms.priority or 0
+            job = Job(number, share, kind, key, command, began, priority, terms.timeout, None)
             job.remote = True
-            self._results.jobs[job.id] = job
-        if delay is not None and job.status in ("pending", "scheduled"):
-            job.status = "scheduled" if delay else "pending"
+            self._results.jobs[number] = job
+        if terms.delay is not None and job.status in ("pending", "scheduled"):
+            job.status = "scheduled" if terms.delay else "pending"
+        lane = share.lane
         lane.submitted += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
@@ -303,12 +336,8 @@ class StoreEngine(Engine):
     async def _look_for_pressure(self) -> None:
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
         if lanes:
-            queues = [share.queue for lane in lanes for share in lane.shares]
-            counts = await self.store.count(queues)
-            for lane in lanes:
-                mine = [counts.get(share.queue, Counts()) for share in lane.shares]
-                waiting = sum(count.available for count in mine)
-                self._tell_pressure(lane, waiting, sum(count.in_flight for count in mine))
+            for lane, counts in (await lane_counts(self.store, lanes)).items():
+                self._tell_pressure(lane, counts.available, counts.in_flight)
 
     async def _set_alarm(self) -> None:
         """Wake up when the next command comes due, or a limit has a token again."""
@@ -543,25 +572,7 @@ class StoreEngine(Engine):
 
     async def stats(self) -> QueueStats:
         """As `Engine.stats`; waiting and running commands are those of all processes."""
-        counts = await self.store.count([share.queue for share in self.shares])
-        heads = await self.store.heads([share.queue for share in self.shares])
-        now = self.clock()
-        ages = {head.queue: max(0.0, now - head.put_at) for head in heads if head is not None}
-        lanes: dict[str, LaneStats] = {}
-        letters = 0
-        for lane in self.lanes.values():
-            mine = [counts.get(share.queue, Counts()) for share in lane.shares]
-            old = [ages[share.queue] for share in lane.shares if share.queue in ages]
-            letters += sum(count.buried for count in mine)
-            found = lane_stats(
-                lane,
-                sum(count.available for count in mine),
-                sum(count.scheduled for count in mine),
-                max(old, default=None),
-            )
-            active = sum(count.in_flight for count in mine)
-            lanes[lane.id] = msgspec.structs.replace(found, active=active)
-        return queue_stats(lanes, letters)
+        return await store_stats(self.store, self.lanes, self.clock())
 
     async def idle(self) -> None:
         """As `Engine.idle`."""
@@ -581,14 +592,7 @@ class StoreEngine(Engine):
 
     async def unfinished(self) -> dict[str, int]:
         """As `Engine.unfinished`."""
-        counts = await self.store.count([share.queue for share in self.shares])
-        left: dict[str, int] = {}
-        for share in self.shares:
-            count = counts.get(share.queue)
-            if count is not None:
-                number = count.available + count.scheduled + count.in_flight
-                left[share.lane.id] = left.get(share.lane.id, 0) + number
-        return {lane: number for lane, number in left.items() if number}
+        return await unfinished(self.store, self.lanes)
 
 
 def _ignore(answer: Answer) -> None:

@@ -4,16 +4,16 @@ import asyncio
 import logging
 import time
 from asyncio import Task, get_running_loop
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from leasedkeyq import checks
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.engine import Engine
+from leasedkeyq.lanes.engine import Engine, Submitted, Terms
 from leasedkeyq.lanes.errors import (
     DrainTimeoutError,
     LaneConfigError,
@@ -222,23 +222,16 @@ class CommandQueue:
         timeout: Duration | None = None,
     ) -> Handle[R]:
         """Submit a command; see `QueueManager.submit`."""
-        lane = self.lanes.get(lane_id) or self.lane(lane_id)
-        if self._shutting_down:
-            raise ShuttingDownError(
-                f"lane {lane_id!r}: the manager is shutting down and takes no more commands",
-                lane=lane_id,
-            )
+        lane = self._open_lane(lane_id)
         kind = command_type_of(command)
         wait: float | None = None
         if if_in_flight != "update" or priority is not None or delay is not None:
             wait = checks.put_options(if_in_flight, priority, delay)
-        if key is not None and (not isinstance(key, str) or not key):
-            raise TypeError(f"key must be a str that is not empty, got {key!r}")
+        if key is not None:
+            _check_key(key)
         due = None if deadline is None else checks.delay_time("deadline", deadline)
         limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
         engine = self._engine
-        if engine.home is not get_running_loop():
-            engine.check_home()
         job = await engine.submit(
             lane,
             command,
@@ -251,6 +244,40 @@ class CommandQueue:
             timeout=limit,
         )
         return Handle(job, engine)
+
+    async def submit_many(
+        self,
+        lane_id: str,
+        commands: Mapping[str, Command[R]] | Iterable[Command[R]],
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> list[Handle[R]]:
+        """Submit many commands; see `QueueManager.submit_many`."""
+        lane = self._open_lane(lane_id)
+        wait = checks.put_options(if_in_flight, priority, delay)
+        due = None if deadline is None else checks.delay_time("deadline", deadline)
+        limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
+        terms = Terms(if_in_flight, priority, wait, due, limit)
+        some = _with_types(commands)
+        engine = self._engine
+        jobs = await engine.submit_many(lane, some, terms) if some else []
+        return [Handle(job, engine) for job in jobs]
+
+    def _open_lane(self, lane_id: str) -> Lane:
+        """The lane of this name, for a new command."""
+        lane = self.lanes.get(lane_id) or self.lane(lane_id)
+        if self._shutting_down:
+            raise ShuttingDownError(
+                f"lane {lane_id!r}: the manager is shutting down and takes no more commands",
+                lane=lane_id,
+            )
+        if self._engine.home is not get_running_loop():
+            self._engine.check_home()
+        return lane
 
     async def start(self) -> None:
         """Begin to run commands."""
@@ -359,3 +386,23 @@ class CommandQueue:
             letter.lane, command, key=key, priority=priority, timeout=timeout
         )
         return bool(handle.id)
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not key:
+        raise TypeError(f"key must be a str that is not empty, got {key!r}")
+
+
+def _with_types(
+    commands: Mapping[str, Command[Any]] | Iterable[Command[Any]],
+) -> list[Submitted]:
+    """Commands with their types, and with their keys where they come by key."""
+    if isinstance(commands, Mapping):
+        by_key = cast("Mapping[str, Command[Any]]", commands)
+        for key in by_key:
+            _check_key(key)
+        return [(key, command_type_of(command), command) for key, command in by_key.items()]
+    if not hasattr(commands, "__iter__"):
+        got = describe(repr(commands))
+        raise TypeError(f"commands must be commands, or a mapping of keys to them, got {got}")
+    return [(None, command_type_of(command), command) for command in commands]

@@ -125,7 +125,7 @@ class ResultWatch:
                 await self._follow(job, items)
 
     def _end(self, job: Job, item: StoredItem) -> None:
-        if job.status in ENDED or not job.remote:
+        if not _open(job):
             return
         returns = self._registry.returns(job.kind)
         result, error = outcome(item.value, returns, job.share.lane.id, job.kind, job.key)
@@ -139,8 +139,9 @@ class ResultWatch:
         """It has no result (yet): it is alive, or buried, or a newer command took its place."""
         for item in items:
             if item.id == job.id:
-                job.attempt = item.attempt
-                job.status = _STATUS[item.state]
+                if _open(job):
+                    job.attempt = item.attempt
+                    job.status = _STATUS[item.state]
                 return
         # Between the two looks it may have ended: look once more at what it left.
         again = (await self._store.results(job.share.queue, [job.id]))[0]
@@ -149,11 +150,12 @@ class ResultWatch:
             return
         async for buried in self._buried(job):
             if buried.id == job.id:
-                error = failure(buried.error, job.share.lane.id, job.kind, job.key)
-                job.attempt = buried.attempt
-                self._finish(job, "failed", None, error)
+                if _open(job):
+                    error = failure(buried.error, job.share.lane.id, job.kind, job.key)
+                    job.attempt = buried.attempt
+                    self._finish(job, "failed", None, error)
                 return
-        if job.status in ENDED or not job.remote:
+        if not _open(job):
             return
         newer = [item for item in items if item.id > job.id]
         if newer:
@@ -195,6 +197,11 @@ class ResultWatch:
             cursor = page.cursor
             if cursor is None:
                 return
+
+
+def _open(job: Job) -> bool:
+    """Whether the store still has the say, and not a run of this process, since it was asked."""
+    return job.remote and job.status not in ENDED
 
 
 _STATUS: dict[str, CommandStatus] = {

@@ -25,6 +25,11 @@ class GuardedTracing:
         nothing: Carrier = {}
         return _Guarded(partial(self._tracing.submitting, lane, kind, command_id), nothing)
 
+    def submitting_many(self, lane: str, count: int) -> AbstractContextManager[Carrier]:
+        """As `Tracing.submitting_many`."""
+        nothing: Carrier = {}
+        return _Guarded(partial(self._tracing.submitting_many, lane, count), nothing)
+
     def claimed(self, lane: str, count: int) -> None:
         """As `Tracing.claimed`."""
         try:

@@ -69,6 +69,10 @@ class Tracing(Protocol):
         """Around the submission; gives the carrier to be stored with the command."""
         ...
 
+    def submitting_many(self, lane: str, count: int) -> AbstractContextManager[Carrier]:
+        """Around the submission of `count` commands at once; they all store the one carrier."""
+        ...
+
     def claimed(self, lane: str, count: int) -> None:
         """`count` commands were claimed from the store at once."""
         ...

@@ -170,6 +170,14 @@ class OtelInstrument:
             self._propagator.inject(carrier)
             yield carrier
 
+    @contextmanager
+    def submitting_many(self, lane: str, count: int) -> Generator[Carrier, None, None]:
+        """A span around the submission of many commands at once; gives its context."""
+        with self._timed("send", lane, trace.SpanKind.PRODUCER, {BATCH_COUNT: count}):
+            carrier: Carrier = {}
+            self._propagator.inject(carrier)
+            yield carrier
+
     def claimed(self, lane: str, count: int) -> None:
         """A span for a claim that has just been made."""
         with self._span("receive", lane, trace.SpanKind.CLIENT, {BATCH_COUNT: count}):

@@ -1,0 +1,128 @@
+"""Many commands on their way into a store at once: few requests, and each is all or nothing."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.engine import Submitted, Terms
+from leasedkeyq.lanes.envelope import Envelope, seal
+from leasedkeyq.lanes.lane import Lane, Share
+from leasedkeyq.stores.codec import advice, check_name, check_priority
+from leasedkeyq.stores.contract import Limits, Put
+from leasedkeyq.stores.store import Store
+
+KEY_BYTES = 8
+"""Of a key that is made for a command without one: so many that no two are the same."""
+
+Placed: TypeAlias = tuple[Share, int, str, str, Any]
+"""A command in a store: its part of the lane, its id, its key, its type and itself."""
+
+
+async def put_commands(  # noqa: PLR0917  # these are what it is made of
+    store: Store,
+    registry: CommandRegistry,
+    lane: Lane,
+    commands: Sequence[Submitted],
+    terms: Terms,
+    envelope: Envelope,
+) -> tuple[list[Placed], BaseException | None]:
+    """Put commands, all or nothing in each part of the lane.
+
+    `envelope` is used for one command after the other, with the arguments of each. Returns those
+    that are in the store now, in order, and why others are not.
+
+    Raises:
+        LimitExceededError: They are too many for the store, or one is too large.
+        CommandPayloadError: One cannot be written down.
+    """
+    limits = store.limits
+    check_priority(terms.priority)
+    _check_number(lane, len(commands), limits)
+    if terms.deadline is not None:
+        envelope.deadline = envelope.at + terms.deadline
+    if terms.delay:
+        envelope.after = terms.delay
+    if terms.timeout != lane.timeout:
+        envelope.timeout = terms.timeout or 0.0
+    keys = _keys(commands, limits)
+    items: dict[Share, dict[str, list[tuple[str, bytes]]]] = {}
+    for key, (_, kind, command) in zip(keys, commands, strict=True):
+        envelope.payload = msgspec.Raw(registry.encode(command, lane.id))
+        item = key, seal(envelope, kind, key, limits.value_size)
+        items.setdefault(lane.share_of(key), {}).setdefault(kind, []).append(item)
+    for kind in {kind for kinds in items.values() for kind in kinds}:
+        check_name("command_type", kind, limits)
+    ids, refusal = await _put_everywhere(
+        store,
+        [
+            [
+                Put(share.queue, tuple(some), terms.policy, terms.priority, terms.delay, kind=kind)
+                for kind, some in kinds.items()
+            ]
+            for share, kinds in items.items()
+        ],
+    )
+    placed: list[Placed] = [
+        (lane.share_of(key), ids[key], key, kind, command)
+        for key, (_, kind, command) in zip(keys, commands, strict=True)
+        if key in ids
+    ]
+    return placed, refusal
+
+
+def _check_number(lane: Lane, number: int, limits: Limits) -> None:
+    most = limits.batch_size
+    if number > most:
+        message = (
+            f"lane {lane.id!r}: {number} commands in one submit_many; the limit batch_size is "
+            f"{most}: {advice('batch_size')}"
+        )
+        raise LimitExceededError(message, limit="batch_size", most=most)
+
+
+def _keys(commands: Sequence[Submitted], limits: Limits) -> list[str]:
+    """The key of each; one that has none is given one."""
+    random = secrets.token_hex(KEY_BYTES * len(commands))
+    made = (random[at : at + 2 * KEY_BYTES] for at in range(0, len(random), 2 * KEY_BYTES))
+    return [
+        mine if key is None else check_name("key", key, limits)
+        for mine, (key, _, _) in zip(made, commands, strict=True)
+    ]
+
+
+async def _put_everywhere(
+    store: Store, requests: Sequence[Sequence[Put]]
+) -> tuple[dict[str, int], BaseException | None]:
+    """Put into each queue, all or nothing; returns the ids by key, and why a queue took none."""
+    if len(requests) == 1:
+        return await _put_into_one(store, requests[0]), None
+    works = [_put_into_one(store, puts) for puts in requests]
+    ids: dict[str, int] = {}
+    refusal: BaseException | None = None
+    for answer in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            refusal = refusal or answer
+        else:
+            ids.update(answer)
+    return ids, refusal
+
+
+async def _put_into_one(store: Store, puts: Sequence[Put]) -> dict[str, int]:
+    """Put into one queue, all or nothing."""
+    answers: Any
+    if len(puts) == 1:
+        answers = await store.put(puts)
+        if isinstance(answers[0], LeasedKeyQError):
+            raise answers[0]
+    else:
+        # A request is of one type only. An edit makes several of them one step.
+        answers = await store.edit(puts[0].queue, lambda _: puts, keys=[puts[0].items[0][0]])
+    ids: dict[str, int] = {}
+    for put, numbers in zip(puts, cast("list[tuple[int, ...]]", answers), strict=True):
+        ids.update(zip([key for key, _ in put.items], numbers, strict=True))
+    return ids

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Literal, Self
 
 Direction = Literal["request", "reply"]
-Verdict = Literal["pass", "cut", "half"]
+Verdict = Literal["pass", "cut", "half", "lose"]
 Judge = Callable[[Direction, int, bytes], Verdict]
 """Says what becomes of a piece of data: its direction, its number in that direction, the data.
 
 ``"cut"``: it is lost, and so is the connection. ``"half"``: the first half of it arrives, then the
-connection is lost.
+connection is lost. ``"lose"``: it is lost, and the connection stays.
 """
 SIZE = 1 << 20
 
@@ -137,6 +137,8 @@ class Proxy:
                     verdict = self.judge(direction, self._counts[direction], data)
                 if verdict == "cut":
                     return
+                if verdict == "lose":
+                    continue
                 target = server if source is client else client
                 target.sendall(data[: len(data) // 2] if verdict == "half" else data)
                 if verdict == "half":

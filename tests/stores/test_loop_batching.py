@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.stores.loop_batching import LoopBatcher
+from leasedkeyq.stores.loop_batching import LONELY, Done, LoopBatcher
 
 
 class Doubling:
@@ -19,13 +19,18 @@ class Doubling:
         self.go = asyncio.Event()
         self.go.set()
         self.abandoned = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def apply(self, requests: list[int]) -> list[int]:
+    def apply(self, requests: list[int], done: Done) -> None:
         self.batches.append(requests)
+        task = asyncio.create_task(self._double(requests, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _double(self, requests: list[int], done: Done) -> None:
         await self.go.wait()
-        if 13 in requests:
-            raise StoreError("thirteen")
-        return [2 * number for number in requests]
+        thirteen = StoreError("thirteen")
+        done(thirteen if 13 in requests else [2 * number for number in requests])
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -53,6 +58,26 @@ async def test_calls_that_come_together_are_one_batch() -> None:
     assert await batcher.submit_many([5, 6, 7, 8]) == [10, 12, 14, 16]
     await batcher.close()
     assert engine.abandoned
+
+
+async def test_who_always_comes_alone_is_not_held_up() -> None:
+    engine, batcher = made()
+    for number in range(LONELY):
+        asking = asyncio.ensure_future(batcher.submit(number))
+        await asyncio.sleep(0)
+        assert len(engine.batches) == number  # somebody might join in
+        await asking
+    engine.go.clear()
+    asking = asyncio.ensure_future(batcher.submit(7))
+    await asyncio.sleep(0)
+    assert engine.batches[-1] == [7]
+    joining = asyncio.ensure_future(batcher.submit(8))
+    await asyncio.sleep(0)
+    engine.go.set()
+    await asyncio.gather(asking, joining)
+    engine.batches.clear()
+    await asyncio.gather(batcher.submit(5), batcher.submit(6))
+    assert engine.batches == [[5, 6]]
 
 
 async def test_one_that_wants_to_be_alone_is() -> None:

@@ -315,6 +315,8 @@ class StoreEngine(Engine):
                 claimed = await self._plan.claim()
                 for share, item in claimed:
                     self._take(share, item)
+                if claimed:
+                    await asyncio.sleep(0)  # they begin before more is asked for
                 if self.emitter.listening:
                     await self._look_for_pressure()
                 if self._plan.has_room():

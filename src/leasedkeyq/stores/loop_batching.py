@@ -1,7 +1,8 @@
-"""Natural batching without a thread: for engines that are awaited.
+"""Natural batching without a thread: for engines that work in the event loop of their callers.
 
 As in `leasedkeyq.stores.batching`, calls that arrive while a batch is being applied form the next
-one. Here batches are applied in the event loop of the callers, by a worker of that loop.
+one. No task stands between a caller and the engine: a call that comes alone costs two turns of the
+event loop, one until the answer is there and one until the caller goes on.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.stores.batching import AnyBatcher, Call, Outcome
@@ -17,12 +18,18 @@ from leasedkeyq.stores.batching import AnyBatcher, Call, Outcome
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
+Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
+"""Takes the answers to a batch, or what went wrong with all of it."""
+
+LONELY: Final = 3
+"""After so many calls in a row that nobody joined, the next one is not held up for company."""
+
 
 class Applying(Protocol):
-    """The engine of one event loop."""
+    """The engine of one event loop, which applies one batch at a time."""
 
-    async def apply(self, requests: list[Any]) -> Sequence[Any]:
-        """Apply a batch, and answer each of its requests; what it raises goes to every caller."""
+    def apply(self, requests: list[Any], done: Done) -> None:
+        """Begin to apply a batch; `done` is called with the answers, once, and not before later."""
         ...
 
     def abandon(self) -> None:
@@ -107,8 +114,7 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
         here = asyncio.get_running_loop()
         for loop, site in list(self._sites.items()):
             if loop is here:
-                while site.runner is not None:
-                    await asyncio.wait([site.runner])
+                await site.finished()
                 await site.end.aclose()
             elif not loop.is_closed() and self._process == os.getpid():
                 loop.call_soon_threadsafe(site.close_when_idle)
@@ -118,7 +124,6 @@ class _Site(Generic[Request, Answer]):
     """The calls of one event loop.
 
     Attributes:
-        runner: The task that applies batches, while there are any.
         end: A generator that lets go of the engine when the event loop ends, though nobody has
             closed the store: a loop that ends gives its asynchronous generators time to finish.
     """
@@ -133,44 +138,69 @@ class _Site(Generic[Request, Answer]):
         self._most = most
         self._undo = undo
         self._waiting: deque[Call[Request, Answer]] = deque()
+        self._batch: list[Call[Request, Answer]] = []
+        self._busy = False
+        self._lonely = 0
         self._closing = False
-        self.runner: asyncio.Task[None] | None = None
+        self._idle: list[asyncio.Future[None]] = []
         self.end: AsyncGenerator[None]
 
     def add(self, call: Call[Request, Answer]) -> None:
         self._waiting.append(call)
-        if self.runner is None:
-            self.runner = asyncio.get_running_loop().create_task(self._run())
+        if self._busy:
+            return
+        self._busy = True
+        if self._lonely >= LONELY:
+            self._apply_next()
+        else:
+            # Whoever calls in this turn of the event loop goes into the same batch.
+            asyncio.get_running_loop().call_soon(self._apply_next)
+
+    async def finished(self) -> None:
+        """Wait until nothing is being applied."""
+        while self._busy:
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle
 
     def close_when_idle(self) -> None:
         self._closing = True
-        if self.runner is None:
+        if not self._busy:
             self.engine.abandon()
 
-    async def _run(self) -> None:
-        try:
-            while batch := self._next_batch():
-                await self._apply(batch)
-        finally:
-            # Here and not a moment later: a call that comes in between starts another runner.
-            self.runner = None
-            if self._closing:
-                self.engine.abandon()
-
-    async def _apply(self, batch: list[Call[Request, Answer]]) -> None:
-        requests = [request for call in batch for request in call.requests]
-        try:
-            answers = await self.engine.apply(requests)
-        except BaseException as error:
-            for call in batch:
-                if call.turn is not None and not call.turn.done():
-                    if isinstance(error, asyncio.CancelledError):
-                        call.turn.cancel()
-                    else:
-                        call.turn.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
+    def _apply_next(self) -> None:
+        self._batch = batch = self._next_batch()
+        if batch:
+            requests = [request for call in batch for request in call.requests]
+            self.engine.apply(requests, self._applied)
             return
+        self._busy = False
+        for idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
+        self._idle.clear()
+        if self._closing:
+            self.engine.abandon()
+
+    def _applied(self, answers: Sequence[Answer] | BaseException) -> None:
+        batch = self._batch
+        joined = len(batch) > 1 or self._waiting
+        self._lonely = 0 if joined else self._lonely + 1
+        if isinstance(answers, BaseException):
+            self._fail(batch, answers)
+        else:
+            self._hand_out(batch, answers)
+        self._apply_next()
+
+    def _fail(self, batch: list[Call[Request, Answer]], error: BaseException) -> None:
+        for call in batch:
+            if call.turn is not None and not call.turn.done():
+                if isinstance(error, asyncio.CancelledError):
+                    call.turn.cancel()
+                else:
+                    call.turn.set_exception(error)
+
+    def _hand_out(self, batch: list[Call[Request, Answer]], answers: Sequence[Answer]) -> None:
         start = 0
         lost: list[Outcome[Request, Answer]] = []
         for call in batch:

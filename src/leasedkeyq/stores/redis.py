@@ -31,8 +31,9 @@ from leasedkeyq.stores.loop_batching import LoopBatcher
 from leasedkeyq.stores.redis_engine import Engine, Names, UnfitError
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
+from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_server import LEVELS, examine
-from leasedkeyq.stores.redis_watch import WakeUps
+from leasedkeyq.stores.redis_watch import Refusals, WakeUps
 from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -136,22 +137,24 @@ class RedisStore(Store):
             )
 
         self._engine = new_engine()
-        self._wakeups = WakeUps(
-            self._subscriber,
-            channel=self._engine.channel,
-            me=self._engine.me,
-            watchers=self._watchers,
-            poll=poll,
-            refused=self._link.refused,
-        )
         self._closed = False
         name = f"Redis store {self._link.address}"
         self._batcher: AnyBatcher[Any, Any]
+        self._wakeups: WakeUps | LoopWakeUps
+        hearing: Any = {
+            "channel": self._engine.channel,
+            "me": self._engine.me,
+            "watchers": self._watchers,
+            "poll": poll,
+            "refusals": Refusals(poll),
+        }
         if self._link.quick:
+            self._wakeups = LoopWakeUps(self._link.new_connection, **hearing)
             self._batcher = LoopBatcher(
                 lambda: LoopEngine(self._link, new_engine()), name=name, undo=give_back
             )
         else:
+            self._wakeups = WakeUps(self._subscriber, refused=self._link.refused, **hearing)
             self._link.when_lost(self._engine.forget)
             self._batcher = Batcher(self._apply, name=name, undo=give_back)
 
@@ -265,8 +268,7 @@ class RedisStore(Store):
         listening = self._wakeups.close()
         await self._batcher.close()
         self._link.close()
-        if listening is not None:
-            await asyncio.to_thread(listening.join)
+        await listening
         self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
 
     def _apply(self, requests: list[Any]) -> list[Any]:

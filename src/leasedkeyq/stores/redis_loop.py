@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from leasedkeyq.stores.loop_batching import Done
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Ask, Link, Patience, Step, Steps, T
 
 NOT_YET: Final = object()
+Told: TypeAlias = Callable[[list[Any] | Exception], None]
+"""Takes the answers to a call, or what has happened to the connection."""
 
 
 class Wire(asyncio.Protocol):
@@ -18,21 +21,26 @@ class Wire(asyncio.Protocol):
 
     Args:
         connection: The connection of redis-py, which owns the socket.
+        timeout: Seconds after which a server that does not answer counts as lost.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, timeout: float | None) -> None:
         hiredis = import_module("hiredis")
         self._connection = connection
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
         self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
         self._reader: Any = hiredis.Reader(
             replyError=connection._parser.parse_error, notEnoughData=NOT_YET
         )
         self._message: type[Any] = hiredis.PushNotification
-        self._replies: deque[Any] = deque()
+        self._replies: list[Any] = []
         self._wanted = 0
-        self._turn: asyncio.Future[list[Any]] | None = None
+        self._told: Told | None = None
+        self._late_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self._lost = ConnectionError("the connection is closed")
+        self._lost: Exception = ConnectionError("the connection is closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As `asyncio.Protocol.connection_made`."""
@@ -42,40 +50,70 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """As `asyncio.Protocol.data_received`."""
         self._reader.feed(data)
+        replies = self._replies
         while (reply := self._reader.gets()) is not NOT_YET:
             # A server may have something to say that nobody has asked for.
             if not isinstance(reply, self._message):
-                self._replies.append(reply)
-        turn = self._turn
-        if turn is not None and len(self._replies) >= self._wanted and not turn.done():
-            turn.set_result([self._replies.popleft() for _ in range(self._wanted)])
+                replies.append(reply)
+        if self._told is not None and len(replies) >= self._wanted:
+            told, self._told = self._told, None
+            self._replies = []
+            told(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As `asyncio.Protocol.connection_lost`."""
-        self._transport = None
-        if exc is not None:
-            self._lost = ConnectionError(str(exc))
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_exception(self._lost)
+        self._fail(self._lost if exc is None else ConnectionError(str(exc)))
 
-    async def call(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """Send commands and return their answers; errors among them are returned."""
+    def send(self, commands: list[tuple[Any, ...]], told: Told) -> None:
+        """Send commands; `told` gets their answers, errors among them, or what went wrong.
+
+        Raises:
+            Exception: The connection was lost before.
+        """
         if self._transport is None:
             raise self._lost
-        self._turn = asyncio.get_running_loop().create_future()
+        packed = [self._pack(command) for command in commands]
+        self._told = told
         self._wanted = len(commands)
-        self._transport.write(b"".join([self._pack(command) for command in commands]))
-        return await self._turn
+        if self._timeout is not None:
+            self._late_at = self._loop.time() + self._timeout
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._late_at, self._look_at_the_time)
+        self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
 
     def close(self) -> None:
-        """Let go of it, at once."""
+        """Let go of it, at once; nobody is told any more."""
+        self._told = None
+        self._fail(self._lost)
+
+    def _fail(self, error: Exception) -> None:
+        self._lost = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+        told, self._told = self._told, None
+        if told is not None:
+            told(error)
+
+    def _look_at_the_time(self) -> None:
+        """One timer for many calls: nearly all are answered long before it rings."""
+        self._timer = None
+        if self._told is None:
+            return
+        if self._loop.time() < self._late_at:
+            self._timer = self._loop.call_at(self._late_at, self._look_at_the_time)
+        else:
+            self._fail(TimeoutError("the server did not answer in time"))
 
 
 class LoopLink:
     """Calls from one event loop, one at a time, that survive a lost connection.
+
+    As long as all goes well, the event loop calls back and no task is needed; a task waits for
+    whatever else there is to wait for.
 
     Args:
         link: The link of the store, which makes the connections.
@@ -86,34 +124,24 @@ class LoopLink:
         self._link = link
         self._when_lost = when_lost
         self._wire: Wire | None = None
+        self._steps: Steps[Any]
+        self._done: Callable[[Any], None]
+        self._commands: list[tuple[Any, ...]] = []
+        self._whole = False
+        self._task: asyncio.Task[None] | None = None
 
-    async def drive(self, steps: Steps[T]) -> T:
-        """Do what `steps` ask for until they return."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                step = steps.send(answer) if error is None else steps.throw(error)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            answer, error = None, None
-            try:
-                answer = await self._do(step)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as failure:
-                error = failure
-
-    async def _do(self, step: Step) -> Any:
-        if isinstance(step, Ask):
-            return await self._ask(self._link.commands(step))
-        if isinstance(step, tuple):
-            return (await self._ask([step]))[0]
-        if callable(step):
-            return await asyncio.to_thread(step)
-        await asyncio.sleep(step)
-        return self._link.stopped
+    def drive(self, steps: Steps[T], done: Callable[[T | BaseException], None]) -> None:
+        """Do what `steps` ask for until they return, and pass on what they return or raise."""
+        self._steps, self._done = steps, done
+        loop = asyncio.get_running_loop()
+        try:
+            step = steps.send(None)
+        except StopIteration as end:
+            loop.call_soon(done, end.value)
+        except Exception as error:
+            loop.call_soon(done, error)
+        else:
+            self._do(step)
 
     def abandon(self) -> None:
         """Let go of the connection, at once."""
@@ -121,42 +149,116 @@ class LoopLink:
         if wire is not None:
             wire.close()
 
-    async def _ask(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+    def _go_on(self, answer: Any) -> None:
+        try:
+            if isinstance(answer, Exception):
+                step = self._steps.throw(answer)
+            else:
+                step = self._steps.send(answer)
+        except StopIteration as end:
+            self._done(end.value)
+        except Exception as error:
+            self._done(error)
+        else:
+            self._do(step)
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Ask):
+            self._whole, self._commands = True, self._link.commands(step)
+        elif isinstance(step, tuple):
+            self._whole, self._commands = False, [step]
+        else:
+            self._wait_for(self._pause(step))
+            return
+        if self._wire is None:
+            self._wait_for(self._ask(None))
+            return
+        try:
+            self._wire.send(self._commands, self._told)
+        except Exception as error:
+            self._wait_for(self._ask(error))
+
+    def _told(self, said: list[Any] | Exception) -> None:
+        try:
+            replies = _unless_failed(said)
+        except Exception as error:
+            self._wait_for(self._ask(error))
+        else:
+            self._go_on(replies if self._whole else replies[0])
+
+    def _wait_for(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._go_on_after(waiting))
+
+    async def _go_on_after(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        try:
+            answer = await waiting
+        except Exception as error:
+            answer = error
+        except BaseException as error:
+            self.abandon()  # an answer that comes later is not the one to the next call
+            self._steps.close()
+            self._done(error)
+            raise
+        self._go_on(answer)
+
+    async def _pause(self, step: float | Callable[[], Any]) -> Any:
+        if callable(step):
+            return await asyncio.to_thread(step)
+        await asyncio.sleep(step)
+        return self._link.stopped
+
+    async def _ask(self, error: Exception | None) -> Any:
+        """Ask until the server answers, after an error or without a connection."""
         patience: Patience | None = None
         while True:
             try:
-                return await self._ask_once(commands)
-            except self._link.failures as error:
-                if self._link.forgot_the_script(error):
-                    commands = [self._link.in_full(commands[0]), *commands[1:]]
+                replies = await self._ask_once(error)
+            except self._link.failures as failure:
+                error = None
+                if self._link.forgot_the_script(failure):
+                    self._commands[0] = self._link.in_full(self._commands[0])
                     continue
                 patience = patience or Patience(self._link)
-                pause = patience.after(error)
+                pause = patience.after(failure)
                 self.abandon()
                 self._when_lost()
+            else:
+                return replies if self._whole else replies[0]
             await asyncio.sleep(pause)
 
-    async def _ask_once(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+    async def _ask_once(self, error: Exception | None) -> list[Any]:
+        if error is not None:
+            raise error
         wire = self._wire or await self._connect()
-        try:
-            async with asyncio.timeout(self._link.call_timeout):
-                replies = await wire.call(commands)
-        except BaseException:
-            self.abandon()  # an answer that comes later is not the one to the next call
-            raise
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+        turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
+        wire.send(self._commands, partial(_unless_done, turn))
+        return _unless_failed(await turn)
 
     async def _connect(self) -> Wire:
         loop = asyncio.get_running_loop()
         connection = await asyncio.to_thread(self._link.new_connection)
         place: socket.socket = connection._sock
         place.setblocking(False)
-        _, wire = await loop.create_connection(lambda: Wire(connection), sock=place)
+        _, wire = await loop.create_connection(
+            lambda: Wire(connection, self._link.call_timeout), sock=place
+        )
         self._wire = wire
         return wire
+
+
+def _unless_done(turn: "asyncio.Future[Any]", replies: list[Any] | Exception) -> None:
+    if not turn.done():
+        turn.set_result(replies)
+
+
+def _unless_failed(said: list[Any] | Exception) -> list[Any]:
+    """The answers to a call; raises the first error among them."""
+    if isinstance(said, Exception):
+        raise said
+    for reply in said:
+        if isinstance(reply, Exception):
+            raise reply
+    return said
 
 
 class LoopEngine:
@@ -166,9 +268,9 @@ class LoopEngine:
         self._engine = engine
         self._link = LoopLink(link, engine.forget)
 
-    async def apply(self, requests: list[Any]) -> list[Any]:
+    def apply(self, requests: list[Any], done: Done) -> None:
         """Apply a batch."""
-        return await self._link.drive(self._engine.apply(requests))
+        self._link.drive(self._engine.apply(requests), done)
 
     def abandon(self) -> None:
         """Let go of the connection, at once."""

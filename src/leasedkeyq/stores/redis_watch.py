@@ -4,12 +4,13 @@ A lost link is made anew, and whoever waits then asks again, as something may ha
 slow poll covers what no link tells of.
 """
 
+import asyncio
 import logging
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,6 +24,28 @@ SILENCE: Final = 3
 """After so many polls without a word the link counts as lost."""
 
 
+class Refusals:
+    """Says once that a server does not let us listen.
+
+    Args:
+        poll: Seconds after which whoever waits asks all the same.
+    """
+
+    def __init__(self, poll: float) -> None:
+        self._poll = poll
+        self._told = False
+
+    def tell(self, error: Exception) -> None:
+        """Log it, unless that was done before."""
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "the server does not let us listen to changes: %s; whoever waits asks every %g s",
+                error,
+                self._poll,
+            )
+
+
 class WakeUps:
     """A thread that listens to the channels of the queues that are watched.
 
@@ -33,6 +56,7 @@ class WakeUps:
         watchers: Who wants to hear.
         poll: Seconds between two times at which everybody is woken.
         refused: What `PubSub` raises if the server does not let us listen.
+        refusals: Told then.
     """
 
     def __init__(
@@ -44,6 +68,7 @@ class WakeUps:
         watchers: Watchers,
         poll: float,
         refused: type[Exception],
+        refusals: Refusals,
     ) -> None:
         self._subscriber = subscriber
         self._channel = channel
@@ -51,6 +76,7 @@ class WakeUps:
         self._watchers = watchers
         self._poll = poll
         self._refused = refused
+        self._refusals = refusals
         self._lock = threading.Lock()
         self._wanted: dict[str, int] = {}
         self._thread: threading.Thread | None = None
@@ -84,14 +110,14 @@ class WakeUps:
             self._ring()
         return remove
 
-    def close(self) -> threading.Thread | None:
-        """End the thread; returns it, to be joined."""
+    def close(self) -> Awaitable[None]:
+        """Stop listening; when that is awaited, it has ended."""
         with self._lock:
             self._closed = True
             thread = self._thread
         if thread is not None:
             self._ring()
-        return thread
+        return _ended(thread)
 
     def _ring(self) -> None:
         with suppress(OSError):
@@ -101,7 +127,6 @@ class WakeUps:
 
     def _run(self) -> None:
         try:
-            told = False
             while not self._closed:
                 pause = RETRY
                 # Whatever goes wrong on the link, listening goes on: the poll still wakes.
@@ -109,14 +134,7 @@ class WakeUps:
                     self._listen()
                 except self._refused as error:
                     pause = self._poll
-                    if not told:
-                        logger.warning(
-                            "the server does not let us listen to changes: %s; whoever waits asks "
-                            "every %g s",
-                            error,
-                            pause,
-                        )
-                        told = True
+                    self._refusals.tell(error)
                 except Exception:  # The link is lost.
                     pass
                 self._watchers.wake_all()
@@ -198,3 +216,8 @@ class WakeUps:
         with suppress(BlockingIOError):
             while self._bell.recv(4096):
                 pass
+
+
+async def _ended(thread: threading.Thread | None) -> None:
+    if thread is not None:
+        await asyncio.to_thread(thread.join)

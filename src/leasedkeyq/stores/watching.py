@@ -1,7 +1,7 @@
 """Who wants to hear of changes in which queue."""
 
 import threading
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Iterable
 
 
@@ -27,7 +27,10 @@ class Watchers:
 
         def notify() -> None:
             try:
-                loop.call_soon_threadsafe(wake)
+                if _running_loop() is loop:
+                    loop.call_soon(wake)  # nothing has to wake it
+                else:
+                    loop.call_soon_threadsafe(wake)
             except RuntimeError:  # the loop is closed: nobody waits there any more
                 remove()
 
@@ -54,3 +57,10 @@ class Watchers:
     def wake_all(self) -> None:
         """Something may have happened anywhere."""
         self.wake(list(self._by_queue))
+
+
+def _running_loop() -> AbstractEventLoop | None:
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return None

@@ -27,7 +27,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Ask, Link, Steps
-from leasedkeyq.stores.redis_loop import LoopLink, Wire
+from leasedkeyq.stores.redis_loop import Told, Wire
 from leasedkeyq.testing import ManualClock
 from tests.servers.valkey import Server, shared_server
 
@@ -314,7 +314,7 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Every answer is lost once: the call is made again, and answered as it was the first time."""
-    in_loop, in_thread = LoopLink._ask_once, Link._ask_once
+    in_loop, in_thread = Wire.send, Link._ask_once
     lost: list[bytes] = []
 
     def lose(batch: bytes, found: list[Any]) -> list[Any]:
@@ -323,14 +323,21 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
             raise ConnectionError("lost")
         return found
 
-    async def loses_in_loop(link: LoopLink, commands: list[tuple[Any, ...]]) -> list[Any]:
-        found = await in_loop(link, commands)
-        return lose(commands[0][-1], found) if commands[0][0] == "EVALSHA" else found
+    def loses_in_loop(wire: Wire, commands: list[tuple[Any, ...]], told: Told) -> None:
+        def lost_or_told(found: list[Any] | Exception) -> None:
+            if isinstance(found, list) and commands[0][0] == "EVALSHA":
+                try:
+                    lose(commands[0][-1], found)
+                except ConnectionError as error:
+                    found = error
+            told(found)
+
+        in_loop(wire, commands, lost_or_told)
 
     def loses_in_thread(link: Link, ask: Ask) -> list[Any]:
         return lose(ask.batch, in_thread(link, ask))
 
-    monkeypatch.setattr(LoopLink, "_ask_once", loses_in_loop)
+    monkeypatch.setattr(Wire, "send", loses_in_loop)
     monkeypatch.setattr(Link, "_ask_once", loses_in_thread)
     if way == "from a thread":
         monkeypatch.setattr(Link, "quick", False)
@@ -488,12 +495,14 @@ def test_one_store_in_many_event_loops(server: Server, prefix: str) -> None:
 def test_a_message_that_nobody_asked_for_is_no_answer(server: Server, prefix: str) -> None:
     async def main() -> None:
         store = opened(server, prefix)
-        wire = Wire(store._link.new_connection())
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: wire, sock=ours)
-        asking = asyncio.create_task(wire.call([("PING",)]))
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        _, wire = await loop.create_connection(
+            lambda: Wire(store._link.new_connection(), 30.0), sock=ours
+        )
+        asking: asyncio.Future[list[Any] | Exception] = loop.create_future()
+        wire.send([("PING",)], asking.set_result)
         theirs.send(b">2\r\n+moving\r\n+soon\r\n+PONG\r\n")
         assert await asyncio.wait_for(asking, 30) == [b"PONG"]
         wire.close()

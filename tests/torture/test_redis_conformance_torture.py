@@ -1,8 +1,11 @@
-"""The whole conformance suite on an old Redis and on a cluster, under ``TORTURE=1``."""
+"""The whole conformance suite in three ways, under ``TORTURE=1``.
+
+On an old Redis, on a cluster, and by the parts of the script that large batches use.
+"""
 
 import os
 
-from tests.stores.redis.test_redis_conformance import OnCluster, OnRedis6
+from tests.stores.redis.test_redis_conformance import InFull, OnCluster, OnRedis6
 
 if os.environ.get("TORTURE") == "1":
 
@@ -10,4 +13,7 @@ if os.environ.get("TORTURE") == "1":
         """All of it."""
 
     class TestCluster(OnCluster):
+        """All of it."""
+
+    class TestInFull(InFull):
         """All of it."""

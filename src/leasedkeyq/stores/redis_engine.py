@@ -65,6 +65,7 @@ local now = redis.call('TIME')[1]
 for number = 2, #ARGV do redis.call('ZADD', KEYS[1], now, ARGV[number]) end
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now - ARGV[1], 'LIMIT', 0, 10)
 """
+NAMED: Final = "return redis.call('ZSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])"
 STRIKE_OFF: Final = """
 local limit = redis.call('TIME')[1] - tonumber(ARGV[1])
 for number = 2, #ARGV do
@@ -104,8 +105,8 @@ class Reply(msgspec.Struct):
     """What the script says."""
 
     answers: list[Any]
-    changed: list[bytes]
-    dropped: list[bytes]
+    changed: Sequence[bytes] = ()
+    dropped: Sequence[bytes] = ()
 
 
 class Engine:
@@ -377,7 +378,7 @@ class Engine:
         return reply
 
     def _received(self, reply: list[Any]) -> Reply:
-        received = Reply(reply[1], reply[2], reply[3])
+        received = Reply(*reply[1:])
         if received.changed:
             self._wake([name.decode() for name in received.changed])
         for at in range(0, len(received.dropped), 2):
@@ -432,8 +433,13 @@ class Engine:
         if asked.empty:
             yield "EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty
             return []
-        found: list[bytes] = yield "ZRANGE", key, 0, -1
-        return [name.decode() for name in found]
+        names: dict[str, None] = {}  # One may be told of twice.
+        cursor = b"0"
+        while True:
+            cursor, found = yield "EVAL", NAMED, 1, key, cursor, PAGE
+            names |= dict.fromkeys(name.decode() for name in found[::2])
+            if cursor == b"0":
+                return [*names]
 
     # Edits
 
@@ -490,9 +496,12 @@ class Engine:
         queue = edit.queue
         items: list[StoredItem] = []
         if edit.keys is not None:
-            named = ["keys", queue, edit.keys]
-            [found] = yield from self._while_held(held, [named], recorded=False)
-            items = [shown(queue, item, reveal=True) for item in found]
+            place: list[Any] = [1, 0, ""]
+            while place:
+                named = ["keys", queue, edit.keys, place]
+                [[behind, found]] = yield from self._while_held(held, [named], recorded=False)
+                items += [shown(queue, item, reveal=True) for item in found]
+                place = [*behind[:2], behind[2].decode()] if behind else []
             return sorted(items, key=lambda item: item.id)
         after = 0
         states = list(range(len(STATES)))

@@ -252,15 +252,25 @@ def test_wake_ups_in_a_process_with_many_open_files(prefix: str) -> None:
 
 def test_closing_does_not_wait_for_the_edit_of_somebody_else(prefix: str) -> None:
     async def main() -> None:
-        store = connect(shared_url(), prefix=prefix)
+        store, editor = (connect(shared_url(), prefix=prefix) for _ in range(2))
         await store.put([Put("q", (("a", b"1"),))])
-        with shared_server().client() as client:
-            client.set(f"{prefix}:{{q}}:x", "somebody", px=600_000)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def work(_: Sequence[StoredItem]) -> list[Put]:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+            return []
+
+        edit = asyncio.create_task(editor.edit("q", work))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
         putting = asyncio.create_task(store.put([Put("q", (("b", b"1"),))]))
         await asyncio.sleep(0.02)
         await asyncio.wait_for(store.close(), PATIENCE / 2)
         with pytest.raises(StoreError, match="closed"):
             await putting
+        go_on.set()
+        await edit
+        await editor.close()
 
     asyncio.run(main())
 

@@ -8,9 +8,10 @@ import pytest
 import redis
 
 from leasedkeyq import RedisStore, StoreError
-from leasedkeyq.stores import connect
+from leasedkeyq.stores import StoreQueue, connect
 from leasedkeyq.stores.contract import Claim, Counts, Put
 from tests.servers.valkey import SLOTS, Cluster, Server, shared_cluster
+from tests.stores.redis.load import Load
 
 PATIENCE = 60.0
 
@@ -192,6 +193,50 @@ def test_a_queue_without_a_name(prefix: str) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_server_of_a_cluster_is_killed(prefix: str) -> None:
+    """Nothing that was acknowledged is lost, and work on the other servers goes on meanwhile.
+
+    The server that counts the ids for all of them is another one: puts need it, too.
+    """
+
+    async def main(cluster: Cluster) -> None:
+        with cluster.servers[0].client() as client:
+            counting = owner_of(cluster, client.execute_command("CLUSTER KEYSLOT", f"{prefix}:m"))
+        victim, other = (server for server in cluster.servers if server is not counting)
+        names = [f"q{number}" for number in range(100)]
+        places = {owner_of(cluster, slot_of(cluster, name, prefix)): name for name in names}
+        stores = [
+            connect(cluster.url, prefix=prefix, retry_for=PATIENCE, poll=0.5) for _ in range(5)
+        ]
+        assert {store.capabilities.durability for store in stores} == {"power"}
+        hit = Load(stores[:2], places[victim])
+        spared = [Load(stores[2:3], places[counting]), Load(stores[3:4], places[other])]
+        waiting: StoreQueue[int] = StoreQueue(stores[4], places[victim] + ":slow")
+        while owner_of(cluster, slot_of(cluster, waiting.name, prefix)) is not victim:
+            waiting = StoreQueue(stores[4], waiting.name + "r")
+        getting = asyncio.create_task(waiting.get())
+        await hit.progress(50)
+        await asyncio.to_thread(victim.kill)
+        for load in spared:
+            await load.progress(100)
+        await asyncio.to_thread(victim.start)
+        await hit.progress(50)
+        await stores[3].queue(waiting.name).put("key", 1)
+        _, value, lease = await asyncio.wait_for(getting, PATIENCE)
+        assert value == 1
+        await waiting.ack(lease)
+        for load in (hit, *spared):
+            await load.finish()
+        for store in stores:
+            await store.close()
+
+    cluster = Cluster("--appendfsync", "always")
+    try:
+        asyncio.run(main(cluster))
+    finally:
+        cluster.close()
 
 
 def test_a_cluster_that_is_gone_is_an_error(prefix: str) -> None:

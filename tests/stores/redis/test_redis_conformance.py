@@ -5,8 +5,12 @@ tests/torture runs all of it on these two.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.resources import files
+
+import pytest
 
 from leasedkeyq.stores import Store, connect
+from leasedkeyq.stores.redis_link import Script
 from leasedkeyq.testing import Place, StoreConformance
 from leasedkeyq.testing.suite import checks_of
 from tests.servers.valkey import shared_cluster, shared_server, shared_url
@@ -41,7 +45,29 @@ class TestCluster(OnCluster):
     """Without what takes long."""
 
 
+class InFull(TestValkey):
+    """As in a batch: the script does without its part for a request that is alone."""
+
+    @pytest.fixture(autouse=True)
+    def leave_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lone = files("leasedkeyq.stores").joinpath("redis_lua", "0_lone.lua").read_text("utf-8")
+        begin = Script.__init__
+
+        def shortened(script: Script) -> None:
+            begin(script)
+            assert lone in script.text
+            script.text = script.text.replace(lone, "")
+
+        monkeypatch.setattr(Script, "__init__", shortened)
+
+
+class TestInFull(InFull):
+    """The random requests."""
+
+
 for found in list(checks_of(Timed)):
+    if "random" not in found.name or found.needs in SLOW:
+        setattr(TestInFull, found.name, None)
     if found.needs in SLOW or "random" in found.name:
         setattr(TestRedis6, found.name, None)
         setattr(TestCluster, found.name, None)

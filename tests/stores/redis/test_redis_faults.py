@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from leasedkeyq.testing.shorthand import EVERY_STATE
 from tests.servers.proxy import Direction, Judge, Proxy, Verdict
 from tests.servers.valkey import Server, shared_server, shared_url
 from tests.stores.redis.claimers import run_claimers
+from tests.stores.redis.load import Load
 
 PATIENCE = 60.0
 
@@ -172,63 +173,18 @@ def test_closing_does_not_wait_for_a_server_that_stays_away(prefix: str) -> None
 # The server
 
 
-async def _produce(store: Store, name: int, acknowledged: set[str], enough: asyncio.Event) -> None:
-    number = 0
-    while not enough.is_set():
-        keys = [f"{name}-{number + more}" for more in range(5)]
-        [answer] = await store.put([Put("q", tuple((key, b"1") for key in keys))])
-        assert isinstance(answer, tuple)
-        acknowledged.update(keys)
-        number += 5
-        await asyncio.sleep(0.001)
-
-
-async def _consume(store: Store, done: dict[str, int], enough: asyncio.Event) -> None:
-    while not enough.is_set():
-        [items] = await store.claim([Claim((("q", 3),), 3, None, 600.0)])
-        for item, answer in zip(
-            items,
-            await store.settle([Ack("q", item.key, item.token) for item in items]),
-            strict=True,
-        ):
-            assert answer is None, "a valid lease was refused"
-            done[item.key] = done.get(item.key, 0) + 1
-        await asyncio.sleep(0.001)
-
-
 def test_a_killed_server_loses_nothing_that_was_acknowledged(prefix: str) -> None:
     """With an append-only file that is always synced; calls under way are answered afterwards."""
 
     async def main(server: Server) -> None:
         stores = [connect(server.url, prefix=prefix, retry_for=PATIENCE) for _ in range(3)]
         assert {store.capabilities.durability for store in stores} == {"power"}
-        acknowledged: set[str] = set()
-        done: dict[str, int] = {}
-        enough = asyncio.Event()
-        work: list[Awaitable[None]] = []
-        for number, store in enumerate(stores):
-            work.append(_produce(store, number, acknowledged, enough))
-            work.append(_consume(store, done, enough))
-        running = asyncio.gather(*work)
+        load = Load(stores)
         for _ in range(4):
-            goal = len(acknowledged) + 50
-            while len(acknowledged) < goal and not running.done():
-                await asyncio.sleep(0.01)
+            await load.progress(50)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-        enough.set()
-        await running
-        left: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await stores[0].browse("q", cursor=cursor, limit=1000)
-            left += [item.key for item in page.items]
-            cursor = page.cursor
-            if cursor is None:
-                break
-        assert set(done.values()) == {1}, "an item was finished twice"
-        assert not set(left) & set(done), "what was finished came back"
-        assert set(left) | set(done) == acknowledged, "an item was lost, or came from nowhere"
+        await load.finish()
         for store in stores:
             await store.close()
 

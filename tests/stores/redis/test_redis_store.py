@@ -5,13 +5,14 @@ import logging
 import re
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from leasedkeyq import RedisStore, StoreError
+from leasedkeyq import KeyAlreadyInFlightError, RedisStore, StoreError
 from leasedkeyq.stores.contract import (
     Ack,
     Bury,
@@ -143,6 +144,102 @@ def test_ids_and_fences_go_on_when_the_server_has_lost_everything(prefix: str) -
         asyncio.run(main(server))
 
 
+def test_numbers_go_on_from_the_last_one_though_the_clock_was_set_back(
+    server: Server, prefix: str
+) -> None:
+    """For requests alone and in batches: ids, fences and the order of the queue."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        ahead = 2**51
+        with server.client() as client:
+            client.set(f"{prefix}:m", ahead)
+        puts = [Put("q", ((f"k{number}", b"1"),)) for number in range(6)]
+        answers = [*await store.put(puts[:1]), *await store.put(puts[1:3])]
+        answers += [*await store.put(puts[3:4]), *await store.put(puts[4:])]
+        ids = [number for answer in answers if isinstance(answer, tuple) for number in answer]
+        claim = Claim((("q", 1),))
+        found = [*await store.claim([claim]), *await store.claim([claim] * 2)]
+        found += await store.claim([Claim((("q", 3),), 3)])
+        items = [item for claimed in found for item in claimed]
+        assert [item.key for item in items] == [f"k{number}" for number in range(6)]
+        numbers = [*ids, *(item.fence for item in items)]
+        assert numbers == [*range(ahead + 1, ahead + 13)]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_queue_without_its_notes_is_looked_at(server: Server, prefix: str) -> None:
+    """They are gone after a day, or with a server that has lost some."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+
+        def lose_notes() -> None:
+            with server.client() as client:
+                assert client.delete(f"{prefix}:{{q}}:m") == 1
+
+        await store.put([Put("q", ((key, b"1"),)) for key in "ab"])
+        await store.put([Put("q", (("later", b"1"),), delay=5.0)])
+        [[a]] = await store.claim([Claim((("q", 1),), lease_time=3.0)])
+        await store.put([Put("q", (("a", b"2"),), "buffer")])
+        lose_notes()
+        assert await store.count() == {"q": Counts(available=2, scheduled=1, in_flight=1)}
+        assert await store.sweep("q") == 3.0
+        await store.put([Put("q", (("b", b"2"),))])
+        lose_notes()
+        assert await store.settle([Ack("q", "a", a.token, b"1", 2.0)]) == [None]
+        [[b], [a]] = [(await store.claim([Claim((("q", 1),), lease_time=4.0)]))[0] for _ in "ba"]
+        assert [(item.key, item.value) for item in (b, a)] == [("b", b"2"), ("a", b"2")]
+        lose_notes()
+        clock.advance(4.5)
+        [[item]] = await store.claim([Claim((("q", 1),))])
+        assert (item.key, item.attempt) == ("b", 2)
+        lose_notes()
+        assert await store.settle([Ack("q", "b", item.token)]) == [None]
+        clock.advance(1)
+        assert await store.count() == {"q": Counts(available=2)}
+        assert not [key for key in keys_of(server, prefix) if key.endswith("}:d")]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_results_that_are_over_are_forgotten_without_a_sweep(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        await store.put([many(3)])
+        for keep, results in ((50.0, 1), (5.0, 2), (0.0, 1)):
+            [[item]] = await store.claim([Claim((("q", 1),))])
+            await store.settle([Ack("q", item.key, item.token, b"1", keep)])
+            with server.client() as client:
+                assert client.hlen(f"{prefix}:{{q}}:d") == results
+            clock.advance(6)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_notes_of_a_queue_in_use_stay(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(1)])
+        notes = f"{prefix}:{{q}}:m"
+        with server.client() as client:
+            before = client.get(notes)
+            [since] = struct.unpack_from(">d", before)
+            for hours, lives in ((11, 1000), (13, 24 * 3600)):
+                client.set(notes, struct.pack(">d", since - hours * 3600e6) + before[8:], ex=1000)
+                await store.put([many(1)])
+                assert lives - 60 < client.ttl(notes) <= lives
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_queue_that_lost_its_entry_in_the_list_is_listed_again(
     server: Server, prefix: str
 ) -> None:
@@ -249,7 +346,7 @@ def test_sweep_says_that_there_is_more(server: Server, prefix: str) -> None:
         await store.close()
 
     asyncio.run(main())
-    assert not [key for key in keys_of(server, prefix) if ":d" in key]
+    assert not [key for key in keys_of(server, prefix) if "}:d" in key]
 
 
 def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[bytes]) -> None:
@@ -278,6 +375,68 @@ def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[byt
     asyncio.run(main())
 
 
+def test_keys_with_many_results_are_looked_at_in_steps(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """And none of them is missed, or told of twice."""
+
+    async def main() -> None:
+        store = opened(server, prefix, limits=Limits(buried=1000))
+        for _ in range(600):
+            await store.put([Put("q", (("k", b"1"), ("k2", b"1")))])
+            [[one, other]] = await store.claim([Claim((("q", 2),), 2)])
+            done = Ack("q", one.key, one.token, b"1", 600.0)
+            await store.settle([done, Bury("q", other.key, other.token)])
+        await store.put([Put("q", (("k", b"1"), ("k3", b"1")))])
+        seen: list[StoredItem] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put]:
+            seen.extend(items)
+            return []
+
+        told.clear()
+        await store.edit("q", work, keys=["k", "none", "k2"])
+        assert len(seen) == len({item.id for item in seen}) == 1201
+        assert {(item.key, item.state) for item in seen} == {
+            ("k", "done"),
+            ("k", "available"),
+            ("k2", "buried"),
+        }
+        locking = 2
+        assert len(told) == 3 + locking
+        told.clear()
+        seen.clear()
+        await store.edit("q", work, keys=[f"no{number}" for number in range(1000)])
+        assert not seen
+        assert len(told) == 6 + locking
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_names_of_many_queues_are_read_in_steps(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasedkeyq.stores.redis_engine.PAGE", 100)
+    names = {f"q{number}" for number in range(1500)}
+
+    def calls() -> int:
+        with server.client() as client:
+            stats: dict[str, Any] = client.info("commandstats")
+        number: int = stats.get("cmdstat_zscan", {"calls": 0})["calls"]
+        return number
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([Put(name, (("k", b"1"),)) for name in names])
+        before = calls()
+        assert (await store.count()).keys() == names
+        assert 10 < calls() - before < 30
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_claim_that_passes_over_many_does_so_in_steps(
     server: Server, prefix: str, told: list[bytes]
 ) -> None:
@@ -301,6 +460,24 @@ def test_a_claim_that_passes_over_many_does_so_in_steps(
         assert [item.key for item in items] == ["k00000", "a", "b"]
         assert len(told) > 1
         assert await store.claim([capped]) == [()]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_requests_that_are_not_plain_though_they_are_alone(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(25)])
+        assert await store.put([Put("q", ())]) == [()]
+        assert await store.claim([Claim((("q", 0),))]) == [()]
+        [items] = await store.claim([Claim((("q", 1), ("q", 1)), 2)])
+        assert [item.key for item in items] == ["k00000", "k00001"]
+        [items] = await store.claim([Claim((("q", 99),), 12, None, 60.0, ("",))])
+        assert [item.key for item in items] == [f"k{number:05}" for number in range(2, 14)]
+        await store.put([Put("q", ((key, b"1"),), kind="mail") for key in "abc"])
+        [items] = await store.claim([Claim((("q", 2),), 2, None, 60.0, ("no", "mail"))])
+        assert [item.key for item in items] == ["a", "b"]
         await store.close()
 
     asyncio.run(main())
@@ -360,10 +537,21 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
         ]
         assert await store.edit("q", lambda _: [many(2)])
         assert await store.count() == {"q": Counts(available=2, buried=1)}
+        for keep in (0.0, 60.0):
+            [[old]] = await store.claim([Claim((("q", 1),))])
+            assert (old.key, old.value) == ("k00000", b"1")
+            assert await store.settle([Ack("q", "k00000", old.token, b"1", keep)]) == [None]
+            assert await store.settle([Ack("q", "k00000", old.token)]) != [None]
+            [new] = await store.put([Put("q", (("k00000", b"1"),), priority=1)])
+            assert await store.put([Put("q", (("k00000", b"1"),))]) == [new]
+            [items] = await store.claim([Claim((("q", 2),), 2, None, 60.0, ("", "no"))])
+            assert (items[0].id,) == new
+            await store.settle([Release("q", i.key, i.token, undo=True) for i in items])
+        assert await store.count() == {"q": Counts(available=2, buried=1, done=1)}
         await store.close()
 
     asyncio.run(main())
-    assert len(lost) >= 6
+    assert len(lost) >= 20
 
 
 def test_a_call_that_arrives_late_does_nothing(
@@ -439,6 +627,22 @@ def test_an_edit_that_takes_too_long_changes_nothing(server: Server, prefix: str
         assert await other.count() == {"q": Counts(available=1)}
         await editor.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+def test_an_edit_that_is_refused_leaves_nothing_behind(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([Put("q", ((key, b"1"),)) for key in "ab"])
+        [items] = await store.claim([Claim((("q", 2),), 2)])
+        beside = Put("q", (("a", b"2"),), "buffer")
+        with pytest.raises(KeyAlreadyInFlightError):
+            await store.edit("q", lambda _: [beside, Put("q", (("b", b"2"),), "reject")])
+        assert await store.count() == {"q": Counts(in_flight=2)}
+        await store.settle([Ack("q", item.key, item.token) for item in items])
+        assert await store.count() == {}
+        await store.close()
 
     asyncio.run(main())
 

@@ -1,26 +1,9 @@
 -- Putting, and ending leases. A refusal is a table: {'inflight', keys, of}, {'full'} or {'lease'}.
---
--- Functions are made when a verb needs them: to make all of them for each call takes as long as a put.
 local REFUSED_LEASE = { 'lease' }
-local verbs = {}
+local verbs, dropped = {}, {}
 local put_items, held, held_item, keep_result, follow
 
--- The records of keys, as they were before the put.
-local function records_of(queue, keys)
-  if #keys == 1 then
-    return { call('HGET', queue.i, keys[1]) }
-  end
-  local records = {}
-  for first = 1, #keys, CHUNK do
-    local last = math.min(first + CHUNK - 1, #keys)
-    for _, raw in ipairs(call('HMGET', queue.i, unpack(keys, first, last))) do
-      records[#records + 1] = raw
-    end
-  end
-  return records
-end
-
-local function define_puts()
+if puts then
   local function waiting(queue)
     return call('HLEN', queue.i) - call('HLEN', queue.l) + queue.buffered
   end
@@ -74,26 +57,32 @@ local function define_puts()
     return item.id
   end
 
+  local function next_id(queue)
+    if not clustered then
+      return next_number(queue)
+    end
+    next_given = next_given + 1
+    return next_given - 1
+  end
+
   -- Puts on an item that is in flight.
   local function put_beside(queue, key, item, value, put, due)
     local following = next_of(queue, key)
     local target = following or item
     if not following and put.policy == 'buffer' then
       target = {
-        id = next_id(), put_at = now, priority = item.priority, place = 0, due = item.due,
+        id = next_id(queue), put_at = now, priority = item.priority, place = 0, due = item.due,
         attempt = 0, state = 0, history = '',
       }
       following = target
-      queue.buffered = queue.buffered + 1
+      queue.buffered, queue.noted = queue.buffered + 1, true
       zadd(queue.p, target.id, key)
     end
     target.value, target.kind = value, put.kind
     if put.priority and put.priority ~= target.priority then
       target.priority = put.priority
       -- Should the claim be undone, it goes to the back, where a put would move it.
-      queue.back = queue.back + 1
-      queue.counted = true
-      item.place = queue.back
+      item.place = next_number(queue)
       if following then
         save(queue, key, item)
       end
@@ -111,19 +100,21 @@ local function define_puts()
   end
 
   local function put_new(queue, key, value, put, due)
+    local id = next_id(queue)
     local item = {
-      id = next_id(), put_at = now, priority = put.priority or 0, place = 0, due = 0, attempt = 0,
-      state = 0, kind = put.kind, history = '', value = value,
+      id = id, put_at = now, priority = put.priority or 0, place = id, due = 0, attempt = 0, state = 0,
+      kind = put.kind, history = '', value = value,
     }
     if journal or (due and due > now) then
       place(queue, key, item, due, now, false)
-      zadd(queue.o, item.id, key)
+      zadd(queue.o, id, key)
       save(queue, key, item)
-      return item.id
+      return id
     end
-    queue.back = queue.back + 1
-    queue.counted, queue.changed = true, true
-    item.place = queue.back
+    if clustered then
+      item.place = next_number(queue)
+    end
+    queue.changed = true
     local new = queue.new
     if not new then
       new = {
@@ -136,8 +127,8 @@ local function define_puts()
     new.keys[key] = true
     new.items[size + 1], new.items[size + 2] = key, pack_item(item)
     new.ready[size + 1], new.ready[size + 2] = -item.priority, place_member(item.place, key)
-    new.order[size + 1], new.order[size + 2] = item.id, key
-    return item.id
+    new.order[size + 1], new.order[size + 2] = id, key
+    return id
   end
 
   local function flush_new(queue)
@@ -191,11 +182,11 @@ local function define_puts()
   end
 end
 
-local function define_acks()
+if acks then
   -- The lease record and the item that a token holds.
   function held(queue, key, token)
     local lease = call('HGET', queue.l, key)
-    if lease and token ~= '' and string.sub(lease, 25) == token then
+    if lease and token ~= '' and sub(lease, 25) == token then
       return lease
     end
     return nil
@@ -219,7 +210,7 @@ local function define_acks()
   end
 
   local function remove(queue, key)
-    queue.changed, queue.shrunk = true, true
+    queue.changed = true
     hdel(queue.i, key)
     zrem(queue.o, key)
   end
@@ -236,13 +227,16 @@ local function define_acks()
 
   -- Acknowledged items go together with those of the next requests.
   local function gather_acks(queue)
-    queue.later = {
+    local later = {
       gone = {}, leases = gathered('HDEL', queue.l), items = gathered('HDEL', queue.i),
       order = gathered('ZREM', queue.o), timed = gathered('ZREM', queue.t),
-      records = gathered('HSET', queue.d), ids = gathered('ZADD', queue.d .. 'o'),
-      dues = gathered('ZADD', queue.d .. 't'), keys = gathered('ZADD', queue.d .. 'k'),
     }
-    return queue.later
+    if keeps then
+      later.records, later.ids = gathered('HSET', queue.d), gathered('ZADD', queue.d .. 'o')
+      later.dues, later.keys = gathered('ZADD', queue.d .. 't'), gathered('ZADD', queue.d .. 'k')
+    end
+    queue.later = later
+    return later
   end
 
   function verbs.ack(request)
@@ -262,11 +256,10 @@ local function define_acks()
       return 1
     end
     local fence, _, expires = sunpack('>ddd', lease)
-    queue.changed, queue.shrunk = true, true
+    local size = #later.leases + 1
+    queue.changed = true
     later.gone[key] = true
-    later.leases[#later.leases + 1] = key
-    later.items[#later.items + 1] = key
-    later.order[#later.order + 1] = key
+    later.leases[size], later.items[size], later.order[size] = key, key, key
     if expires ~= 0 then
       later.timed[#later.timed + 1] = place_member(-fence, key)
     end
@@ -274,15 +267,7 @@ local function define_acks()
   end
 end
 
--- All other changes.
-local function define_changes()
-  if not put_items then
-    define_puts()
-  end
-  if not held then
-    define_acks()
-  end
-
+if releases then
   -- Undoes a claim: the item is where it was, and a buffered one updates it there.
   local function restore(queue, key, item, due)
     item.attempt = item.attempt - 1
@@ -343,6 +328,11 @@ local function define_changes()
     queue.changed = true
     return expires ~= 0 and text(expires) or ''
   end
+end
+
+-- All other changes.
+if changes then
+  local max_buried = input[6]
 
   function verbs.bury(request)
     local queue, key = at(request[2]), request[3]
@@ -354,11 +344,9 @@ local function define_changes()
     local number = item.id
     end_lease(queue, key, lease)
     remember(item, 'buried', request[5], now)
-    queue.burials = queue.burials + 1
-    queue.counted = true
     local not_before = item.due
     item.due = 0
-    set_aside(queue, 'b', key, request[5], item, queue.burials)
+    set_aside(queue, 'b', key, request[5], item, next_number(queue))
     item.due = not_before
     while call('HLEN', queue.b) > max_buried do
       local oldest = call('ZRANGE', queue.b .. 't', 0, 0)[1]
@@ -431,6 +419,18 @@ local function define_changes()
     return 1
   end
 
+  local function remove_all(key)
+    if journal then
+      local aside = key .. '~' .. #journal
+      if call('EXISTS', key) == 1 then
+        call('RENAME', key, aside)
+        journal[#journal + 1] = { 'k', key, aside }
+      end
+    else
+      call('UNLINK', key)
+    end
+  end
+
   local function purge_aside(queue, part)
     for _, suffix in ipairs({ '', 'o', 'k', 't' }) do
       remove_all(queue[part] .. suffix)
@@ -453,9 +453,9 @@ local function define_changes()
       for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p' }) do
         remove_all(queue[name])
       end
-      queue.buffered, queue.earliest = 0, false
+      queue.buffered, queue.earliest, queue.noted = 0, huge, true
     end
-    queue.changed, queue.shrunk = queue.changed or count > 0, true
+    queue.changed = queue.changed or count > 0
     return count
   end
 end

@@ -1,11 +1,11 @@
 -- Claiming, and the limits that a claim obeys.
-local choose, choose_key, rooms_of, keep_buckets, forget_buckets, next_token
+local choose_key, rooms_of, take_room, keep_buckets, forget_buckets, next_token
 local alike, claim_together
 
 -- So many items may be passed over in one call.
 local passing = 5000
 
-local function define_choosing()
+if caps then
   -- Tells whether a key matches the pattern of a cap: `*` is any characters, the rest stands for itself.
   local function matcher(pattern)
     if not string.find(pattern, '[^*]') then
@@ -25,7 +25,7 @@ local function define_choosing()
     local first, last = parts[1], parts[#parts]
     return function(key)
       local at = #first + 1
-      if string.sub(key, 1, #first) ~= first or #key < #first + #last then
+      if sub(key, 1, #first) ~= first or #key < #first + #last then
         return false
       end
       for number = 2, #parts - 1 do
@@ -35,7 +35,7 @@ local function define_choosing()
         end
         at = (stop or at - 1) + 1
       end
-      return #key - #last + 1 >= at and string.sub(key, #key - #last + 1) == last
+      return #key - #last + 1 >= at and sub(key, #key - #last + 1) == last
     end
   end
 
@@ -55,7 +55,7 @@ local function define_choosing()
   local function bucket_of(queue, rooms, name)
     local bucket = rooms.buckets[name]
     if bucket == nil then
-      local raw = call('HGET', queue.c, name)
+      local raw = call('HGET', queue.base .. 'c', name)
       bucket = false
       if raw then
         local level, since, next_at, full_at = sunpack('>dddd', raw)
@@ -105,9 +105,9 @@ local function define_choosing()
     local bucket = bucket_of(queue, rooms, name)
     local level = cap.burst
     if bucket and bucket.full_at > now then
-      level = math.min(cap.burst, bucket.level + (now - bucket.at) * cap.rate)
+      level = min(cap.burst, bucket.level + (now - bucket.at) * cap.rate)
     end
-    level = math.max(level - 1, 0)
+    level = max(level - 1, 0)
     local taken = {
       level = level, at = now, next_at = now + (1 - level) / cap.rate,
       full_at = now + (cap.burst - level) / cap.rate,
@@ -115,7 +115,7 @@ local function define_choosing()
     rooms.buckets[name], rooms.taken[name] = taken, taken
   end
 
-  local function take_room(queue, rooms, key)
+  function take_room(queue, rooms, key)
     local counted, caps = {}, {}
     for _, cap in ipairs(rooms.caps) do
       if cap.matches(key) then
@@ -139,11 +139,11 @@ local function define_choosing()
   end
 
   function forget_buckets(queue, most)
-    local full = call('ZRANGEBYSCORE', queue.cf, '-inf', now_text, 'LIMIT', 0, most)
+    local full = call('ZRANGEBYSCORE', queue.base .. 'cf', '-inf', now, 'LIMIT', 0, most)
     if #full > 0 then
-      call('HDEL', queue.c, unpack(full))
-      call('ZREM', queue.cf, unpack(full))
-      call('ZREM', queue.c .. 'n', unpack(full))
+      call('HDEL', queue.base .. 'c', unpack(full))
+      call('ZREM', queue.base .. 'cf', unpack(full))
+      call('ZREM', queue.base .. 'cn', unpack(full))
     end
     return #full == most
   end
@@ -152,85 +152,31 @@ local function define_choosing()
   function keep_buckets(queue, rooms)
     local longest = 0
     for name, bucket in pairs(rooms.taken) do
-      call('HSET', queue.c, name,
+      call('HSET', queue.base .. 'c', name,
         spack('>dddd', bucket.level, bucket.at, bucket.next_at, bucket.full_at))
-      call('ZADD', queue.cf, bucket.full_at, name)
+      call('ZADD', queue.base .. 'cf', bucket.full_at, name)
       if bucket.next_at > now then
-        call('ZADD', queue.c .. 'n', bucket.next_at, name)
+        call('ZADD', queue.base .. 'cn', bucket.next_at, name)
       else
-        call('ZREM', queue.c .. 'n', name)
+        call('ZREM', queue.base .. 'cn', name)
       end
-      longest = math.max(longest, bucket.full_at - now)
+      longest = max(longest, bucket.full_at - now)
     end
     longest = math.ceil(longest) + 3600
-    if longest > 3600 and call('TTL', queue.c) < longest then
-      call('EXPIRE', queue.c, longest)
-      call('EXPIRE', queue.cf, longest)
+    if longest > 3600 and call('TTL', queue.base .. 'c') < longest then
+      call('EXPIRE', queue.base .. 'c', longest)
+      call('EXPIRE', queue.base .. 'cf', longest)
     end
-    if call('TTL', queue.c .. 'n') < longest then
-      call('EXPIRE', queue.c .. 'n', longest)
+    if call('TTL', queue.base .. 'cn') < longest then
+      call('EXPIRE', queue.base .. 'cn', longest)
     end
     forget_buckets(queue, 20)
   end
 
   function next_token(queue)
-    local first = call('ZRANGEBYSCORE', queue.c .. 'n', '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT',
-      0, 1)
+    local first = call('ZRANGEBYSCORE', queue.base .. 'cn', '(' .. now_text, '+inf', 'WITHSCORES',
+      'LIMIT', 0, 1)
     return first[2] and tonumber(first[2])
-  end
-
-  local function kind_of(raw)
-    local _, _, _, _, _, _, _, kinds = sunpack(ITEM, raw)
-    return string.sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds)
-  end
-
-  -- The place behind an item that may have gone meanwhile.
-  local function rank_behind(queue, score, member)
-    local added = call('ZADD', queue.r, 'NX', score, member)
-    local rank = call('ZRANK', queue.r, member)
-    if added == 1 then
-      call('ZREM', queue.r, member)
-      return rank
-    end
-    return rank + 1
-  end
-
-  -- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
-  -- last item that it has looked at, if others are behind it for which this call has no time.
-  function choose(queue, room, kinds, rooms, start)
-    local keys, records, members = {}, {}, {}
-    local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
-    local last = false
-    while #keys < room do
-      if passing <= 0 then
-        last = start and { start[2], start[3] } or { '', '' }
-        if from > 0 then
-          last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
-          last[1] = call('ZSCORE', queue.r, last[2])
-        end
-        break
-      end
-      local page = call('ZRANGE', queue.r, from, from + 199)
-      passing = passing - #page
-      for _, member in ipairs(page) do
-        local key = string.sub(member, 9)
-        local raw = kinds and call('HGET', queue.i, key)
-        if (not kinds or kinds[kind_of(raw)]) and (not rooms or take_room(queue, rooms, key)) then
-          keys[#keys + 1], records[#records + 1], members[#members + 1] = key, raw, member
-          if #keys == room then
-            break
-          end
-        elseif rooms and rooms.over then
-          break
-        end
-      end
-      if #page < 200 or (rooms and rooms.over) then
-        break
-      end
-      from = from + 200
-    end
-    call_many('ZREM', queue.r, members)
-    return keys, kinds and records or records_of(queue, keys), last
   end
 
   function choose_key(queue, key, kinds, rooms)
@@ -250,32 +196,80 @@ local function define_choosing()
   end
 end
 
-local function define_claims()
+if claims then
+  local function kind_of(raw)
+    return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+  end
+
+  -- The place behind an item that may have gone meanwhile.
+  local function rank_behind(queue, score, member)
+    local added = call('ZADD', queue.r, 'NX', score, member)
+    local rank = call('ZRANK', queue.r, member)
+    if added == 1 then
+      call('ZREM', queue.r, member)
+      return rank
+    end
+    return rank + 1
+  end
+
+  -- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
+  -- last item that it has looked at, if others are behind it for which this call has no time.
+  local function choose(queue, room, kinds, rooms, start)
+    local keys, records, members = {}, {}, {}
+    local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
+    local last, size = false, min(room + 4, 200) -- Mostly the first ones will do.
+    while #keys < room do
+      if passing <= 0 then
+        last = start and { start[2], start[3] } or { '', '' }
+        if from > 0 then
+          last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
+          last[1] = call('ZSCORE', queue.r, last[2])
+        end
+        break
+      end
+      local page = call('ZRANGE', queue.r, from, from + size - 1)
+      passing = passing - #page
+      for _, member in ipairs(page) do
+        local key = sub(member, 9)
+        local raw = kinds and call('HGET', queue.i, key)
+        if (not kinds or kinds[kind_of(raw)]) and (not rooms or take_room(queue, rooms, key)) then
+          keys[#keys + 1], records[#records + 1], members[#members + 1] = key, raw, member
+          if #keys == room then
+            break
+          end
+        elseif rooms and rooms.over then
+          break
+        end
+      end
+      if #page < size or (rooms and rooms.over) then
+        break
+      end
+      from, size = from + size, 200
+    end
+    call_many('ZREM', queue.r, members)
+    return keys, kinds and records or records_of(queue, keys), last
+  end
+
   local function choose_next(queue, room)
     local keys = {}
-    local members = call('ZRANGE', queue.r, 0, room - 1)
-    if #members == 0 then
-      return keys, keys
+    local members = call('ZPOPMIN', queue.r, room) -- with their scores
+    for number = 1, #members, 2 do
+      keys[(number + 1) / 2] = sub(members[number], 9)
     end
-    call('ZREMRANGEBYRANK', queue.r, 0, #members - 1)
-    for number, member in ipairs(members) do
-      keys[number] = string.sub(member, 9)
-    end
-    return keys, records_of(queue, keys)
+    return keys, keys[1] and records_of(queue, keys) or keys
   end
 
   local function lease_all(queue, keys, expires, seed, leases)
     local held, timed = {}, {}
     for number, key in ipairs(keys) do
-      local fence = next_fence(queue)
-      local token = string.sub(redis.sha1hex(seed .. text(fence)), 1, 32)
-      local lease = pack_lease(fence, expires, token)
+      local fence = next_number(queue)
+      local token = sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
+      local lease = spack('>ddd', fence, now, expires) .. token
+      local second = 2 * number
       leases[number] = lease
-      held[#held + 1] = key
-      held[#held + 1] = lease
+      held[second - 1], held[second] = key, lease
       if expires ~= 0 then
-        timed[#timed + 1] = expires
-        timed[#timed + 1] = place_member(-fence, key)
+        timed[second - 1], timed[second] = expires, place_member(-fence, key)
       end
     end
     call_many('HSET', queue.l, held)
@@ -293,17 +287,16 @@ local function define_claims()
     local limit, one, lease_time, seed = request[3], request[4], request[5], request[8]
     local start = request[9]
     local expires = lease_time and now + lease_time or 0
-    if not choose and (one or request[6] or request[7]) then
-      define_choosing()
-    end
     local kinds = request[6] and {}
-    for _, kind in ipairs(request[6] or {}) do
-      kinds[kind] = true
+    if kinds then
+      for _, kind in ipairs(request[6]) do
+        kinds[kind] = true
+      end
     end
     local answer = {}
     for number = start and start[1] * 2 + 1 or 1, #request[2], 2 do
       local queue = at(request[2][number])
-      local room = math.min(request[2][number + 1], limit - #answer / 4)
+      local room = min(request[2][number + 1], limit - #answer / 4)
       if room > 0 then
         local rooms = request[7] and rooms_of(queue, request[7])
         local keys, records, last
@@ -360,7 +353,7 @@ local function define_claims()
     local one = requests[first]
     local queue, total = at(one[2][1]), 0
     for number = first, first + count - 1 do
-      total = total + math.max(math.min(requests[number][2][2], requests[number][3]), 0)
+      total = total + max(min(requests[number][2][2], requests[number][3]), 0)
     end
     local keys, records = {}, {}
     if total > 0 then
@@ -373,7 +366,7 @@ local function define_claims()
     local from = 1
     for number = first, first + count - 1 do
       local answer = {}
-      for _ = 1, math.min(requests[number][2][2], requests[number][3]) do
+      for _ = 1, min(requests[number][2][2], requests[number][3]) do
         if keys[from] then
           local size = #answer
           answer[size + 1], answer[size + 2] = 0, keys[from]

@@ -1,9 +1,6 @@
 -- What can be seen. An item is shown as {state, key, record, lease record or ''}; what has left its
 -- key as {state, '', record, ''}.
-local function define_reads()
-  if not forget_buckets then
-    define_choosing()
-  end
+if reads then
   local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE = 0, 1, 2, 3, 4, 5
 
   local function live(queue, key)
@@ -26,14 +23,9 @@ local function define_reads()
     if more then
       return '0'
     end
-    local moment = queue.earliest
-    local result = call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2]
-    for _, other in ipairs({ tonumber(result or math.huge), next_token(queue) or math.huge }) do
-      if other < (moment or math.huge) then
-        moment = other
-      end
-    end
-    return moment and text(math.max(moment - now, 0)) or ''
+    find_earliest(queue)
+    local moment = min(queue.earliest, queue.over, next_token(queue) or huge)
+    return moment < huge and text(max(moment - now, 0)) or ''
   end
 
   function verbs.count(request)
@@ -85,23 +77,41 @@ local function define_reads()
     return item.due > now
   end
 
-  -- All items of some keys, in every state.
+  -- Items of some keys, in every state: some hundreds from a place on, and the place to go on from,
+  -- '' at the end. A place is the number of a key, what to look at (live items, buried ones,
+  -- results), and behind which member of an index.
   function verbs.keys(request)
-    local queue = at(request[2])
-    local answer = {}
-    for _, key in ipairs(request[3]) do
-      add_live(queue, key, answer)
-      for part, state in pairs({ b = BURIED, d = DONE }) do
-        local members = call('ZRANGEBYLEX', queue[part] .. 'k', '[' .. key .. '\0', '(' .. key .. '\1')
+    local queue, keys = at(request[2]), request[3]
+    local number, part, behind = unpack(request[4])
+    local parts = { { 'b', BURIED }, { 'd', DONE } }
+    local answer, steps, most = {}, 0, 500
+    while number <= #keys do
+      if steps >= most then
+        return { { number, part, behind }, answer }
+      end
+      local key, full = keys[number], false
+      steps = steps + 1
+      if part == 0 then
+        add_live(queue, key, answer)
+      else
+        local name, state = unpack(parts[part])
+        local start = behind == '' and '[' .. key .. '\0' or '(' .. behind
+        local members = call('ZRANGEBYLEX', queue[name] .. 'k', start, '(' .. key .. '\1', 'LIMIT', 0, most)
         for _, member in ipairs(members) do
-          local raw = call('HGET', queue[part], string.sub(member, #key + 2))
+          local raw = call('HGET', queue[name], string.sub(member, #key + 2))
           if raw and (state == BURIED or still_kept(raw)) then
             answer[#answer + 1] = { state, '', raw, '' }
           end
         end
+        steps = steps + #members
+        full, behind = #members == most, members[#members] or ''
+      end
+      if not full then
+        part, behind = (part + 1) % 3, ''
+        number = part == 0 and number + 1 or number
       end
     end
-    return answer
+    return { '', answer }
   end
 
   function verbs.results(request)
@@ -141,12 +151,12 @@ local function define_reads()
     local function prefixed(key)
       return start == '' or string.sub(key, 1, #start) == start
     end
-    local most = math.max(math.min(limit, 500), 100)
-    local found, horizon = {}, math.huge
+    local most = max(min(limit, 500), 100)
+    local found, horizon = {}, huge
     local function add_all(index, show)
       local entries = call('ZRANGEBYSCORE', index, '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
       if #entries == 2 * most then
-        horizon = math.min(horizon, tonumber(entries[#entries]))
+        horizon = min(horizon, tonumber(entries[#entries]))
       end
       for number = 1, #entries, 2 do
         local shown = show(entries[number])
@@ -181,30 +191,18 @@ local function define_reads()
         answer[#answer + 1] = entry[2]
       end
     end
-    return { horizon < math.huge and text(horizon) or '', answer }
+    return { horizon < huge and text(horizon) or '', answer }
   end
 
   -- Nobody else changes the queue until it is unlocked, or until so many milliseconds have passed.
   function verbs.lock(request)
-    call('SET', at(request[2]).x, edit_token, 'PX', request[3])
+    local queue = at(request[2])
+    queue.edited, queue.editor, queue.noted = micros + request[3] * 1000, edit_token, true
     return now_text
   end
 
   function verbs.unlock(request)
-    call('DEL', at(request[2]).x)
+    end_edit(at(request[2]))
     return 1
-  end
-end
-
-local function define(verb)
-  if verb == 'put' then
-    define_puts()
-  elseif verb == 'ack' then
-    define_acks()
-  elseif verb == 'claim' then
-    define_claims()
-  else
-    define_changes()
-    define_reads()
   end
 end

@@ -1,0 +1,101 @@
+-- The queues of the batch, an answer that was given before, and what is wanted.
+local opened, queues = {}, {}
+
+for number = 1, #names do
+  local name = names[number]
+  local base = prefix .. ':{' .. tag(name) .. '}:'
+  local queue = {
+    name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
+    l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
+    d = base .. 'd',
+    written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
+    changed = false, noted = false, new = false, later = false,
+  }
+  local notes = call('GET', queue.m)
+  if notes then
+    queue.written, queue.earliest, queue.over, queue.buffered, queue.last, queue.edited =
+      sunpack(NOTES, notes)
+    if queue.edited > micros then
+      queue.editor = sub(notes, NOTES_SIZE + 1)
+    elseif queue.edited > 0 then
+      queue.edited, queue.noted = 0, true -- That edit took too long.
+    end
+  end
+  if queue.earliest == -huge then
+    queue.earliest = tonumber(call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')[2] or huge)
+    queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
+    queue.buffered = call('HLEN', queue.n)
+  end
+  opened[number], queues[name] = queue, queue
+end
+
+if recorded then
+  local last = tonumber(call('GETRANGE', reply_key, 0, SERIAL_SIZE - 1)) or 0
+  if last > serial then
+    return { 'old' }
+  elseif last == serial then
+    call('PEXPIRE', reply_key, lifetime)
+    local kept = cmsgpack.unpack(sub(call('GET', reply_key), SERIAL_SIZE + 1))
+    local answers = kept[1]
+    for number, answer in ipairs(editing and {} or answers) do
+      local request = requests[number]
+      if request[1] == 'claim' then
+        -- The answer of a claim is kept without the items, which are where they were. A lease that
+        -- has ended meanwhile is of no use to anybody.
+        local items = {}
+        for first = 1, #answer, 3 do
+          local at, key, lease = answer[first], answer[first + 1], answer[first + 2]
+          local queue = queues[request[2][at * 2 + 1]]
+          if at < 0 or call('HGET', queue.l, key) == lease then
+            local size = #items
+            items[size + 1], items[size + 2], items[size + 3] = at, key, lease
+            items[size + 4] = at < 0 and '' or call('HGET', queue.i, key)
+          end
+        end
+        answers[number] = items
+      end
+    end
+    return { 'done', answers, kept[2] or names, kept[3] }
+  end
+end
+
+-- What is wanted. Everything is, but for what is asked most.
+local puts, claims, acks, keeps, releases, changes, caps, reads
+local moves = editing
+for number = 1, #requests do
+  local request = requests[number]
+  local verb = request[1]
+  if verb == 'put' then
+    puts = true
+    moves = moves or request[7] or request[5] == 'buffer' -- with a delay, or beside a leased item
+  elseif verb == 'claim' then
+    claims = true
+    caps = caps or request[4] or request[7] or request[9] -- of a key, with caps, or the rest of one
+    moves = moves or request[4] or (request[5] and now + request[5] <= now) -- due at once
+  elseif verb == 'ack' then
+    acks = true
+    keeps = keeps or request[6] > 0
+  elseif verb == 'release' or verb == 'extend' then
+    releases = true
+  elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
+    or verb == 'purge' then
+    changes = true
+  else
+    reads = true
+  end
+end
+for number = 1, #opened do
+  local queue = opened[number]
+  if queue.editor ~= '' and queue.editor ~= edit_token then
+    return { 'busy' }
+  elseif queue.editor == '' and edit_token ~= '' and not (reads and requests[1][1] == 'lock') then
+    return { 'lost' }
+  end
+  moves = moves or queue.earliest <= now or queue.buffered > 0
+  keeps = keeps or queue.over <= now
+end
+caps = caps or reads
+moves = moves or releases or changes or reads
+acks = acks or releases or changes
+puts = puts or changes
+keeps = keeps or changes or reads

@@ -115,6 +115,11 @@ class Link:
             self._script.digest = self.patiently(self._load)
         except (errors.RedisError, OSError) as error:
             raise self.explain(error) from error
+        except TypeError as error:
+            raise ValueError(
+                f"{self.address}: redis-py does not know an option of the URL or of "
+                f"client_options: {error}; options of the store are passed to connect by name"
+            ) from error
 
     def when_lost(self, function: Callable[[], None]) -> None:
         """Call `function` when the link was lost: what is known about the server may be wrong."""

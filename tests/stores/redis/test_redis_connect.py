@@ -368,3 +368,8 @@ def test_a_server_without_memory_refuses_and_nothing_is_half_done() -> None:
 
     with Server("--maxmemory", "10mb") as server:
         asyncio.run(main(server.url))
+
+
+def test_an_option_that_no_cluster_knows_is_named() -> None:
+    with pytest.raises(ValueError, match=r"does not know an option of the URL.*: prefix;"):
+        connect(f"{shared_cluster().url}?prefix=mine")

@@ -172,3 +172,27 @@ def test_each_event_loop_has_an_engine_that_ends_with_it() -> None:
     assert [engine.abandoned for engine in engines] == [True, True]
     gc.collect()
     assert [loop() for loop in loops] == [None, None]
+
+
+def test_event_loops_that_were_closed_without_a_word_are_forgotten() -> None:
+    engines: list[weakref.ref[Doubling]] = []
+
+    def engine() -> Doubling:
+        made = Doubling()
+        engines.append(weakref.ref(made))
+        return made
+
+    batcher: Doubler = LoopBatcher(engine, name="doubler")
+
+    def use(number: int) -> None:
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(batcher.submit(number)) == 2 * number
+        loop.close()
+
+    for number in (1, 2, 3):
+        use(number)
+    gc.collect()
+    assert [each() for each in engines[:2]] == [None, None]
+    asyncio.run(batcher.close())
+    gc.collect()
+    assert engines[2]() is None

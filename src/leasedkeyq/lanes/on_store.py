@@ -13,6 +13,7 @@ from asyncio import Task, TimerHandle
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
-_NO_TRACE: dict[str, str] = {}
+_UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
@@ -95,6 +96,9 @@ class StoreEngine(Engine):
         self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
         self._plan = ClaimPlan(self, store)
         self._results = ResultWatch(store, registry, self._finish)
+        self._prefix = secrets.token_hex(8)
+        self._numbers = count()
+        """For the keys of commands that have none."""
         self._held: dict[str, Job] = {}
         """Everything that is leased by this engine, by token: running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
@@ -142,7 +146,10 @@ class StoreEngine(Engine):
     ) -> Job:
         """As `Engine.submit`."""
         limits = self.store.limits
-        key = secrets.token_hex(8) if key is None else check_name("key", key, limits)
+        if key is None:
+            key = f"{self._prefix}-{next(self._numbers):x}"
+        else:
+            check_name("key", key, limits)
         check_name("command_type", kind, limits)
         check_priority(priority)
         payload = self.registry.encode(command, lane.id)
@@ -157,11 +164,7 @@ class StoreEngine(Engine):
         share = lane.share_of(key)
         number: tuple[int, ...] | LeasedKeyQError
         tracing = self._tracing
-        with (
-            nullcontext(_NO_TRACE)
-            if tracing is None
-            else tracing.submitting(lane.id, kind, key) as carrier
-        ):
+        with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
             value = seal(envelope, kind, key, limits.value_size)
             put = Put(share.queue, ((key, value),), policy, priority, delay, kind=kind)
@@ -177,7 +180,7 @@ class StoreEngine(Engine):
         """As `Engine.submit_many`."""
         tracing = self._tracing
         with (
-            nullcontext(_NO_TRACE)
+            _UNTRACED
             if tracing is None
             else tracing.submitting_many(lane.id, len(commands)) as carrier
         ):

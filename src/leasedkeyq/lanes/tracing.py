@@ -28,7 +28,8 @@ class GuardedTracing:
     def submitting_many(self, lane: str, count: int) -> AbstractContextManager[Carrier]:
         """As `Tracing.submitting_many`."""
         nothing: Carrier = {}
-        return _Guarded(partial(self._tracing.submitting_many, lane, count), nothing)
+        # Looked up within: one that was written for an older version does not have it.
+        return _Guarded(lambda: self._tracing.submitting_many(lane, count), nothing)
 
     def claimed(self, lane: str, count: int) -> None:
         """As `Tracing.claimed`."""

@@ -10,6 +10,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.errors import StoreClosedError, StoreError
@@ -22,14 +23,16 @@ Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 """Takes the answers to a batch, or what went wrong with all of it."""
 
 LONELY: Final = 3
-"""After so many calls in a row that nobody joined, the next one is not held up for company."""
+"""After so many calls in a row that nobody joined, the next one is sent at once."""
+END_TIME: Final = 1.0
+"""Seconds for which an event loop that ends waits for what is under way."""
 
 
 class Applying(Protocol):
     """The engine of one event loop, which applies one batch at a time."""
 
     def apply(self, requests: list[Any], done: Done) -> None:
-        """Begin to apply a batch; `done` is called with the answers, once, and not before later."""
+        """Begin to apply a batch; `done` is called once, with the answers, when this is over."""
         ...
 
     def abandon(self) -> None:
@@ -74,6 +77,7 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
         self, requests: Sequence[Request], *, alone: bool = False
     ) -> list[Answer]:
         """As `AnyBatcher.submit_many`."""
+        requests = list(requests)
         if self._closed:
             raise StoreClosedError(f"the {self._name} is closed")
         if self._process != os.getpid():
@@ -94,6 +98,8 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
             raise
 
     async def _settle_in(self, loop: asyncio.AbstractEventLoop) -> "_Site[Any, Any]":
+        for ended in [other for other in self._sites if other.is_closed()]:
+            del self._sites[ended]
         site = self._sites[loop] = _Site(self._engine(), self._most, self._undo)
         site.end = self._until_the_end(loop, site)
         await anext(site.end)
@@ -105,6 +111,10 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
         try:
             yield
         finally:
+            # What was claimed for one who has gone is given back.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_TIME):
+                    await site.finished()
             site.engine.abandon()
             self._sites.pop(loop, None)
 
@@ -116,8 +126,11 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
             if loop is here:
                 await site.finished()
                 await site.end.aclose()
-            elif not loop.is_closed() and self._process == os.getpid():
-                loop.call_soon_threadsafe(site.close_when_idle)
+            elif loop.is_closed():
+                del self._sites[loop]
+            elif self._process == os.getpid():
+                with suppress(RuntimeError):  # it was closed this moment
+                    loop.call_soon_threadsafe(site.close_when_idle)
 
 
 class _Site(Generic[Request, Answer]):
@@ -225,8 +238,8 @@ class _Site(Generic[Request, Answer]):
             if batch and (call.alone or size + len(call.requests) > self._most):
                 break
             waiting.popleft()
-            if call.taken:
-                continue
+            if call.taken or (call.turn is not None and call.turn.done()):
+                continue  # nobody waits for it
             call.taken = True
             batch.append(call)
             size += len(call.requests)

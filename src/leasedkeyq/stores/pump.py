@@ -168,7 +168,7 @@ class ClaimPump:
         for waiters, claimed in zip(groups, answers, strict=True):
             left += self._hand_out(waiters, claimed)
         if left:
-            await self.give_back(left)
+            await asyncio.shield(self.give_back(left))
             return True
         return any(answers)
 

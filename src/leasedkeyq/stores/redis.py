@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -149,7 +150,8 @@ class RedisStore(Store):
             "refusals": Refusals(poll),
         }
         if self._link.quick:
-            self._wakeups = LoopWakeUps(self._link.new_connection, **hearing)
+            connection = partial(self._link.in_thread, self._link.new_connection)
+            self._wakeups = LoopWakeUps(connection, **hearing)
             self._batcher = LoopBatcher(
                 lambda: LoopEngine(self._link, new_engine()), name=name, undo=give_back
             )
@@ -266,9 +268,11 @@ class RedisStore(Store):
         self._closed = True
         self._link.stop_trying()
         listening = self._wakeups.close()
-        await self._batcher.close()
-        self._link.close()
-        await listening
+        try:
+            await self._batcher.close()
+        finally:
+            self._link.close()
+            await listening
         self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
 
     def _apply(self, requests: list[Any]) -> list[Any]:

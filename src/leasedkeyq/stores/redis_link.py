@@ -1,13 +1,17 @@
 """The way to a Redis or Valkey server: its URL, its client, and calls that survive a lost link."""
 
+import asyncio
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -90,6 +94,7 @@ class Link:
         self.clustered = False
         self.patience = patience
         self._stop = threading.Event()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="leasedkeyq Redis")
         self._script = Script()
         self._lost: list[Callable[[], None]] = []
         errors = self._redis.exceptions
@@ -115,6 +120,10 @@ class Link:
             self._script.digest = self.patiently(self._load)
         except (errors.RedisError, OSError) as error:
             raise self.explain(error) from error
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            raise self._unknown_option(error) from error
 
     def when_lost(self, function: Callable[[], None]) -> None:
         """Call `function` when the link was lost: what is known about the server may be wrong."""
@@ -142,6 +151,14 @@ class Link:
             return False
         secure = import_module("redis.connection").SSLConnection
         return not issubclass(self.client.connection_pool.connection_class, secure)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Have something done that blocks.
+
+        Not in the threads of `asyncio.to_thread`: they may all wait for the store.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, copy_context().run, work)
 
     def new_connection(self) -> Any:
         """Another connection, ready for use; blocks."""
@@ -304,6 +321,12 @@ class Link:
         backoff = import_module("redis.backoff")
         return {"retry": retry.Retry(backoff.NoBackoff(), 0), "retry_on_timeout": False}
 
+    def _unknown_option(self, what: object) -> ValueError:
+        return ValueError(
+            f"{self.address}: redis-py does not know an option of the URL or of client_options: "
+            f"{what}; options of the store are passed to connect by name"
+        )
+
     def _open_cluster(self, parts: SplitResult) -> Any:
         """Any of the named servers tells of the others; redis-py follows moved slots by itself."""
         self.clustered = True
@@ -318,6 +341,9 @@ class Link:
             options.pop(name, None)
         if parts.scheme == "rediss":
             options["ssl"] = True
+        known = {*signature(cluster.RedisCluster).parameters, *cluster.REDIS_ALLOWED_KEYS}
+        if unknown := sorted(options.keys() - known):
+            raise self._unknown_option(", ".join(unknown))
         self._transient += (self._redis.exceptions.AskError,)
         return cluster.RedisCluster(startup_nodes=nodes, **options)
 

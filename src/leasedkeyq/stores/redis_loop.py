@@ -5,13 +5,14 @@ import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.loop_batching import Done
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Ask, Link, Patience, Step, Steps, T
+from leasedkeyq.stores.redis_wire import NOT_YET
 
-NOT_YET: Final = object()
 Told: TypeAlias = Callable[[list[Any] | Exception], None]
 """Takes the answers to a call, or what has happened to the connection."""
 
@@ -26,7 +27,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, connection: Any, timeout: float | None) -> None:
         hiredis = import_module("hiredis")
-        self._connection = connection
+        self._connection = connection  # which would close its socket, if it were let go
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
@@ -44,8 +45,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As `asyncio.Protocol.connection_made`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # One of uvloop is no `asyncio.Transport`, and does the same.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """As `asyncio.Protocol.data_received`."""
@@ -72,14 +73,14 @@ class Wire(asyncio.Protocol):
         """
         if self._transport is None:
             raise self._lost
-        packed = [self._pack(command) for command in commands]
+        packed = b"".join([self._pack(command) for command in commands])
         self._told = told
         self._wanted = len(commands)
         if self._timeout is not None:
             self._late_at = self._loop.time() + self._timeout
             if self._timer is None:
                 self._timer = self._loop.call_at(self._late_at, self._look_at_the_time)
-        self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
+        self._transport.write(packed)
 
     def close(self) -> None:
         """Let go of it, at once; nobody is told any more."""
@@ -128,6 +129,8 @@ class LoopLink:
         self._done: Callable[[Any], None]
         self._commands: list[tuple[Any, ...]] = []
         self._whole = False
+        self._asking = False
+        """Whether the answer of the server is to call us back."""
         self._task: asyncio.Task[None] | None = None
 
     def drive(self, steps: Steps[T], done: Callable[[T | BaseException], None]) -> None:
@@ -144,12 +147,21 @@ class LoopLink:
             self._do(step)
 
     def abandon(self) -> None:
-        """Let go of the connection, at once."""
+        """Let go of the connection, at once; what is under way fails."""
+        self._disconnect()
+        if self._task is not None:
+            self._task.cancel()
+        elif self._asking:
+            self._go_on(StoreClosedError(f"{self._link.address}: closed before it answered"))
+
+    def _disconnect(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
 
     def _go_on(self, answer: Any) -> None:
+        self._commands = []
+        self._asking = False
         try:
             if isinstance(answer, Exception):
                 step = self._steps.throw(answer)
@@ -173,6 +185,7 @@ class LoopLink:
         if self._wire is None:
             self._wait_for(self._ask(None))
             return
+        self._asking = True
         try:
             self._wire.send(self._commands, self._told)
         except Exception as error:
@@ -180,13 +193,14 @@ class LoopLink:
 
     def _told(self, said: list[Any] | Exception) -> None:
         try:
-            replies = _unless_failed(said)
+            replies = _answers(said)
         except Exception as error:
             self._wait_for(self._ask(error))
         else:
             self._go_on(replies if self._whole else replies[0])
 
     def _wait_for(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        self._asking = False
         self._task = asyncio.get_running_loop().create_task(self._go_on_after(waiting))
 
     async def _go_on_after(self, waiting: Coroutine[Any, Any, Any]) -> None:
@@ -195,15 +209,17 @@ class LoopLink:
         except Exception as error:
             answer = error
         except BaseException as error:
-            self.abandon()  # an answer that comes later is not the one to the next call
+            self._task = None
+            self._disconnect()  # an answer that comes later is not the one to the next call
             self._steps.close()
             self._done(error)
             raise
+        self._task = None
         self._go_on(answer)
 
     async def _pause(self, step: float | Callable[[], Any]) -> Any:
         if callable(step):
-            return await asyncio.to_thread(step)
+            return await self._link.in_thread(step)
         await asyncio.sleep(step)
         return self._link.stopped
 
@@ -220,7 +236,7 @@ class LoopLink:
                     continue
                 patience = patience or Patience(self._link)
                 pause = patience.after(failure)
-                self.abandon()
+                self._disconnect()
                 self._when_lost()
             else:
                 return replies if self._whole else replies[0]
@@ -232,11 +248,11 @@ class LoopLink:
         wire = self._wire or await self._connect()
         turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
         wire.send(self._commands, partial(_unless_done, turn))
-        return _unless_failed(await turn)
+        return _answers(await turn)
 
     async def _connect(self) -> Wire:
         loop = asyncio.get_running_loop()
-        connection = await asyncio.to_thread(self._link.new_connection)
+        connection = await self._link.in_thread(self._link.new_connection)
         place: socket.socket = connection._sock
         place.setblocking(False)
         _, wire = await loop.create_connection(
@@ -251,7 +267,7 @@ def _unless_done(turn: "asyncio.Future[Any]", replies: list[Any] | Exception) ->
         turn.set_result(replies)
 
 
-def _unless_failed(said: list[Any] | Exception) -> list[Any]:
+def _answers(said: list[Any] | Exception) -> list[Any]:
     """The answers to a call; raises the first error among them."""
     if isinstance(said, Exception):
         raise said

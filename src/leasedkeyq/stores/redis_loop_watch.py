@@ -6,22 +6,21 @@ As `leasedkeyq.stores.redis_watch`, without a thread between: a message is there
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, cast
 
 from leasedkeyq.stores.redis_watch import RETRY, SILENCE, Refusals
-from leasedkeyq.stores.redis_wire import is_list
+from leasedkeyq.stores.redis_wire import NOT_YET, is_list
 from leasedkeyq.stores.watching import Watchers
-
-_NOT_YET: Final = object()
 
 
 class LoopWakeUps:
     """Listens to the channels of the queues that are watched, with a connection per event loop.
 
     Args:
-        connection: Makes a connection of redis-py; blocks.
+        connection: Makes a connection of redis-py.
         channel: The channel of a queue.
         me: What the script publishes for us: our own changes are known already.
         watchers: Who wants to hear.
@@ -31,7 +30,7 @@ class LoopWakeUps:
 
     def __init__(
         self,
-        connection: Callable[[], Any],
+        connection: Callable[[], Awaitable[Any]],
         *,
         channel: Callable[[str], str],
         me: str,
@@ -61,7 +60,7 @@ class LoopWakeUps:
             ear = self._ears[loop] = self._new_ear()
         if not self._closed:
             ear.add(queue)
-        ended = False
+        ended = self._closed
 
         def remove() -> None:
             nonlocal ended
@@ -84,7 +83,8 @@ class LoopWakeUps:
                 task.cancel()
                 mine = task
             else:
-                loop.call_soon_threadsafe(task.cancel)
+                with suppress(RuntimeError):  # it was closed this moment
+                    loop.call_soon_threadsafe(task.cancel)
         return _ended(mine)
 
 
@@ -102,7 +102,7 @@ class _Ear(asyncio.Protocol):
 
     def __init__(
         self,
-        connection: Callable[[], Any],
+        connection: Callable[[], Awaitable[Any]],
         *,
         channel: Callable[[str], str],
         me: bytes,
@@ -111,7 +111,7 @@ class _Ear(asyncio.Protocol):
         refusals: Refusals,
     ) -> None:
         hiredis = import_module("hiredis")
-        self._new_reader: Callable[[], Any] = lambda: hiredis.Reader(notEnoughData=_NOT_YET)
+        self._new_reader: Callable[[], Any] = lambda: hiredis.Reader(notEnoughData=NOT_YET)
         self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
         self._reader: Any = None
         self._refusal: type[Any] = hiredis.ReplyError
@@ -145,8 +145,7 @@ class _Ear(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As `asyncio.Protocol.connection_made`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._reader = self._new_reader()
         self._silence = 0
 
@@ -155,7 +154,7 @@ class _Ear(asyncio.Protocol):
         self._silence = 0
         self._reader.feed(data)
         changed: list[str] = []
-        while (reply := self._reader.gets()) is not _NOT_YET:
+        while (reply := self._reader.gets()) is not NOT_YET:
             if isinstance(reply, self._refusal):
                 self._end(reply)
             # When a subscription begins, something may have happened just before.
@@ -212,7 +211,7 @@ class _Ear(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
         self._lost = lost
-        connection = await asyncio.to_thread(self._connection)
+        connection = await self._connection()
         try:
             connection._sock.setblocking(False)
             await loop.create_connection(lambda: self, sock=connection._sock)

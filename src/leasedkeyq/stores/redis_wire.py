@@ -47,6 +47,9 @@ STATES: Final[tuple[StoredState, ...]] = (
 )
 BURIED: Final = 4
 
+NOT_YET: Final = object()
+"""What a reader of answers says while there is no whole one."""
+
 encode: Final = msgspec.msgpack.Encoder().encode
 
 

@@ -25,6 +25,7 @@ from tests.servers.valkey import (
     free_port,
     shared_cluster,
     shared_server,
+    shared_url,
     wait_until_following,
 )
 
@@ -59,6 +60,11 @@ def use(url: str, **options: Any) -> RedisStore:
 
 
 # URLs
+
+
+def test_an_option_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ValueError, match=r"does not know an option of the URL.*'prefix'"):
+        connect(f"{shared_url()}?prefix=mine")
 
 
 def test_urls(prefix: str) -> None:
@@ -362,3 +368,8 @@ def test_a_server_without_memory_refuses_and_nothing_is_half_done() -> None:
 
     with Server("--maxmemory", "10mb") as server:
         asyncio.run(main(server.url))
+
+
+def test_an_option_that_no_cluster_knows_is_named() -> None:
+    with pytest.raises(ValueError, match=r"does not know an option of the URL.*: prefix;"):
+        connect(f"{shared_cluster().url}?prefix=mine")

@@ -8,10 +8,17 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+SYNCED_REDIS = "redis that syncs every change"
+
 
 def new_place(server: str) -> str:
-    """Empty the database of this case on a server, and return its URL."""
-    return _new_postgres() if server == "postgres" else _new_redis()
+    """Empty the database of this case on a server, and return its URL.
+
+    Redis is told how often to sync: what other cases want of it does not last.
+    """
+    if server == "postgres":
+        return _new_postgres()
+    return _new_redis("always" if server == SYNCED_REDIS else "everysec")
 
 
 def _number() -> int:
@@ -35,10 +42,10 @@ def _new_postgres() -> str:
     return f"{server}{name}"
 
 
-def _new_redis() -> str:
+def _new_redis(sync: str) -> str:
     server = os.environ["BENCH_REDIS"]
     address = urlsplit(server)
-    lines = (f"SELECT {_number()}", "FLUSHDB")
+    lines = (f"CONFIG SET appendfsync {sync}", f"SELECT {_number()}", "FLUSHDB")
     assert address.hostname is not None
     with socket.create_connection((address.hostname, address.port or 6379)) as connection:
         connection.sendall("".join(f"{line}\r\n" for line in lines).encode())

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks import peers
+from benchmarks.places import SYNCED_REDIS
 from benchmarks.scenarios import Case, Claim, Scenario
 from benchmarks.servers import POSTGRES, REDIS
 
 OURS = "this package"
 RESULTS_KEPT = "this package, results kept"
+SYNCED = "this package, `appendfsync always`"
 PUT = "this package, `put`"
 LANES = "server_own_workloads.Lanes"
 QUEUE = "server_own_workloads.Queue"
@@ -110,12 +112,23 @@ class Engine:
     drains: Mapping[int, float | None]
     callers: float
     batch: float
+    synced: str | None = None
+    """The same server with every change on the disk before it is acknowledged."""
 
 
 POSTGRES_ENGINE = Engine(
     "PostgreSQL", POSTGRES, ON_POSTGRES, True, {100: 1.5, 10: 2.0}, callers=5.0, batch=1.0
 )
-REDIS_ENGINE = Engine("Redis", REDIS, ON_REDIS, False, {100: 4.0, 10: None}, callers=3.0, batch=1.5)
+REDIS_ENGINE = Engine(
+    "Redis",
+    REDIS,
+    ON_REDIS,
+    False,
+    {100: 4.0, 10: None},
+    callers=3.0,
+    batch=1.5,
+    synced=SYNCED_REDIS,
+)
 
 
 def postgres_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
@@ -165,6 +178,20 @@ def _own(
     return Case(name, peers.OUR_SERVERS, workload, whole)
 
 
+def _synced(engine: Engine, workload: str, options: Mapping[str, object]) -> list[Case]:
+    """Our lanes where every change is on the disk before it is acknowledged."""
+    if engine.synced is None:
+        return []
+    return [_own(engine, SYNCED, LANES, workload, {**options, "server": engine.synced})]
+
+
+def _synced_claim(cases: Sequence[Case]) -> list[Claim]:
+    if SYNCED not in [case.name for case in cases]:
+        return []
+    text = "the same with `appendfsync always`, the others with `everysec`"
+    return [Claim(text, _names(cases), (SYNCED,), headline=False)]
+
+
 def _fewer(items: int, most: int) -> int:
     """So many jobs, or not so many where only few run at a time."""
     return items if most == PLENTY else min(items, 3000)
@@ -184,6 +211,8 @@ def _drain(engine: Engine, quick: bool, ours: Sequence[int]) -> Scenario:
         cases.append(_own(engine, name, LANES, "drain", options))
     kept = {"items": _fewer(items, ours[0]), "concurrency": ours[0], "keep_results": 3600}
     cases.append(_own(engine, RESULTS_KEPT, LANES, "drain", kept))
+    fastest = {"items": _fewer(items, ours[0]), "concurrency": ours[0]}
+    cases += _synced(engine, "drain", fastest)
     for rival in engine.rivals:
         for most in rival.concurrency:
             if engine.same_concurrency and most not in ours:
@@ -209,6 +238,7 @@ def _drain(engine: Engine, quick: bool, ours: Sequence[int]) -> Scenario:
     claims.append(
         Claim("the same with results kept for an hour", others, (RESULTS_KEPT,), headline=False)
     )
+    claims += _synced_claim(cases)
     return Scenario(
         title,
         "A process runs jobs that do nothing, from a queue that is full, by the clock on the wall "
@@ -228,6 +258,7 @@ def _callers(engine: Engine, quick: bool) -> Scenario:
     cases = (
         _own(engine, OURS, LANES, "puts", options),
         _own(engine, PUT, QUEUE, "puts", options),
+        *_synced(engine, "puts", options),
         *(_case(engine, rival, "puts", fewer) for rival in engine.rivals),
     )
     title = f"{engine.name}: putting by {callers} callers"
@@ -244,6 +275,7 @@ def _callers(engine: Engine, quick: bool) -> Scenario:
                 engine.callers,
             ),
             Claim("the same with `put`", _names(cases), (PUT,), headline=False),
+            *_synced_claim(cases),
         ),
         turns=1,
         warm_up=0,

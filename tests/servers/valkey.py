@@ -91,6 +91,12 @@ class Server:
         """For `connect`: by its port if it has one."""
         return f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.socket}"
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def client(self, **options: Any) -> Any:
         """A client of redis-py."""
         return redis.Redis(unix_socket_path=str(self.socket), **options)
@@ -163,11 +169,11 @@ class Server:
 class Cluster:
     """Three servers that share the slots."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, *options: str, size: int = 3) -> None:
         self.servers: list[Server] = []
         try:
             for _ in range(size):
-                self.servers.append(_cluster_node())
+                self.servers.append(_cluster_node(options))
             self._join()
         except BaseException:
             self.close()
@@ -207,14 +213,14 @@ class Cluster:
             server.close()
 
 
-def _cluster_node() -> Server:
+def _cluster_node(options: Sequence[str]) -> Server:
     """A node; the bus takes another port, which may be taken."""
     for _ in range(20):
         bus_port = free_port()
         try:
             return Server(
                 *("--cluster-enabled", "yes", "--cluster-node-timeout", "5000"),
-                *("--appendonly", "yes", "--cluster-port", str(bus_port)),
+                *("--appendonly", "yes", "--cluster-port", str(bus_port), *options),
                 port=free_port(),
                 bus_port=bus_port,
             )

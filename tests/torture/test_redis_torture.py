@@ -7,7 +7,9 @@ import asyncio
 import multiprocessing
 import os
 import secrets
+import time
 from functools import partial
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -17,6 +19,7 @@ from leasedkeyq.stores.contract import Put
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
+from tests.servers.syncing import SyncWatch
 from tests.servers.valkey import (
     Server,
     free_port,
@@ -97,6 +100,67 @@ def test_a_killed_server_comes_back_with_what_it_acknowledged(sync: str, prefix:
             print(f"appendfsync {sync}: {len(lost)} of {len(acknowledged)} lost by kill -9")
             # With everysec, the server puts a write off while the last sync is under way.
             assert not lost or sync == "everysec"
+
+
+def produce_much(url: str, prefix: str, said: Connection) -> None:
+    """Put as much as 64 callers can, and tell at the end when each item was acknowledged."""
+    acknowledged: dict[str, float] = {}
+
+    async def put(store: Store, caller: int) -> None:
+        for number in range(10**6):
+            key = f"{caller}-{number}"
+            try:
+                await store.put([Put("q", ((key, b"1" * 100),))])
+            except StoreError:
+                return
+            acknowledged[key] = time.monotonic()
+
+    async def main() -> None:
+        store = connect(url, prefix=prefix, retry_for=0)
+        await asyncio.gather(*(put(store, caller) for caller in range(64)))
+
+    asyncio.run(main())
+    said.send(acknowledged)
+
+
+def test_what_a_loss_of_power_loses_with_everysec(prefix: str) -> None:
+    """What was acknowledged after the last sync began, and nothing older.
+
+    The power goes right before the next sync: what the server has written since the last one is
+    taken away from its file.
+    """
+    context = multiprocessing.get_context("spawn")
+    for number in range(5 if TORTURE else 1):
+        settings = ("--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
+        with Server("--appendonly", "yes", *settings) as server:
+            name = f"{prefix}{number}"
+            heard, said = context.Pipe(duplex=False)
+            arguments = (server.url, name, said)
+            process = context.Process(target=produce_much, args=arguments, daemon=True)
+            process.start()
+            watch = SyncWatch(server)
+            limit = time.monotonic() + 60
+            while len(watch.gaps) < (4 if TORTURE else 1):
+                assert time.monotonic() < limit, "the server does not sync"
+                watch.until(time.monotonic() + 0.1)
+            watch.until(watch.begun + 0.95)
+            server.kill()
+            killed = time.monotonic()
+            acknowledged: dict[str, float] = heard.recv()
+            process.join(60)
+            os.truncate(watch.file, watch.size)
+            server.start()
+            lost = acknowledged.keys() - asyncio.run(_keys(server, name))
+        oldest = min((acknowledged[key] for key in lost), default=killed)
+        print(
+            f"appendfsync everysec: {len(lost)} of {len(acknowledged)} lost with the power, the "
+            f"oldest {killed - oldest:.2f} s old; synced every {max(watch.gaps):.2f} s at the "
+            f"most, which took up to {watch.longest * 1000:.0f} ms"
+        )
+        assert lost, "the loss was none"
+        # While a sync is under way, writes are put off, though they are acknowledged.
+        assert oldest >= watch.begun - watch.longest
+        assert killed - watch.begun < 2 + watch.longest
 
 
 async def _keys(server: Server, prefix: str) -> set[str]:

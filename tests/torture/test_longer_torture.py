@@ -1,0 +1,33 @@
+"""At full length under ``TORTURE=1``: what other tests do a few times, and what they leave out."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leasedkeyq.stores.document_file import DocumentForm
+from tests.repository.support import source_of
+from tests.repository.test_processes import do_each_once
+from tests.stores.test_conformance import SqliteByItsOwnClock
+from tests.stores.test_file_damage import FORMS, SUFFIXES, harm_often
+from tests.test_model import MACHINES, search
+
+if os.environ.get("TORTURE") == "1":
+
+    class TestSqliteByItsOwnClock(SqliteByItsOwnClock):
+        """All of it."""
+
+    @FORMS
+    @SUFFIXES
+    def test_thousands_of_truncations_and_bit_flips(
+        tmp_path: Path, suffix: str, form: DocumentForm
+    ) -> None:
+        harm_often(tmp_path, suffix, form, 1000)
+
+    @pytest.mark.parametrize("kind, length", MACHINES)
+    def test_state_machine(kind: str, length: int) -> None:
+        search(kind, length, 50_000)
+
+    @pytest.mark.parametrize("kind, items", [("sqlite", 10_000), ("yaml", 500)])
+    def test_every_item_is_done_exactly_once(kind: str, items: int, tmp_path: Path) -> None:
+        do_each_once(source_of(kind, tmp_path), items)

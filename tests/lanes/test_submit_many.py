@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ async def test_commands_of_several_types(build: Build) -> None:
         handles = await manager.submit_many("x", commands)
         assert [await handle for handle in handles] == ["a", "B", "c", "D"]
         assert [handle.command_type for handle in handles] == ["note", "shout", "note", "shout"]
+    assert notes.names == ["a", "b", "c", "d"]
 
 
 @everywhere
@@ -321,3 +323,32 @@ def test_many_commands_on_every_store(url: str) -> None:
         assert sorted(notes.names) == sorted(["a", "b", "held", *(f"{n}" for n in range(300))])
 
     asyncio.run(main())
+
+
+class OlderTracing:
+    """As it was before there was `submit_many`."""
+
+    @contextmanager
+    def submitting(self, lane: str, kind: str, command_id: str) -> Iterator[dict[str, str]]:
+        yield {}
+
+    def claimed(self, lane: str, count: int) -> None:
+        pass
+
+    @contextmanager
+    def processing(self, *told: object) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def settling(self, lane: str, count: int) -> Iterator[None]:
+        yield
+
+
+@everywhere
+async def test_tracing_that_does_not_know_of_many_does_no_harm(build: Build) -> None:
+    tracing: Any = OlderTracing()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).with_tracing(tracing).build()
+    notes = Notes(manager)
+    async with manager:
+        handles = await manager.submit_many("x", [notes.note("a"), notes.note("b")])
+        assert [await handle for handle in handles] == ["a", "b"]

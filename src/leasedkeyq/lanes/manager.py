@@ -161,9 +161,11 @@ class QueueManager:
     ) -> list[Handle[R]]:
         """Submit many commands in one step: all of them, or none on an error.
 
-        That takes one trip to a store. It is much faster than as many calls of `submit`. In a
-        lane with partitions on a store, each partition takes all of its commands or none: an
-        error tells of one that took none, and the others may have taken theirs.
+        Commands of one type take one trip to a store; those of several types are put while
+        nobody else can change the queue. They run in this order, as if submitted one by one. In
+        a lane with partitions on a store, each partition takes all of its commands or none: an
+        error tells of one that took none, and the others may have taken theirs. If this is
+        cancelled, they may have been submitted all the same.
 
         Args:
             lane_id: The lane.
@@ -171,8 +173,8 @@ class QueueManager:
                 meaning of `key` in `submit`.
             if_in_flight: As in `submit`; with ``"reject"``, one key that is in flight is enough
                 to submit nothing.
-            priority: As in `submit`, for all of them, and so are `delay`, `deadline` and
-                `timeout`.
+            priority: As in `submit`. Like `delay`, `deadline` and `timeout`, it is for all of
+                them.
             delay: Start them no earlier than after this time.
             deadline: By when they should be started.
             timeout: How long each of them may run.
@@ -182,7 +184,7 @@ class QueueManager:
 
         Raises:
             KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are in flight;
-                they are in the ``keys`` of the error.
+                at least one of them is in the ``keys`` of the error.
             LimitExceededError: They are more than the limit ``batch_size`` of the store.
             UnknownLaneError: There is no such lane.
             ShuttingDownError: `shutdown` was called.

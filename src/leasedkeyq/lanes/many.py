@@ -1,8 +1,7 @@
 """Many commands on their way into a store at once: few requests, and each is all or nothing."""
 
 import asyncio
-import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -16,9 +15,8 @@ from leasedkeyq.stores.codec import advice, check_name, check_priority
 from leasedkeyq.stores.contract import Limits, Put
 from leasedkeyq.stores.store import Store
 
-KEY_BYTES = 8
-"""Of a key that is made for a command without one: so many that no two are the same."""
-
+Run: TypeAlias = tuple[str, list[tuple[str, bytes]]]
+"""Items of one type that follow each other: a type, and keys and values."""
 Placed: TypeAlias = tuple[Share, int, str, str, Any]
 """A command in a store: its part of the lane, its id, its key, its type and itself."""
 
@@ -30,11 +28,13 @@ async def put_commands(  # noqa: PLR0917  # these are what it is made of
     commands: Sequence[Submitted],
     terms: Terms,
     envelope: Envelope,
+    new_key: Callable[[], str],
 ) -> tuple[list[Placed], BaseException | None]:
     """Put commands, all or nothing in each part of the lane.
 
-    `envelope` is used for one command after the other, with the arguments of each. Returns those
-    that are in the store now, in order, and why others are not.
+    `envelope` is used for one command after the other, with the arguments of each. Commands
+    without a key get a `new_key`. Returns those that are in the store now, in order, and why
+    others are not.
 
     Raises:
         LimitExceededError: They are too many for the store, or one is too large.
@@ -43,28 +43,24 @@ async def put_commands(  # noqa: PLR0917  # these are what it is made of
     limits = store.limits
     check_priority(terms.priority)
     _check_number(lane, len(commands), limits)
-    if terms.deadline is not None:
-        envelope.deadline = envelope.at + terms.deadline
-    if terms.delay:
-        envelope.after = terms.delay
-    if terms.timeout != lane.timeout:
-        envelope.timeout = terms.timeout or 0.0
-    keys = _keys(commands, limits)
-    items: dict[Share, dict[str, list[tuple[str, bytes]]]] = {}
+    keys = [new_key() if key is None else check_name("key", key, limits) for key, _, _ in commands]
+    runs: dict[Share, list[Run]] = {}
     for key, (_, kind, command) in zip(keys, commands, strict=True):
         envelope.payload = msgspec.Raw(registry.encode(command, lane.id))
         item = key, seal(envelope, kind, key, limits.value_size)
-        items.setdefault(lane.share_of(key), {}).setdefault(kind, []).append(item)
-    for kind in {kind for kinds in items.values() for kind in kinds}:
-        check_name("command_type", kind, limits)
+        mine = runs.setdefault(lane.share_of(key), [])
+        if not mine or mine[-1][0] != kind:
+            check_name("command_type", kind, limits)
+            mine.append((kind, []))
+        mine[-1][1].append(item)
     ids, refusal = await _put_everywhere(
         store,
         [
             [
                 Put(share.queue, tuple(some), terms.policy, terms.priority, terms.delay, kind=kind)
-                for kind, some in kinds.items()
+                for kind, some in mine
             ]
-            for share, kinds in items.items()
+            for share, mine in runs.items()
         ],
     )
     placed: list[Placed] = [
@@ -83,16 +79,6 @@ def _check_number(lane: Lane, number: int, limits: Limits) -> None:
             f"{most}: {advice('batch_size')}"
         )
         raise LimitExceededError(message, limit="batch_size", most=most)
-
-
-def _keys(commands: Sequence[Submitted], limits: Limits) -> list[str]:
-    """The key of each; one that has none is given one."""
-    random = secrets.token_hex(KEY_BYTES * len(commands))
-    made = (random[at : at + 2 * KEY_BYTES] for at in range(0, len(random), 2 * KEY_BYTES))
-    return [
-        mine if key is None else check_name("key", key, limits)
-        for mine, (key, _, _) in zip(made, commands, strict=True)
-    ]
 
 
 async def _put_everywhere(

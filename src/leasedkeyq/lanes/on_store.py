@@ -58,6 +58,7 @@ from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
+_NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
@@ -96,9 +97,8 @@ class StoreEngine(Engine):
         self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
         self._plan = ClaimPlan(self, store)
         self._results = ResultWatch(store, registry, self._finish)
-        self._prefix = secrets.token_hex(8)
+        self._prefix = ""
         self._numbers = count()
-        """For the keys of commands that have none."""
         self._held: dict[str, Job] = {}
         """Everything that is leased by this engine, by token: running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
@@ -146,21 +146,13 @@ class StoreEngine(Engine):
     ) -> Job:
         """As `Engine.submit`."""
         limits = self.store.limits
-        if key is None:
-            key = f"{self._prefix}-{next(self._numbers):x}"
-        else:
-            check_name("key", key, limits)
+        key = self._new_key() if key is None else check_name("key", key, limits)
         check_name("command_type", kind, limits)
         check_priority(priority)
         payload = self.registry.encode(command, lane.id)
-        now = self.clock()
-        envelope = Envelope(msgspec.Raw(payload), now)
-        if deadline is not None:
-            envelope.deadline = now + deadline
-        if delay:
-            envelope.after = delay
-        if timeout != lane.timeout:
-            envelope.timeout = timeout or 0.0
+        terms = Terms(policy, priority, delay, deadline, timeout)
+        envelope = self._envelope(lane, terms)
+        envelope.payload = msgspec.Raw(payload)
         share = lane.share_of(key)
         number: tuple[int, ...] | LeasedKeyQError
         tracing = self._tracing
@@ -171,7 +163,6 @@ class StoreEngine(Engine):
             number = (await self.store.put([put]))[0]
         if isinstance(number, LeasedKeyQError):
             raise number
-        terms = Terms(policy, priority, delay, deadline, timeout)
         return self._submitted(share, number[0], key, kind, command, terms)
 
     async def submit_many(
@@ -184,13 +175,31 @@ class StoreEngine(Engine):
             if tracing is None
             else tracing.submitting_many(lane.id, len(commands)) as carrier
         ):
-            envelope = Envelope(msgspec.Raw(), self.clock(), trace=carrier or None)
-            put = put_commands(self.store, self.registry, lane, commands, terms, envelope)
-            placed, refusal = await put
+            envelope = self._envelope(lane, terms)
+            envelope.trace = carrier or None
+            placed, refusal = await put_commands(
+                self.store, self.registry, lane, commands, terms, envelope, self._new_key
+            )
         jobs = [self._submitted(*place, terms) for place in placed]
         if refusal is not None:
             raise refusal
         return jobs
+
+    def _new_key(self) -> str:
+        """For a command that has none."""
+        # Drawn here and not before: a manager may be made before a fork.
+        self._prefix = self._prefix or secrets.token_hex(8)
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+    def _envelope(self, lane: Lane, terms: Terms) -> Envelope:
+        envelope = Envelope(_NOTHING, self.clock())
+        if terms.deadline is not None:
+            envelope.deadline = envelope.at + terms.deadline
+        if terms.delay:
+            envelope.after = terms.delay
+        if terms.timeout != lane.timeout:
+            envelope.timeout = terms.timeout or 0.0
+        return envelope
 
     def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
         self,

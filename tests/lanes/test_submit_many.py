@@ -1,7 +1,7 @@
 """Many commands in one step: in memory, on a store on the virtual clock, and on every store."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -329,18 +329,18 @@ class OlderTracing:
     """As it was before there was `submit_many`."""
 
     @contextmanager
-    def submitting(self, lane: str, kind: str, command_id: str) -> Iterator[dict[str, str]]:
+    def submitting(self, lane: str, kind: str, command_id: str) -> Generator[dict[str, str]]:
         yield {}
 
     def claimed(self, lane: str, count: int) -> None:
         pass
 
     @contextmanager
-    def processing(self, *told: object) -> Iterator[None]:
+    def processing(self, *told: object) -> Generator[None]:
         yield
 
     @contextmanager
-    def settling(self, lane: str, count: int) -> Iterator[None]:
+    def settling(self, lane: str, count: int) -> Generator[None]:
         yield
 
 

@@ -114,7 +114,7 @@ class _Ear(asyncio.Protocol):
         self._new_reader: Callable[[], Any] = lambda: hiredis.Reader(notEnoughData=NOT_YET)
         self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
         self._reader: Any = None
-        self._refusal: type[Any] = hiredis.ReplyError
+        self._refusal: type[Exception] = hiredis.ReplyError
         self._connection = connection
         self._channel = channel
         self._me = me

@@ -10,6 +10,7 @@ from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.envelope import unseal
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.lanes.lane import Share, Slots
+from leasedkeyq.lanes.outbox import MANY
 from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.stores.contract import Claim, Claimed, StoredItem
 from leasedkeyq.stores.store import Store
@@ -18,6 +19,8 @@ DEADLINE = b'"deadline"'
 """A command without it in its envelope has no deadline of its own, and need not be read."""
 MOST = 1000
 """Commands in one claim."""
+TURNS = 3
+"""Of the event loop, in which commands begin, end, and are sent to the store."""
 
 
 class Claims(Protocol):
@@ -36,27 +39,66 @@ class ClaimPlan:
     def __init__(self, engine: Claims, store: Store) -> None:
         self._engine = engine
         self._store = store
+        self.coming: Counter[Share] = Counter()
+        """What is being claimed at present, or was and has not been taken yet."""
         self._ahead: float | None = None
         """The clock of the store, less that of the event loop, once a claim has told it."""
 
     def has_room(self) -> bool:
         """Whether any lane may start another command."""
-        slots = self._engine.slots
-        return any(share.owned and slots.may_start(share) for share in self._engine.shares)
+        return any(share.owned and self._may_start(share) for share in self._engine.shares)
 
-    async def claim(self) -> list[tuple[Share, Claimed]]:
-        """Claim what may start now, in the order in which it is to be started."""
+    def _may_start(self, share: Share) -> bool:
+        return self._engine.slots.may_start(share, self.coming[share])
+
+    async def claim(self) -> list[tuple[Share, Claimed]] | None:
+        """Claim what may start now, in the order in which it is to be started.
+
+        None: it is left to another claim, which is under way, and to who comes after it.
+        """
         rooms = self._rooms()
+        if self.coming.total() and sum(rooms.values()) < MANY:
+            return None
         if not rooms:
             return []
         spare = self._engine.slots.spare()
         if spare is None:
             groups = _by_lease_time([(share, room) for share, room in rooms.items()], None)
-            answers = await self._store.claim([self._request(group) for group in groups])
+            self.coming.update(rooms)
+            try:
+                answers = await self._store.claim([self._request(group) for group in groups])
+            finally:
+                self.coming.subtract(rooms)
             claimed = [item for answer in answers for item in answer]
         else:
             claimed = await self._claim_within(rooms, spare)
         return self._in_order(claimed)
+
+    async def hand_out(
+        self, claimed: list[tuple[Share, Claimed]], take: Callable[[Share, Claimed], None]
+    ) -> None:
+        """Have what was claimed taken, and let it begin before more is asked for.
+
+        If the store has nothing to do, half of it comes first: what ends at once is settled there,
+        and more is claimed, while the other half begins here. From then on the two take turns.
+        """
+        later: list[tuple[Share, Claimed]] = []
+        if len(claimed) >= 2 * MANY and self._store.is_idle():
+            half = len(claimed) // 2
+            claimed, later = claimed[:half], claimed[half:]
+            self.coming.update(share for share, _ in later)
+        try:
+            for share, item in claimed:
+                take(share, item)
+            if later:
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+        finally:
+            for share, item in later:
+                self.coming[share] -= 1
+                take(share, item)
+        if claimed:
+            await asyncio.sleep(0)
 
     async def _claim_within(self, rooms: dict[Share, int], spare: int) -> list[Claimed]:
         """Claim within the capacity: first the minima of lanes, then whatever is most urgent."""
@@ -92,11 +134,10 @@ class ClaimPlan:
 
     def _rooms(self) -> dict[Share, int]:
         """How many commands each part of a lane may start, if it had the manager for itself."""
-        slots = self._engine.slots
         return {
-            share: min(share.most - share.active, MOST)
+            share: min(share.most - share.active - self.coming[share], MOST)
             for share in self._engine.shares
-            if share.owned and not share.lane.paused and slots.may_start(share)
+            if share.owned and not share.lane.paused and self._may_start(share)
         }
 
     def _request(self, group: list[tuple[Share, int]], limit: int | None = None) -> Claim:

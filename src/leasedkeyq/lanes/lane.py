@@ -162,10 +162,10 @@ class Slots:
         share.reserved = share.lane.config.min_concurrency if owned else 0
         self.reserved += max(0, share.reserved - share.active)
 
-    def may_start(self, share: Share) -> bool:
-        """Whether one more command of `share` may run."""
+    def may_start(self, share: Share, coming: int = 0) -> bool:
+        """Whether one more command of `share` may run, when those that are coming do."""
         active = share.active
-        if active >= share.most:
+        if active + coming >= share.most:
             return False
         capacity = self.capacity
         return capacity is None or active < share.reserved or self.active + self.reserved < capacity

@@ -104,7 +104,11 @@ class StoreEngine(Engine):
         self._outbox = Outbox(store, self._tracing)
         self._tasks: list[Task[None]] = []
         self._errands: set[Task[Any]] = set()
+        self._ending: list[Task[None]] = []
+        """Those that end by themselves when the engine is stopped."""
         self._wanted = asyncio.Event()
+        self._heard = 0
+        """How often something may have come: who claims meanwhile does not see it."""
         self._drains: set[asyncio.Event] = set()
         self._heartbeat = Heartbeat(store, lanes, self._held, self.running, self._lose)
         self._alarm: TimerHandle | None = None
@@ -243,8 +247,17 @@ class StoreEngine(Engine):
         for share in self.shares:
             self._watch(share)
         self._control.write()
-        work = (self._serve(), self._outbox.run(), self._heartbeat.run(), self._control.run())
+        # With a capacity, lanes take from each other: then one claim is under way at a time.
+        calls = self.store.calls_at_a_time
+        claims = calls if self.slots.capacity is None else 1
+        work = (
+            *(self._serve() for _ in range(claims)),
+            self._control.run(),
+            *(self._outbox.run() for _ in range(calls)),
+            self._heartbeat.run(),
+        )
         self._tasks = [self._loop.create_task(task) for task in work]
+        self._ending = self._tasks[: claims + 1]
         self.wake()
 
     def _watch(self, share: Share) -> None:
@@ -260,6 +273,7 @@ class StoreEngine(Engine):
     def wake(self, share: Share | None = None) -> None:
         """As `Engine.wake`."""
         del share
+        self._heard += 1
         self._wanted.set()
         for changed in self._drains:
             changed.set()
@@ -291,7 +305,7 @@ class StoreEngine(Engine):
             async with asyncio.timeout(PATIENCE):
                 await self._control.written()
                 if self._tasks:
-                    await asyncio.wait((self._tasks[0], self._tasks[-1]))
+                    await asyncio.wait(self._ending)
                     await self._outbox.empty.wait()
                     await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
         except TimeoutError:
@@ -320,19 +334,19 @@ class StoreEngine(Engine):
         await self._control.known.wait()
         while True:
             await self._wanted.wait()
-            self._wanted.clear()
             if self.stopped:
                 return
+            self._wanted.clear()
+            heard = self._heard
             try:
                 claimed = await self._plan.claim()
-                for share, item in claimed:
-                    self._take(share, item)
-                if claimed:
-                    await asyncio.sleep(0)  # they begin before more is asked for
+                if claimed is None:
+                    continue
+                await self._plan.hand_out(claimed, self._take)
                 if self.emitter.listening:
                     await self._look_for_pressure()
                 if self._plan.has_room():
-                    if claimed:
+                    if claimed or heard != self._heard:
                         self._wanted.set()
                     else:
                         await self._set_alarm()

@@ -12,6 +12,8 @@ from leasedkeyq.stores.store import Store
 logger = logging.getLogger("leasedkeyq")
 
 FIRST_PAUSE = 0.05
+MANY = 32
+"""Commands: fewer are not worth a second call of the store while one is under way."""
 LONGEST_PAUSE = 5.0
 """Seconds before something is tried again that the store could not do: more each time."""
 
@@ -42,7 +44,10 @@ class Outbox:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Send what there is, all at once; what the store cannot take now is tried again."""
+        """Send what there is, all at once; what the store cannot take now is tried again.
+
+        May be called more than once, to have as many batches under way at a time.
+        """
         pause = FIRST_PAUSE
         while True:
             await self._wanted.wait()
@@ -53,6 +58,7 @@ class Outbox:
                     answers = await self._settle([change for change, _ in batch])
                 except StoreClosedError:
                     logger.error("the store was closed; %d commands are not settled", len(batch))  # noqa: TRY400
+                    self._sending -= len(batch)
                     batch = self._next()
                     continue
                 except Exception as error:
@@ -63,12 +69,16 @@ class Outbox:
                 pause = FIRST_PAUSE
                 for (_, told), answer in zip(batch, answers, strict=True):
                     told(answer)
+                self._sending -= len(batch)
                 batch = self._next()
-            self.empty.set()
+            if not len(self):
+                self.empty.set()
 
     def _next(self) -> list[tuple[Change, Callable[[Answer], None]]]:
+        if self._sending and len(self._waiting) < MANY:
+            return []  # who sends now comes for it
         batch, self._waiting = self._waiting, []
-        self._sending = len(batch)
+        self._sending += len(batch)
         return batch
 
     async def _settle(self, changes: list[Change]) -> list[Answer]:

@@ -78,6 +78,8 @@ class PostgresStore(Store):
         warnings: What the owner of this store should know, in plain sentences.
     """
 
+    calls_at_a_time = 2
+
     def __init__(
         self,
         url: str,
@@ -209,6 +211,11 @@ class PostgresStore(Store):
             with self._gate:
                 link = self._links[loop] = Link(self._settings, self._watchers.wake)
         return link
+
+    def is_idle(self) -> bool:
+        """As `Store.is_idle`."""
+        link = self._links.get(asyncio.get_running_loop())
+        return link is not None and link.is_idle()
 
     # The contract
 

@@ -4,10 +4,11 @@ What is alike and follows each other goes together: one statement for many rows.
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -56,6 +57,10 @@ def lock_number(schema: str, sort: str, queue: str) -> int:
     """The advisory lock of a queue; ``lock_1`` in the server says the same."""
     digest = hashlib.md5(f"{schema}/{sort}/{queue}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+Told: TypeAlias = tuple[str, tuple[Any, ...]]
+"""A function of the server, and what it is called with, but for its first four arguments."""
 
 
 class Run:
@@ -109,6 +114,7 @@ class Batch:
             queues = [queue for queue, _ in self._named]
             names = [key for _, key in self._named]
         return (
+            _secret(),
             sorted(lock_number(self._schema, "queue", queue) for queue in self.queues),
             sorted(self._alone),
             queues,
@@ -120,6 +126,31 @@ class Batch:
             self._priorities,
             self._kinds,
         )
+
+    def told(self) -> Told:
+        """The function that applies this batch the fastest, and what it is called with."""
+        return self._plain() or ("apply_1", self.arguments())
+
+    def _plain(self) -> Told | None:
+        """The same, if ``apply_1`` is not needed."""
+        if len(self.queues) != 1 or self._alone:
+            return None
+        [queue] = self.queues
+        where = lock_number(self._schema, "queue", queue), queue
+        told = [run.told for run in self._runs]
+        match [run["op"] for run in told]:
+            case ["puts"] if len(self._keys) == 1:
+                items = self._keys, self._tokens, self._values, self._priorities, self._kinds
+                return "put_1", (*where, *[column[0] for column in items])
+            case ["acks"]:
+                return "work_1", (*where, "", self._keys, self._tokens, 0, 0, 1, None, None)
+            case ["claims"] | ["claim"] | ["acks", "claims"] | ["acks", "claim"]:
+                claim = _plain_claim(told[-1])
+                if claim is not None:
+                    return "work_1", (*where, _secret(), self._keys, self._tokens, *claim)
+            case _:
+                pass
+        return None
 
     # Runs
 
@@ -326,6 +357,23 @@ _NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
 """What is answered if nothing is said."""
 _ROUNDS: Final[dict[type, int]] = {Put: 1, Claim: 2}
 """What comes after the changes."""
+
+
+def _secret() -> str:
+    """What nobody can guess, for the tokens of leases."""
+    return secrets.token_hex(16)
+
+
+def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Which items ``work_1`` is to claim; None if it cannot be told."""
+    lease = told["lease"]
+    if told["op"] == "claims":
+        return told["n"], told["many"], told["each"], lease, None
+    if "key" in told or "caps" in told or len(told["queues"]) > 1:
+        return None
+    [(_, most)] = told["queues"]
+    many = min(most, told["limit"])
+    return told["n"], many, many, lease, told.get("kinds")
 
 
 def _fence_of(row: Sequence[Any]) -> int:

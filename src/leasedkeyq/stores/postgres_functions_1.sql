@@ -381,6 +381,46 @@ BEGIN
     RETURN t;
 END $$;
 
+-- The acks that were not as simple as most: those whose numbers are not among `p_done`. Returns which
+-- of them are refused, how many leases have ended, how many of these had a value beside them, and
+-- what has become of that.
+CREATE FUNCTION lkq.acks_1(
+    p_queue text, p_now float8, p_keys text[], p_tokens text[], p_done int[],
+    OUT refused int[], OUT ended int, OUT buffered int, OUT available int, OUT scheduled int
+) LANGUAGE plpgsql AS $$
+DECLARE
+    r lkq.live_1;
+BEGIN
+    refused := '{}';
+    ended := 0;
+    buffered := 0;
+    available := 0;
+    scheduled := 0;
+    FOR i IN 1..cardinality(p_keys) LOOP
+        CONTINUE WHEN i = ANY (p_done);
+        r := lkq.live_1(p_queue, p_keys[i]);
+        IF r.due <= p_now OR r.token IS DISTINCT FROM p_tokens[i] THEN
+            -- If it has expired, somebody who was changing it kept it from ending.
+            refused := refused || i;
+            CONTINUE;
+        END IF;
+        ended := ended + 1;
+        IF r.next_id IS NULL THEN
+            -- Somebody has changed its value just now.
+            DELETE FROM lkq.items WHERE queue = p_queue AND key = p_keys[i];
+        ELSE
+            buffered := buffered + 1;
+            r := lkq.return_1(r, NULL, false, p_now);
+            IF r.state = 0 THEN
+                available := available + 1;
+            ELSE
+                scheduled := scheduled + 1;
+            END IF;
+            PERFORM lkq.write_1(p_queue, p_keys[i], r);
+        END IF;
+    END LOOP;
+END $$;
+
 -- The rows that a claim with caps may lease in a queue, in order; their tokens are taken. One such
 -- claim at a time works on a queue.
 CREATE FUNCTION lkq.capped_1(
@@ -475,20 +515,17 @@ BEGIN
     RETURN chosen;
 END $$;
 
--- The rows that a plain claim leases, in order. They are locked, and others do not wait for them.
-CREATE FUNCTION lkq.ready_1(p_queue text, p_many int, p_floor bigint) RETURNS SETOF tid
+-- The rows that a claim leases, in order, in a queue of which it is known where to begin to look.
+-- They are locked, and others do not wait for them.
+CREATE FUNCTION lkq.ready_1(p_queue text, p_many int, p_floor bigint, p_kinds text[])
+RETURNS SETOF tid
 LANGUAGE plpgsql AS $$
 DECLARE
     many int;
 BEGIN
-    IF p_floor = 0 THEN
-        RETURN QUERY
-        SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0
-        ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
-        RETURN;
-    END IF;
     RETURN QUERY
     SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority > 0
+        AND (p_kinds IS NULL OR kind = ANY (p_kinds))
     ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
     GET DIAGNOSTICS many = ROW_COUNT;
     p_many := p_many - many;
@@ -496,6 +533,7 @@ BEGIN
         RETURN QUERY
         SELECT ctid FROM lkq.items
         WHERE queue = p_queue AND state = 0 AND priority = 0 AND place < 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
         ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
         GET DIAGNOSTICS many = ROW_COUNT;
         p_many := p_many - many;
@@ -504,6 +542,7 @@ BEGIN
         RETURN QUERY
         SELECT ctid FROM lkq.items
         WHERE queue = p_queue AND state = 0 AND priority = 0 AND place >= p_floor
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
         ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
         GET DIAGNOSTICS many = ROW_COUNT;
         p_many := p_many - many;
@@ -511,6 +550,7 @@ BEGIN
     IF p_many > 0 THEN
         RETURN QUERY
         SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority < 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
         ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
     END IF;
 END $$;
@@ -566,9 +606,9 @@ END $$;
 --   p_queues    with p_names, the live keys that the batch names, if their order may matter to others
 --   p_keys ...  the items of the runs "puts" and "acks"
 CREATE FUNCTION lkq.apply_1(
-    p_call text, p_secret text, p_now float8, p_buried int, p_history int, p_shared bigint[], p_alone bigint[],
-    p_queues text[], p_names text[], p_runs jsonb, p_keys text[], p_tokens text[],
-    p_values bytea[], p_priorities bigint[], p_kinds text[]
+    p_call text, p_now float8, p_buried int, p_history int, p_secret text, p_shared bigint[],
+    p_alone bigint[], p_queues text[], p_names text[], p_runs jsonb, p_keys text[],
+    p_tokens text[], p_values bytea[], p_priorities bigint[], p_kinds text[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
     priority bigint, expires_at float8, put_at float8, kind text, answers text
@@ -600,6 +640,7 @@ DECLARE
     place jsonb;
     refused jsonb;
     keys text[];
+    kinds text[];
     tids tid[];
     ids bigint[];
     numbers int[];
@@ -642,6 +683,8 @@ BEGIN
             -- A claim of several queues, of a key, of kinds, or with caps.
             until := now_ + (run->>'lease')::float8;
             total := (run->>'limit')::int;
+            kinds := CASE WHEN run ? 'kinds'
+                THEN ARRAY(SELECT jsonb_array_elements_text(run->'kinds')) END;
             FOR place IN SELECT e FROM jsonb_array_elements(run->'queues') e LOOP
                 q := place->>0;
                 room := least((place->>1)::int, total);
@@ -663,27 +706,29 @@ BEGIN
                 END IF;
                 IF room > 0 THEN
                     IF run->'caps'->q IS NOT NULL THEN
-                        tids := lkq.capped_1(now_, q, room, run->>'key', CASE WHEN run ? 'kinds'
-                            THEN ARRAY(SELECT jsonb_array_elements_text(run->'kinds')) END,
-                            run->'caps'->q, t[4]);
+                        tids := lkq.capped_1(
+                            now_, q, room, run->>'key', kinds, run->'caps'->q, t[4]
+                        );
                     ELSIF run ? 'key' THEN
                         tids := ARRAY(
                             SELECT ctid FROM lkq.items
                             WHERE queue = q AND key = run->>'key' AND state + 0 = 0
-                                AND (NOT run ? 'kinds' OR kind = ANY (ARRAY(
-                                    SELECT jsonb_array_elements_text(run->'kinds'))))
+                                AND (kinds IS NULL OR kind = ANY (kinds))
                             FOR UPDATE SKIP LOCKED
                         );
-                    ELSIF run ? 'kinds' THEN
+                    ELSIF floor_.place > 0 THEN
+                        tids := ARRAY(SELECT lkq.ready_1(q, room, floor_.place, kinds));
+                    ELSIF kinds IS NULL THEN
                         tids := ARRAY(
-                            SELECT ctid FROM lkq.items
-                            WHERE queue = q AND state = 0 AND kind = ANY (ARRAY(
-                                SELECT jsonb_array_elements_text(run->'kinds')))
-                            ORDER BY priority DESC, place LIMIT room
-                            FOR UPDATE SKIP LOCKED
+                            SELECT ctid FROM lkq.items WHERE queue = q AND state = 0
+                            ORDER BY priority DESC, place LIMIT room FOR UPDATE SKIP LOCKED
                         );
                     ELSE
-                        tids := ARRAY(SELECT lkq.ready_1(q, room, floor_.place));
+                        tids := ARRAY(
+                            SELECT ctid FROM lkq.items
+                            WHERE queue = q AND state = 0 AND kind = ANY (kinds)
+                            ORDER BY priority DESC, place LIMIT room FOR UPDATE SKIP LOCKED
+                        );
                     END IF;
                     IF cardinality(tids) > 0 THEN
                         RETURN QUERY
@@ -741,7 +786,7 @@ BEGIN
                     ORDER BY priority DESC, place LIMIT (run->>'many')::int FOR UPDATE SKIP LOCKED
                 );
             ELSE
-                tids := ARRAY(SELECT lkq.ready_1(q, (run->>'many')::int, floor_.place));
+                tids := ARRAY(SELECT lkq.ready_1(q, (run->>'many')::int, floor_.place, NULL));
             END IF;
             many := cardinality(tids);
             IF many > 0 THEN
@@ -785,35 +830,13 @@ BEGIN
             t[4] := t[4] - many;
             hot := hot OR many > 0;
             IF many <= last - first THEN
-                ids := '{}';
-                FOR i IN 1..last - first + 1 LOOP
-                    CONTINUE WHEN i = ANY (numbers);
-                    k := p_keys[first + i - 1];
-                    r := lkq.live_1(q, k);
-                    IF r.due <= now_ THEN
-                        -- It has expired, and somebody who was changing it kept it from ending.
-                        ids := ids || i::bigint;
-                    ELSIF r.token = p_tokens[first + i - 1] AND r.next_id IS NULL THEN
-                        -- Somebody has changed its value just now.
-                        DELETE FROM lkq.items WHERE queue = q AND key = k;
-                        t[4] := t[4] - 1;
-                        hot := true;
-                    ELSIF r.token = p_tokens[first + i - 1] THEN
-                        t[2] := t[2] - 1;
-                        t[4] := t[4] - 1;
-                        r := lkq.return_1(r, NULL, false, now_);
-                        IF r.state = 0 THEN
-                            t[1] := t[1] + 1;
-                        ELSE
-                            t[3] := t[3] + 1;
-                        END IF;
-                        PERFORM lkq.write_1(q, k, r);
-                        hot := true;
-                    ELSE
-                        ids := ids || i::bigint;
-                    END IF;
-                END LOOP;
-                said := said || jsonb_build_array((run->>'n')::int, 'refused', ids);
+                one := lkq.acks_1(q, now_, p_keys[first:last], p_tokens[first:last], numbers);
+                t[1] := t[1] + one.available;
+                t[2] := t[2] - one.buffered;
+                t[3] := t[3] + one.scheduled;
+                t[4] := t[4] - one.ended;
+                hot := hot OR one.ended > 0;
+                said := said || jsonb_build_array((run->>'n')::int, 'refused', one.refused);
             END IF;
         ELSIF op = 'puts' THEN
             first := (run->>'from')::int;
@@ -1105,6 +1128,215 @@ BEGIN
         nothing := lkq.tell_1(changed) IS NULL;
     END IF;
     RETURN NEXT;
+END $$;
+
+-- Put one item that nothing refuses, in one statement if its key is new, in two if it is live. If
+-- something is due, it is left to `apply_1`. Returns the answers, as that does.
+CREATE FUNCTION lkq.put_1(
+    p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
+    p_key text, p_policy text, p_value bytea, p_priority bigint, p_kind text
+) RETURNS text
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8;
+    said text;
+    nothing boolean := pg_advisory_xact_lock_shared(p_lock) IS NULL;
+BEGIN
+    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+    WITH put AS (
+        INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+        SELECT nextval('lkq.ids'), p_queue, p_key, 0, coalesce(p_priority, 0),
+            nextval('lkq.places'), now_, p_kind, p_value
+        WHERE NOT EXISTS ( -- what has come due has its place before what is put
+            SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
+                (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
+        )
+        ON CONFLICT (queue, key) DO NOTHING RETURNING id
+    ), tally AS (
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+        SELECT p_queue, 1, 0, 0, 0, 0, 0 FROM put
+    ), call AS (
+        INSERT INTO lkq.calls (at, call, answers)
+        SELECT extract(epoch FROM now()), p_call, json_build_object(
+            'said', json_build_array(json_build_array(0, 'ids', json_build_array(id))),
+            'changed', json_build_array(p_queue), 'dropped', '{}'::text[])
+        FROM put RETURNING answers
+    )
+    SELECT answers, pg_notify('lkq', json_build_array(p_queue)::text) IS NULL
+    INTO said, nothing FROM call;
+    IF said IS NOT NULL THEN
+        RETURN said;
+    END IF;
+    IF EXISTS (
+        SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
+            (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
+    ) THEN
+        RETURN (SELECT a.answers FROM lkq.apply_1(
+            p_call, p_now, p_buried, p_history, NULL, ARRAY[p_lock], '{}', NULL, NULL,
+            jsonb_build_array(jsonb_build_object(
+                'op', 'puts', 'n', 0, 'queue', p_queue, 'from', 1, 'to', 1)),
+            ARRAY[p_key], ARRAY[p_policy], ARRAY[p_value], ARRAY[p_priority], ARRAY[p_kind]
+        ) a);
+    END IF;
+    WITH put AS MATERIALIZED (
+        SELECT o.* FROM lkq.put_one_1(
+            now_, p_queue, p_key, p_value, p_policy, p_priority, NULL, p_kind) o
+    ), tally AS (
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+        SELECT p_queue, available, buffered, scheduled, 0, 0, 0 FROM put
+        WHERE available <> 0 OR buffered <> 0 OR scheduled <> 0
+    ), call AS (
+        INSERT INTO lkq.calls (at, call, answers)
+        SELECT extract(epoch FROM now()), p_call, json_build_object(
+            'said', json_build_array(json_build_array(0, 'ids', json_build_array(number))),
+            'changed', json_build_array(p_queue), 'dropped', '{}'::text[])
+        FROM put RETURNING answers
+    )
+    SELECT answers, pg_notify('lkq', json_build_array(p_queue)::text) IS NULL
+    INTO said, nothing FROM call;
+    RETURN said;
+END $$;
+
+-- What a worker asks for, of one queue: acks that keep no result, each of another key, and a claim of
+-- up to `p_each` items, once or several times, of some kinds or of any. It does in a few statements
+-- what `apply_1` does, if nothing is due, and returns the same.
+--
+--   p_first     the number of the first claim among the requests
+--   p_many      how many items the claims lease together
+CREATE FUNCTION lkq.work_1(
+    p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
+    p_secret text, p_keys text[], p_tokens text[], p_first int, p_many int, p_each int,
+    p_lease float8, p_kinds text[]
+) RETURNS TABLE (
+    n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
+    priority bigint, expires_at float8, put_at float8, kind text, answers text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now_ float8;
+    floor_ bigint;
+    due_ boolean;
+    acked int := cardinality(p_keys);
+    leased int := 0;
+    done int[];
+    refused int[];
+    ended int;
+    buffered int := 0;
+    available int := 0;
+    scheduled int := 0;
+    tids tid[];
+    runs jsonb := '[]';
+    nothing boolean := pg_advisory_xact_lock_shared(p_lock) IS NULL;
+BEGIN
+    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+    SELECT coalesce(f.place, 0), f.due > now_ OR EXISTS (
+        SELECT FROM lkq.items i
+        WHERE i.queue = p_queue AND i.due >= coalesce(f.due, '-infinity') AND i.due <= now_
+    )
+    INTO floor_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
+    IF due_ THEN
+        IF acked > 0 THEN
+            runs := jsonb_build_array(jsonb_build_object(
+                'op', 'acks', 'n', 0, 'queue', p_queue, 'from', 1, 'to', acked));
+        END IF;
+        IF p_many > 0 AND p_kinds IS NULL THEN
+            runs := runs || jsonb_build_object('op', 'claims', 'n', p_first, 'queue', p_queue,
+                'many', p_many, 'each', p_each, 'lease', p_lease);
+        ELSIF p_many > 0 THEN
+            runs := runs || jsonb_build_object('op', 'claim', 'n', p_first, 'limit', p_many,
+                'queues', jsonb_build_array(jsonb_build_array(p_queue, p_many)),
+                'kinds', p_kinds, 'lease', p_lease);
+        END IF;
+        RETURN QUERY SELECT * FROM lkq.apply_1(
+            p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,
+            p_keys, p_tokens, '{}', '{}', '{}'
+        );
+        RETURN;
+    END IF;
+    IF acked > 0 THEN
+        WITH held AS MATERIALIZED (
+            SELECT u.n, u.token, i.at
+            FROM unnest(p_keys, p_tokens) WITH ORDINALITY u (key, token, n)
+            CROSS JOIN LATERAL (
+                SELECT i.ctid AS at FROM lkq.items i
+                WHERE i.queue = p_queue AND i.key = u.key AND i.token = u.token
+                    AND i.next_id IS NULL AND (i.due IS NULL OR i.due > now_)
+                OFFSET 0
+            ) i
+        ), gone AS (
+            -- Somebody may have put a value beside it just now: what was seen must still hold.
+            DELETE FROM lkq.items i USING held
+            WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
+            RETURNING held.n
+        )
+        SELECT array_agg(n) INTO done FROM gone;
+        IF done IS NULL OR cardinality(done) < acked THEN
+            SELECT * INTO refused, ended, buffered, available, scheduled
+            FROM lkq.acks_1(p_queue, now_, p_keys, p_tokens, done);
+            acked := coalesce(cardinality(done), 0) + ended;
+        END IF;
+    END IF;
+    IF p_many > 0 THEN
+        IF floor_ > 0 THEN
+            tids := ARRAY(SELECT lkq.ready_1(p_queue, p_many, floor_, p_kinds));
+        ELSIF p_kinds IS NULL THEN
+            tids := ARRAY(
+                SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0
+                ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED
+            );
+        ELSE
+            tids := ARRAY(
+                SELECT ctid FROM lkq.items
+                WHERE queue = p_queue AND state = 0 AND kind = ANY (p_kinds)
+                ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED
+            );
+        END IF;
+        leased := cardinality(tids);
+        IF leased > 0 THEN
+            RETURN QUERY
+            WITH chosen AS MATERIALIZED (
+                SELECT u.at, nextval('lkq.fences') AS fence, p_first + (u.n - 1)::int / p_each AS n
+                FROM unnest(tids) WITH ORDINALITY u (at, n)
+            )
+            UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = now_ + p_lease,
+                turn = -c.fence, leased_at = now_,
+                token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
+            FROM chosen c WHERE i.ctid = c.at
+            RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
+                i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+        END IF;
+    END IF;
+
+    n := -1;
+    answers := json_build_object(
+        'said', CASE WHEN refused IS NULL THEN '[]'
+            ELSE json_build_array(json_build_array(0, 'refused', refused)) END,
+        'changed', CASE WHEN acked + leased > 0 THEN json_build_array(p_queue) ELSE '[]' END,
+        'dropped', '{}'::text[]);
+    RETURN NEXT;
+    IF acked + leased > 0 THEN
+        WITH tally AS (
+            INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
+            VALUES (p_queue, available - leased, -buffered, scheduled, leased - acked, 0, 0)
+        ), call AS (
+            INSERT INTO lkq.calls (at, call, answers)
+            VALUES (extract(epoch FROM now()), p_call, answers)
+        )
+        SELECT pg_notify('lkq', json_build_array(p_queue)::text) IS NULL INTO nothing;
+    END IF;
 END $$;
 
 -- Let those who listen know which queues changed; an empty list stands for all.
@@ -1422,7 +1654,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT a.answers::jsonb->'said'->0 INTO said FROM lkq.apply_1(
-        NULL, NULL, NULL, 10000, 20, ARRAY[lkq.lock_1('queue', queue)], '{}', NULL, NULL,
+        NULL, NULL, 10000, 20, NULL, ARRAY[lkq.lock_1('queue', queue)], '{}', NULL, NULL,
         jsonb_build_array(jsonb_build_object('op', 'put', 'n', 0, 'queue', queue,
             'keys', jsonb_build_array(key), 'from', 1, 'policy', if_in_flight,
             'priority', priority, 'delay', delay, 'max_items', 0, 'kind', coalesce(kind, ''))),

@@ -28,7 +28,7 @@ from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
 from leasedkeyq.stores.batching import give_back
 from leasedkeyq.stores.contract import Limits, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.postgres_batch import Batch, Outcome, decode_outcome, lock_number
+from leasedkeyq.stores.postgres_batch import Batch, Outcome, Told, decode_outcome, lock_number
 from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
 from leasedkeyq.stores.postgres_schema import explain, in_schema
@@ -43,6 +43,17 @@ SLOW: Final = 0.004
 """Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
 RAISE_PAUSES: Final = (0.2, 30.0)
 """Seconds between two looks where a queue begins, while they help and while they do not."""
+STATEMENTS: Final = {
+    "apply_1": (
+        "SELECT * FROM lkq.apply_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+    ),
+    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS answers",
+    "work_1": (
+        "SELECT * FROM lkq.work_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+    ),
+}
+"""Of the functions that apply a batch."""
 TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
@@ -111,6 +122,9 @@ class Link:
     def __init__(self, settings: Settings, changed: Callable[[Iterable[str]], None]) -> None:
         self._settings = settings
         self._changed = changed
+        self._statements = {
+            name: in_schema(statement, settings.schema) for name, statement in STATEMENTS.items()
+        }
         self._client = secrets.token_urlsafe(9).replace(".", "-")
         self._calls = 0
         self._batches = 0
@@ -135,6 +149,10 @@ class Link:
         """Backends whose notifications are known already."""
 
     # Calls
+
+    def is_idle(self) -> bool:
+        """Whether nothing is asked for at present."""
+        return not self._waiting and not self._under_way
 
     async def submit(self, requests: Sequence[Any]) -> list[Any]:
         """Have requests applied in one batch, in order, and return their answers."""
@@ -273,7 +291,7 @@ class Link:
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
         batch = Batch(self._settings.schema, requests)
-        arguments = batch.arguments()
+        told = batch.told()
         deadline = self._deadline()
         lost = False
         while True:
@@ -281,7 +299,7 @@ class Link:
             try:
                 connection = await self._connected(writer, deadline)
                 began = time.monotonic()
-                rows = await self._send(connection, call, self._now(), arguments)
+                rows = await self._send(connection, call, self._now(), told)
                 if batch.claims:
                     self._notice(batch.queues, time.monotonic() - began)
             except UNSTORABLE:
@@ -303,15 +321,12 @@ class Link:
             self._tell(outcome)
             return batch.answers(claimed, outcome)
 
-    async def _send(
-        self, connection: Any, call: str, now: float | None, arguments: tuple[Any, ...]
-    ) -> list[Any]:
+    async def _send(self, connection: Any, call: str, now: float | None, told: Told) -> list[Any]:
         limits = self._settings.limits
+        function, arguments = told
         rows: list[Any] = await connection.fetch(
-            f'SELECT * FROM "{self._settings.schema}".apply_1'
-            "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+            self._statements[function],
             call,
-            secrets.token_hex(16),
             now,
             limits.buried,
             limits.history,
@@ -418,7 +433,7 @@ class Link:
         )
         changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
         batch = Batch(schema, changes, ordered=True)
-        sent = await self._send(connection, call, now, batch.arguments())
+        sent = await self._send(connection, call, now, batch.told())
         outcome = decode_outcome(sent[-1]["answers"])
         for answer in batch.answers((), outcome):
             if isinstance(answer, LeasedKeyQError):

@@ -13,6 +13,13 @@ class Store(StoreContract):
     An engine implements the verbs of `StoreContract`; queues come with them.
     """
 
+    calls_at_a_time: int = 1
+    """How many large calls a worker should have under way, so that neither waits for the other."""
+
+    def is_idle(self) -> bool:
+        """Whether this process has asked it for nothing at present; False if that is unknown."""
+        return False
+
     def queue(
         self,
         name: str,

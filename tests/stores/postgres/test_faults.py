@@ -138,7 +138,7 @@ def test_a_late_request_is_not_applied_any_more() -> None:
             assert await link._ask(writer, batch, "lost.1", deadline, OSError()) is None
             connection = await link._connected(writer, deadline)
             with pytest.raises(asyncpg.UniqueViolationError):
-                await link._send(connection, "lost.1", None, batch.arguments())
+                await link._send(connection, "lost.1", None, batch.told())
             assert await store.count() == {}
             await connection.close()
 

@@ -67,8 +67,8 @@ async def uncommitted(
     """Somebody else has applied requests, and commits at the end."""
     connection = await asyncpg.connect(store._url)
     async with connection.transaction():
-        arguments = Batch(store.schema, requests).arguments()
-        await store._link()._send(connection, f"other.{secrets.token_hex(8)}", None, arguments)
+        told = Batch(store.schema, requests).told()
+        await store._link()._send(connection, f"other.{secrets.token_hex(8)}", None, told)
         yield
     await connection.close()
 
@@ -116,6 +116,42 @@ def test_a_lease_that_expired_while_somebody_else_changed_its_key(change: Any) -
         [answer] = await task
         assert isinstance(answer, Refusal)
         assert (await leased(store)).attempt == 2
+
+    with_store(test)
+
+
+@pytest.mark.parametrize("keys", ["b", "abc"])
+def test_puts_of_new_keys_beside_a_put_of_one_of_them(keys: str) -> None:
+    """All are stored, each once; the later value is that of the later transaction."""
+
+    async def test(store: PostgresStore) -> None:
+        put = store.put([Put(QUEUE, tuple((key, b"2") for key in keys))])
+        ids = await beside(store, put, one("b"))
+        assert len(set(ids)) == len(keys)
+        found = (await store.browse(QUEUE)).items
+        assert sorted((item.key, item.value) for item in found) == [(key, b"2") for key in keys]
+        assert {item.id for item in found} == set(ids)
+        assert await store.count([QUEUE]) == {QUEUE: Counts(available=len(keys))}
+
+    with_store(test)
+
+
+def test_acks_of_which_some_are_out_of_the_ordinary() -> None:
+    """In one call: of a plain lease, of one with a value beside it, and of none; and a claim."""
+
+    async def test(store: PostgresStore) -> None:
+        await store.put([one("a"), one("b"), one("c")])
+        a, b, c = [await leased(store) for _ in "abc"]
+        await store.put([one("b", b"2", policy="buffer")])
+        acks = [Ack(QUEUE, item.key, item.token) for item in (a, b, c)]
+        acks[2] = Ack(QUEUE, "c", "no such lease")
+        settled, claimed = await asyncio.gather(
+            store.settle(acks), store.claim([Claim(((QUEUE, 5),), 5)])
+        )
+        assert settled[:2] == [None, None]
+        assert isinstance(settled[2], Refusal)
+        assert [(item.key, item.value) for item in claimed[0]] == [("b", b"2")]
+        assert await store.count([QUEUE]) == {QUEUE: Counts(in_flight=2)}
 
     with_store(test)
 
@@ -219,7 +255,7 @@ def test_a_stopped_call_is_not_forgotten_when_others_are() -> None:
         await link._tidy()
         assert await connection.fetchval(f"SELECT array_agg(call) FROM {calls}") == [stopped]
         with pytest.raises(asyncpg.UniqueViolationError):
-            await link._send(connection, stopped, None, batch.arguments())
+            await link._send(connection, stopped, None, batch.told())
         await connection.close()
 
     with_store(test)

@@ -1,0 +1,131 @@
+"""A store on a server and its worker do not wait for each other: two large calls are under way."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.stores import MemoryStore
+from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed
+from tests.lanes.support import clock
+
+TRIP = 1.0
+"""Seconds that a call takes."""
+SLOTS = 100
+
+
+class Server(MemoryStore):
+    """Every call is a trip."""
+
+    calls_at_a_time = 2
+
+    def __init__(self) -> None:
+        super().__init__(clock=clock)
+        self.under_way = Counter[str]()
+        self.together = Counter[str]()
+        self.claims: list[int] = []
+        self.acks: list[int] = []
+
+    def is_idle(self) -> bool:
+        return not self.under_way.total()
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        found = await super().claim(requests)
+        self.claims.append(sum(len(answer) for answer in found))
+        await self._trip("claim")
+        return found
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers = await super().settle(requests)
+        self.acks.append(len(requests))
+        await self._trip("settle")
+        return answers
+
+    async def _trip(self, name: str) -> None:
+        self.under_way[name] += 1
+        self.together[name] = max(self.together[name], self.under_way[name])
+        await asyncio.sleep(TRIP)
+        self.under_way[name] -= 1
+
+
+def worker(
+    store: MemoryStore, ran: list[int], *, capacity: int | None = None
+) -> tuple[QueueManager, Any]:
+    built = QueueManagerBuilder(clock=clock).with_storage(store)
+    if capacity is not None:
+        built = built.with_capacity(capacity)
+    manager = built.with_lane("jobs", LaneConfig(0, SLOTS), 0).build()
+    running = 0
+
+    @manager.command("job")
+    async def job(number: int, seconds: float = 0.0) -> None:
+        nonlocal running
+        running += 1
+        assert running <= SLOTS
+        if seconds:
+            await asyncio.sleep(seconds)
+        running -= 1
+        ran.append(number)
+
+    return manager, job
+
+
+async def test_half_of_what_was_claimed_is_settled_while_the_other_half_runs() -> None:
+    store, ran = Server(), list[int]()
+    manager, job = worker(store, ran)
+    await manager.submit_many("jobs", [job(number) for number in range(1000)])
+    async with manager:
+        await manager.drain()
+    assert sorted(ran) == list(range(1000))
+    assert store.together == {"claim": 2, "settle": 2}
+    assert Counter(store.claims)[SLOTS // 2] >= 16
+    assert store.acks[:2] == [SLOTS // 2, SLOTS // 2]
+
+
+async def test_no_more_run_at_a_time_than_may() -> None:
+    store, ran = Server(), list[int]()
+    manager, job = worker(store, ran)
+    await manager.submit_many("jobs", [job(number, number % 7 * TRIP / 5) for number in range(999)])
+    async with manager:
+        await manager.drain()
+    assert sorted(ran) == list(range(999))
+    assert store.together["claim"] == 2
+
+
+async def test_where_lanes_share_slots_one_claim_is_under_way() -> None:
+    store, ran = Server(), list[int]()
+    manager, job = worker(store, ran, capacity=SLOTS)
+    await manager.submit_many("jobs", [job(number) for number in range(500)])
+    async with manager:
+        await manager.drain()
+    assert sorted(ran) == list(range(500))
+    assert store.together["claim"] == 1
+
+
+async def test_few_commands_go_together() -> None:
+    store, ran = Server(), list[int]()
+    manager, job = worker(store, ran)
+    async with manager:
+        for number in range(60):
+            await manager.submit("jobs", job(number))
+            await asyncio.sleep(TRIP / 10)
+        await manager.drain()
+    assert sorted(ran) == list(range(60))
+    assert store.together == {"claim": 1, "settle": 1}
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_what_comes_during_a_claim_that_finds_nothing_is_claimed_next(calls: int) -> None:
+    store, ran = Server(), list[int]()
+    store.calls_at_a_time = calls
+    manager, job = worker(store, ran)
+    async with manager:
+        await asyncio.sleep(10 * TRIP)
+        manager.queue()._engine.wake()
+        await asyncio.sleep(TRIP / 2)
+        await manager.submit("jobs", job(1))
+        await asyncio.sleep(2 * TRIP)
+        assert ran == [1]

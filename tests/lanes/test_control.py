@@ -16,7 +16,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RateLimitConfig,
 )
-from leasedkeyq.lanes.control import CONTROL, FOREVER
+from leasedkeyq.lanes.control import CONTROL, FOREVER, divide
 from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Answer, Cancel, Change, Claim, Counts, Put
@@ -317,11 +317,10 @@ async def test_workers_share_out_the_partitions() -> None:
     await workers[1].start()
     await workers[2].start()
     await until(lambda: divided(workers[:3]))
-    before = owned(workers[0])
-    # One joins: it takes over some partitions, and the others keep theirs.
+    # One joins, and has its fair share.
     await workers[3].start()
     await until(lambda: divided(workers))
-    assert owned(workers[0]) <= before
+    assert [len(owned(manager)) for manager in workers] == [4, 4, 4, 4]
     handles = [await workers[0].submit("x", note(str(n)), key=str(n)) for n in range(200)]
     ran = {await handle for handle in handles}
     assert ran == {"0:", "1:", "2:", "3:"}
@@ -338,6 +337,34 @@ async def test_workers_share_out_the_partitions() -> None:
     assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=2)
     for manager in workers:
         await manager.close()
+
+
+@pytest.mark.parametrize("parts, workers", [(16, 4), (64, 8), (4, 4), (5, 3), (3, 5), (1, 1)])
+def test_each_worker_has_its_fair_share(parts: int, workers: int) -> None:
+    names = [f"worker {number}" for number in range(workers)]
+    owners = divide("x", dict.fromkeys(names, parts))
+    assert divide("x", dict.fromkeys(reversed(names), parts)) == owners
+    assert len(owners) == parts
+    loads = [owners.count(name) for name in names]
+    assert sum(loads) == parts
+    assert max(loads) == -(-parts // workers)
+
+
+def test_a_change_of_workers_moves_few_partitions() -> None:
+    names = [f"worker {number}" for number in range(8)]
+    before = divide("x", dict.fromkeys(names, 64))
+    after = divide("x", dict.fromkeys(names[1:], 64))
+    moved = sum(old not in (new, names[0]) for old, new in zip(before, after, strict=True))
+    assert moved <= 12
+    assert divide("y", dict.fromkeys(names, 64)) != before
+
+
+def test_a_partition_goes_to_one_who_knows_it() -> None:
+    owners = divide("x", {"old": 2, "new": 8, "other lanes": 0})
+    assert set(owners[2:]) == {"new"}
+    assert "old" in owners[:2]
+    assert divide("x", {"other lanes": 0}) == []
+    assert divide("x", {}) == []
 
 
 async def test_a_worker_that_was_taken_for_dead_joins_again() -> None:

@@ -183,10 +183,14 @@ def test_limits_hold_over_all_processes(url: str) -> None:
                 for handle in handles:
                     await handle
 
+        def facts_said() -> list[list[str]]:
+            said = [line.split() for worker in some for _, line in worker.listen()]
+            return [line for line in said if line[0] in ("start", "end")]
+
         began = time.monotonic()
         runner.run(submit())
-        said = [line.split() for worker in some for _, line in worker.listen()]
-    facts = [line for line in said if line[0] in ("start", "end")]
+        until(lambda: len(facts_said()) >= 36)
+        facts = facts_said()
     running: set[str] = set()
     starts: list[float] = []
     for what, key, when in sorted(facts, key=lambda fact: float(fact[2])):

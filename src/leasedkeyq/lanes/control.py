@@ -305,14 +305,10 @@ class Control:
             return
         alike = {name: member for name, member in members.items() if member.types == me.types}
         for lane in shared:
+            known = {name: member.lanes.get(lane.id, 0) for name, member in alike.items()}
+            owners = divide(lane.id, known)
             for share in lane.shares:
-                names = [
-                    name
-                    for name, member in alike.items()
-                    if share.index < member.lanes.get(lane.id, 0)
-                ]
-                owner = max(names, key=lambda name: _weight(name, share.queue), default=None)
-                mine = owner == self._name
+                mine = share.index < len(owners) and owners[share.index] == self._name
                 if share.owned != mine:
                     self._own(share, mine)
 
@@ -342,9 +338,34 @@ class Control:
             self._writing.cancel()
 
 
-def _weight(worker: str, queue: str) -> bytes:
-    """Who weighs most for a partition has it: so a change of workers moves few partitions."""
-    return blake2b(f"{worker} {queue}".encode(), digest_size=8).digest()
+def divide(lane: str, known: Mapping[str, int]) -> list[str]:
+    """The owner of each partition of a lane, the same in the eyes of all.
+
+    No worker has more than its fair share, as long as each knows all partitions. Who weighs most
+    for a partition has it, if it has room: so a change of workers moves few partitions.
+
+    Args:
+        lane: The name of the lane.
+        known: How many partitions each worker knows: that many, from the first on.
+    """
+    owners = [""] * max(known.values(), default=0)
+    fair = -(-len(owners) // len(known)) if known else 0
+    loads = dict.fromkeys(known, 0)
+    weights = {
+        (worker, part): blake2b(f"{worker} {lane} {part}".encode(), digest_size=8).digest()
+        for worker, parts in known.items()
+        for part in range(parts)
+    }
+    for worker, part in sorted(weights, key=weights.__getitem__, reverse=True):
+        if not owners[part] and loads[worker] < fair:
+            owners[part] = worker
+            loads[worker] += 1
+    for part, owner in enumerate(owners):
+        if not owner:  # those who know it have their share already
+            who = [worker for worker, parts in known.items() if part < parts]
+            owners[part] = min(who, key=lambda worker: (loads[worker], weights[worker, part]))
+            loads[owners[part]] += 1
+    return owners
 
 
 def _check(answers: Sequence[object]) -> None:

@@ -25,12 +25,16 @@ class Watchers:
         """Call `wake` in `loop` when `queue` changes, until the returned function is called."""
         token = object()
 
+        def wake_who_is_still_there() -> None:
+            if token in self._loops:
+                wake()
+
         def notify() -> None:
             try:
                 if _running_loop() is loop:
-                    loop.call_soon(wake)  # nothing has to wake it
+                    loop.call_soon(wake_who_is_still_there)  # nothing has to wake it
                 else:
-                    loop.call_soon_threadsafe(wake)
+                    loop.call_soon_threadsafe(wake_who_is_still_there)
             except RuntimeError:  # the loop is closed: nobody waits there any more
                 remove()
 

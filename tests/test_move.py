@@ -123,6 +123,27 @@ async def test_every_state_order_priority_and_kind_arrive() -> None:
     assert [told.moved for told in told] == sorted(told.moved for told in told)
 
 
+async def test_deadlines_arrive() -> None:
+    """They are the same moments by another clock; one that is past stays past."""
+    source, target = memory(), MemoryStore(clock=lambda: clock() + 3600)
+    await put(source, "soon", deadline=100.0)
+    await put(source, "late", delay=10.0, deadline=200.0)
+    await put(source, "past", deadline=1.0)
+    await put(source, "none")
+    await asyncio.sleep(5)
+    await move(source, target, "q")
+    left = {
+        item.key: None if item.deadline is None else item.deadline - clock() - 3600
+        for item in await items(target)
+    }
+    assert left == {
+        "soon": pytest.approx(95),
+        "past": pytest.approx(0),
+        "none": None,
+        "late": pytest.approx(195),
+    }
+
+
 async def test_all_queues_of_the_store_go_and_its_own_stay() -> None:
     source, target = memory(), memory()
     await put(source, "a", queue="one")

@@ -55,12 +55,14 @@ def delay_time(name: str, value: Duration) -> float:
     return value
 
 
-def whole(name: str, value: int, least: int) -> int:
-    """A whole number that is not below `least`."""
+def whole(name: str, value: int, least: int, most: int | None = None) -> int:
+    """A whole number that is not below `least` and not above `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
     return value
 
 

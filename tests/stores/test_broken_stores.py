@@ -21,6 +21,7 @@ from tests.stores.broken import (
     capping,
     editing,
     ending,
+    hurrying,
     lasting,
     leasing,
     looking,
@@ -81,7 +82,7 @@ def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypothesis_machine, "PHASES", (Phase.generate,))
 
 
-ANYWHERE = of(putting, leasing, capping, ending, looking, waiting, editing)
+ANYWHERE = of(putting, leasing, capping, hurrying, ending, looking, waiting, editing)
 """Faults that can be caught on any store."""
 
 
@@ -114,6 +115,9 @@ HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
         capping.DoesNotSweepTokens,
         capping.IgnoresEach,
         capping.StopsAtWhatHasNoRoom,
+        hurrying.DecidesOnce,
+        hurrying.IgnoresSteps,
+        hurrying.TakesTokensForCandidates,
         ending.BuriesWithoutEnd,
         ending.KeepsResultsForEver,
         editing.EditsStepByStep,

@@ -163,7 +163,7 @@ def test_when_no_key_can_have_room_no_further_key_is_looked_at() -> None:
         ([Cap("q", rate=0.001, each=True)], 9),
     ):
         wanted: list[str] = []
-        Rooms(caps, lambda _, __: 3, lambda _: None, 0.0).first(keys(wanted), str, 9)
+        list(Rooms(caps, lambda _, __: 3, lambda _: None, 0.0).among(keys(wanted), str, 9))
         assert len(wanted) == looked_at
 
 

@@ -22,6 +22,7 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoreContract,
     StoredItem,
+    Urgency,
 )
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.queue import StoreQueue
@@ -56,4 +57,5 @@ __all__ = [
     "Requeue",
     "StoreContract",
     "StoredItem",
+    "Urgency",
 ]

@@ -1,7 +1,7 @@
 """What a `Cap` means, for engines in Python: patterns, buckets of tokens, and who has room."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeVar
@@ -147,30 +147,25 @@ class Rooms:
         self._seen: dict[BucketName, Bucket | None] = {}
         self.taken: dict[BucketName, Bucket] = {}
         """The buckets that have changed."""
-        self.over = False
-        """Whether no key at all can have room any more."""
 
-    def first(self, items: Iterable[T], key: Callable[[T], str], limit: int) -> list[T]:
-        """The first items that have room, up to `limit`; each takes its room."""
-        found: list[T] = []
+    def among(self, items: Iterable[T], key: Callable[[T], str], limit: int) -> Iterator[T]:
+        """Those that have room, up to `limit`; each takes it when the next one is asked for."""
         if limit <= 0:
-            return found
+            return
         for item in items:
-            if self.take(key(item)):
-                found.append(item)
-                if len(found) == limit:
-                    break
-            elif self.over:
-                break
-        return found
+            caps = [cap for cap, matches in self._caps if matches(key(item))]
+            full = next((cap for cap in caps if not self._has_room(cap, key(item))), None)
+            if full is None:
+                yield item
+                self._take(caps, key(item))
+                limit -= 1
+                if not limit:
+                    return
+            elif full.pattern == EVERY_KEY and not full.each:
+                return  # nothing at all has room any more
 
-    def take(self, key: str) -> bool:
-        """Take room for the lease of a key; False if it has none, and nothing is taken."""
-        caps = [cap for cap, matches in self._caps if matches(key)]
-        for cap in caps:
-            if not self._has_room(cap, key):
-                self.over = cap.pattern == EVERY_KEY and not cap.each
-                return False
+    def _take(self, caps: Sequence[Cap], key: str) -> None:
+        """Take room for the lease of a key."""
         for pattern in {cap.pattern for cap in caps if cap.in_flight is not None}:
             self._in_flight[pattern] += 1
         for cap in caps:
@@ -178,7 +173,6 @@ class Rooms:
                 name = BucketName.of(cap, key)
                 bucket = Bucket.after(self._seen[name], cap.rate, cap.burst, self._now)
                 self._seen[name] = self.taken[name] = bucket
-        return True
 
     def _has_room(self, cap: Cap, key: str) -> bool:
         if cap.in_flight is not None:

@@ -45,6 +45,8 @@ crash of the operating system that keeps the disk. ``"power"``: also loss of pow
 
 LONGEST_FILLING: Final = 1e9
 """The most seconds that the bucket of a `Cap` may take to fill."""
+MOST_URGENT: Final = 2**52
+"""How far the numbers of an `Urgency` may go; engines that count in doubles know them exactly."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,9 @@ class Put(msgspec.Struct, frozen=True):
     `delay` is None to keep the schedule of a live item, 0 for now. `max_items` is the most that may
     wait in the queue afterwards (available, buffered and scheduled), 0 for no limit. `kind` says
     what sort of work it is, for those who claim some kinds only; an update sets it anew.
+    `deadline` says within how many seconds an item should be leased, for claims that go by urgency;
+    None for no such time. An update sets it anew, too. It stays what it is when a lease ends and
+    the item comes back, and is forgotten when the item is buried.
     Answer: the ids of the items, in order; an update answers the id of the item that it updated.
     """
 
@@ -95,6 +100,7 @@ class Put(msgspec.Struct, frozen=True):
     delay: float | None = None
     max_items: int = 0
     kind: str = ""
+    deadline: float | None = None
 
 
 class Cap(msgspec.Struct, frozen=True):
@@ -165,20 +171,62 @@ class Cap(msgspec.Struct, frozen=True):
                 )
 
 
+class Urgency(msgspec.Struct, frozen=True):
+    """How urgent the items of a queue are beside those of the other queues of a claim.
+
+    The effective priority of an item is `priority`, less the levels that it is up as its deadline
+    comes near; the lower is the more urgent. With ``due`` as its own deadline, or `deadline` after
+    it was put where it has none of its own:
+
+    - Past its deadline (``due <= now``, or ``due <= put_at``) it is more urgent than all that are
+      not. Among such items, `priority` alone counts.
+    - Otherwise ``(due - now) / (due - put_at)`` is the share of the time that remains. Of all
+      `steps` whose share is not below it, the highest number of levels counts.
+
+    Without any deadline, or where there is neither `deadline` nor `steps`, it is up no levels.
+
+    Raises:
+        ValueError: `deadline` is not above 0 or not finite, a share is not above 0 or is above 1,
+            levels are below 0, or a whole number is beyond 2**52.
+        TypeError: It is of another type.
+    """
+
+    priority: int = 0
+    """Lower goes first. It has nothing to do with the priorities of items within their queue."""
+    deadline: float | None = None
+    """Seconds after it was put, for items that have no deadline of their own."""
+    steps: tuple[tuple[float, int], ...] = ()
+    """Pairs of the share of the time that remains, and the levels up from there on."""
+
+    def __post_init__(self) -> None:
+        most = MOST_URGENT
+        checks.whole("priority", self.priority, -most, most)
+        if self.deadline is not None:
+            checks.number("deadline", self.deadline, above=0)
+        for remaining, levels in self.steps:
+            checks.number("remaining", remaining, above=0, most=1)
+            checks.whole("levels", levels, 0, most)
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Lease up to `limit` available items from several queues, or the one item of a key.
 
-    The queues are served in the order given, each up to a limit of its own. With `key`, only the
-    item of that key is leased. With `kinds`, only items of these kinds are, in the same order;
-    others are passed over and stay where they are. So is an item that has no room under one of
-    `caps`: it must have room under every cap of its queue whose pattern matches its key, at its
-    turn, when the items before it have been leased. Items behind it may have room. Each item that
-    is leased takes a token of every such cap with a rate. What is passed over takes none, but
-    costs time, unless nothing can have room at all. Caps of queues that the claim does not name
-    mean nothing. Answer: what was leased, maybe nothing.
+    The queues are served in the order given, each up to a limit of its own. With `urgencies`, one
+    for each queue, they take turns instead: it is always the turn of the queue whose own next item
+    is the most urgent; of two that are alike, the one that was put first, by `put_at` and then by
+    id. With `lease_times`, one for each queue, each has its own instead of `lease_time`.
+
+    With `key`, only the item of that key is leased. With `kinds`, only items of these kinds are, in
+    the same order; others are passed over and stay where they are. So is an item that has no room
+    under one of `caps`: it must have room under every cap of its queue whose pattern matches its
+    key, at its turn, when the items before it have been leased. Items behind it may have room.
+    Each item that is leased takes a token of every such cap with a rate. What is passed over takes
+    none, but costs time, unless nothing can have room at all. Caps of queues that the claim does
+    not name mean nothing. Answer: what was leased, in this order; maybe nothing.
 
     Raises:
-        ValueError: Two of `caps` have a rate for the same bucket.
+        ValueError: Two of `caps` have a rate for the same bucket, there is not one of `urgencies`
+            or of `lease_times` for each queue, or a queue with an urgency is there twice.
     """
 
     queues: tuple[tuple[str, int], ...]
@@ -187,12 +235,24 @@ class Claim(msgspec.Struct, frozen=True):
     lease_time: float | None = None
     kinds: tuple[str, ...] | None = None
     caps: tuple[Cap, ...] = ()
+    urgencies: tuple[Urgency, ...] = ()
+    lease_times: tuple[float | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.caps:
             buckets = [(c.queue, c.pattern, c.each) for c in self.caps if c.rate is not None]
             if len(set(buckets)) < len(buckets):
                 raise ValueError("two caps of a claim have a rate for the same bucket")
+        if self.urgencies:
+            names = {queue for queue, _ in self.queues}
+            if not len(self.urgencies) == len(self.queues) == len(names):
+                raise ValueError("urgencies are one for each queue, and each queue is there once")
+        if self.lease_times and len(self.lease_times) != len(self.queues):
+            raise ValueError("lease_times are one for each queue")
+
+    def lease_time_of(self, number: int) -> float | None:
+        """How long items of the queue with that number are leased."""
+        return self.lease_times[number] if self.lease_times else self.lease_time
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
@@ -309,6 +369,8 @@ class Claimed(msgspec.Struct, frozen=True):
     expires_at: float | None
     put_at: float
     kind: str = ""
+    deadline: float | None = None
+    """By when it should have been leased, if that was said."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -349,6 +411,8 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     note it."""
     token: str = ""
     """Its lease, for the work of an `edit`. Otherwise empty: looking gives no lease away."""
+    deadline: float | None = None
+    """By when it should be leased, if that was said, and it is neither buried nor done."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

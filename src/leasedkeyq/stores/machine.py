@@ -7,6 +7,8 @@ the conformance kit compares every other engine with it. It is told the time and
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from leasedkeyq.errors import (
     InvalidLeaseError,
     KeyAlreadyInFlightError,
@@ -38,9 +40,11 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoredItem,
     StoredState,
+    Urgency,
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.space import Payload, Space, State
+from leasedkeyq.stores.urgency import Rank, most_urgent_first, rank
 from leasedkeyq.types import BuriedItem
 
 
@@ -77,13 +81,14 @@ class StoreMachine:
 
     def _payload(self, state: State, key: str, value: bytes, put: Put, now: float) -> Payload:
         """A live item that is updated keeps its id, its age and its history."""
+        deadline = None if put.deadline is None else now + put.deadline
         item = state.items.get(key)
         if item is not None:
             old = item.value if item.buffered is None else item.buffered.value
             if item.lease is None or item.buffered is not None or put.policy != "buffer":
-                return Payload(value, old.id, old.put_at, old.history, put.kind)
+                return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
         self.last_id += 1
-        return Payload(value, self.last_id, now, (), put.kind)
+        return Payload(value, self.last_id, now, (), put.kind, deadline)
 
     def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
         keys = dict.fromkeys(key for key, _ in request.items)
@@ -105,27 +110,61 @@ class StoreMachine:
 
     def claim(self, request: Claim, now: float) -> tuple[Claimed, ...]:
         """Apply one `Claim`."""
-        expires_at = None if request.lease_time is None else now + request.lease_time
+        if request.urgencies:
+            return self._claim_urgent(request, now)
         claimed: list[Claimed] = []
-        for queue, most in request.queues:
+        for number, (queue, most) in enumerate(request.queues):
             if queue not in self.spaces:
                 continue
             space = self._at(queue, now)
-            state = space.state
             room = min(most, request.limit - len(claimed))
-            chosen = _chosen(space, request, queue, room, now)
-            for number in range(room if chosen is None else len(chosen)):
-                state.fence = self.last_fence
-                if chosen is None:
-                    item = state.claim(expires_at)
-                else:
-                    item = state.claim_key(chosen[number], expires_at)
-                if item is None:
-                    break
-                self.last_fence = state.fence
-                item.since = now
-                claimed.append(_claimed(queue, item))
+            expires_at = _expiry(request, number, now)
+            if request.key is None and request.kinds is None and not request.caps:
+                for _ in range(room):
+                    space.state.fence = self.last_fence
+                    item = space.state.claim(expires_at)
+                    if item is None:
+                        break
+                    claimed.append(self._leased(queue, space.state, item, now))
+                continue
+            found, rooms = _found(space, request, queue, room, now)
+            keys = [item.key for item in found]
+            _keep_tokens(space, rooms)
+            claimed += [self._claim_key(queue, space.state, k, expires_at, now) for k in keys]
         return tuple(claimed)
+
+    def _claim_urgent(self, request: Claim, now: float) -> tuple[Claimed, ...]:
+        """The queues take turns, as the urgency of their next items says."""
+        lines: list[Iterator[tuple[Rank, tuple[int, str]]]] = []
+        taken: list[tuple[Space, Rooms | None]] = []
+        for number, (queue, most) in enumerate(request.queues):
+            if queue in self.spaces:
+                space = self._at(queue, now)
+                found, rooms = _found(space, request, queue, min(most, request.limit), now)
+                lines.append(_ranked(found, request.urgencies[number], number, now))
+                taken.append((space, rooms))
+        chosen = list(most_urgent_first(lines, request.limit))
+        for space, rooms in taken:
+            _keep_tokens(space, rooms)
+        claimed: list[Claimed] = []
+        for number, key in chosen:
+            queue = request.queues[number][0]
+            state, expires_at = self.spaces[queue].state, _expiry(request, number, now)
+            claimed.append(self._claim_key(queue, state, key, expires_at, now))
+        return tuple(claimed)
+
+    def _claim_key(
+        self, queue: str, state: State, key: str, expires_at: float | None, now: float
+    ) -> Claimed:
+        state.fence = self.last_fence
+        item = state.claim_key(key, expires_at)
+        assert item is not None
+        return self._leased(queue, state, item, now)
+
+    def _leased(self, queue: str, state: State, item: Item[str, Payload], now: float) -> Claimed:
+        self.last_fence = state.fence
+        item.since = now
+        return _claimed(queue, item)
 
     def settle(self, request: Change, now: float) -> Answer:
         """Apply one of the changes."""
@@ -326,7 +365,7 @@ class StoreMachine:
         old = item.value
         most = self.limits.history
         history = (*old.history, attempt)[-most:] if most else ()
-        item.value = Payload(old.value, old.id, old.put_at, history, old.kind)
+        item.value = replace(old, history=history)
 
     def _tidy(self, queue: str) -> None:
         space = self.spaces[queue]
@@ -437,22 +476,23 @@ def _claimed(queue: str, item: Item[str, Payload]) -> Claimed:
         lease.expires_at,
         payload.put_at,
         payload.kind,
+        payload.deadline,
     )
 
 
-def _chosen(
-    space: Space, request: Claim, queue: str, room: int, now: float
-) -> Sequence[str] | None:
-    """The keys that a claim of one key, of some kinds or with caps leases; None: simply the next.
+def _expiry(request: Claim, number: int, now: float) -> float | None:
+    lease_time = request.lease_time_of(number)
+    return None if lease_time is None else now + lease_time
 
-    Those that it chooses by caps have taken their tokens.
-    """
+
+def _found(
+    space: Space, request: Claim, queue: str, room: int, now: float
+) -> tuple[Iterator[Item[str, Payload]], Rooms | None]:
+    """The items that a claim may lease in a queue, in order, and what its caps leave room for."""
     caps = caps_of(request, queue) if request.caps else ()
-    if request.key is None and request.kinds is None and not caps:
-        return None
-    found = _found(space.state, request)
+    found = _wanted(space.state, request)
     if not caps:
-        return list(islice(found, max(room, 0)))
+        return islice(found, max(room, 0)), None
     leased = space.state.in_flight
     rooms = Rooms(
         caps,
@@ -462,20 +502,38 @@ def _chosen(
         space.buckets.all.get,
         now,
     )
-    chosen = rooms.first(found, str, room)
-    for name, bucket in rooms.taken.items():
-        space.buckets.keep(name, bucket)
-    return chosen
+    return rooms.among(found, _key_of, room), rooms
 
 
-def _found(state: State, request: Claim) -> Iterator[str]:
-    """The keys of available items that a claim asks for, in order."""
+def _key_of(item: Item[str, Payload]) -> str:
+    return item.key
+
+
+def _keep_tokens(space: Space, rooms: Rooms | None) -> None:
+    """The tokens that were taken are gone."""
+    if rooms is not None:
+        for name, bucket in rooms.taken.items():
+            space.buckets.keep(name, bucket)
+
+
+def _ranked(
+    items: Iterable[Item[str, Payload]], urgency: Urgency, number: int, now: float
+) -> Iterator[tuple[Rank, tuple[int, str]]]:
+    """The items of the queue with that number, by their ranks."""
+    for item in items:
+        payload = item.value
+        ranked = rank(urgency, payload.put_at, payload.deadline, payload.id, now)
+        yield ranked, (number, item.key)
+
+
+def _wanted(state: State, request: Claim) -> Iterator[Item[str, Payload]]:
+    """The available items that a claim asks for, in order."""
     kinds = None if request.kinds is None else frozenset(request.kinds)
     items: Iterable[Item[str, Payload]] = () if request.kinds == () else state.ready
     if request.key is not None:
         item = state.items.get(request.key)
         items = [item] if item is not None and item.available else []
-    return (item.key for item in items if kinds is None or item.value.kind in kinds)
+    return (item for item in items if kinds is None or item.value.kind in kinds)
 
 
 def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iterator[StoredItem]:
@@ -505,6 +563,7 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
         kind=payload.kind,
         leased_at=leased_at,
         token=token,
+        deadline=payload.deadline,
     )
     if (beside := item.buffered) is not None:
         yield StoredItem(
@@ -517,6 +576,7 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
             put_at=beside.value.put_at,
             due=beside.not_before,
             kind=beside.value.kind,
+            deadline=beside.value.deadline,
         )
 
 

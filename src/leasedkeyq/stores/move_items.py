@@ -41,7 +41,11 @@ LOOK_AGAIN = 1.0
 
 
 class Record(msgspec.Struct):
-    """An item of the source. `delay` is what is left of its schedule, or of its lifetime."""
+    """An item of the source.
+
+    `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
+    which it should be leased.
+    """
 
     key: str
     value: bytes
@@ -50,6 +54,7 @@ class Record(msgspec.Struct):
     error: str = ""
     id: int = 0
     delay: float | None = None
+    deadline: float | None = None
 
     def digest(self) -> int:
         """A number that stands for what the item holds."""
@@ -139,6 +144,7 @@ class Arrivals:
                 record.priority,
                 delay,
                 kind=record.kind,
+                deadline=record.deadline,
             )
             if puts and msgspec.structs.replace(puts[-1], items=one.items) == one:
                 puts[-1] = msgspec.structs.replace(one, items=puts[-1].items + one.items)

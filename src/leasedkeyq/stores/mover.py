@@ -244,6 +244,10 @@ class QueueMover:
         now = asyncio.get_running_loop().time() + self._ahead
         return 0.0 if due is None else max(0.0, due - now)
 
+    def _record(self, item: Claimed | StoredItem) -> Record:
+        deadline = None if item.deadline is None else self._remaining(item.deadline)
+        return Record(item.key, item.value, item.kind, item.priority, deadline=deadline)
+
     # Available items
 
     async def _move_available(self) -> int:
@@ -255,9 +259,7 @@ class QueueMover:
             if not claimed:
                 return total
             try:
-                records = [
-                    Record(item.key, item.value, item.kind, item.priority) for item in claimed
-                ]
+                records = [self._record(item) for item in claimed]
                 await self._arrivals.add(records)
                 total += await self._remove_claimed(claimed, records)
             except BaseException:
@@ -284,7 +286,11 @@ class QueueMover:
                 lease = by_key[item.key]
                 if item.state != "in_flight" or item.token != lease.token:
                     continue
-                if (item.value, item.kind) == (lease.value, lease.kind):
+                if (item.value, item.kind, item.deadline) == (
+                    lease.value,
+                    lease.kind,
+                    lease.deadline,
+                ):
                     copied.add(item.key)
                     changes.append(Ack(item.queue, item.key, item.token))
                 else:
@@ -328,7 +334,7 @@ class QueueMover:
             await self._renew()
             items, cursor = await self._page("scheduled", cursor)
             if items:
-                records = [Record(item.key, item.value, item.kind, item.priority) for item in items]
+                records = [self._record(item) for item in items]
                 for record, item in zip(records, items, strict=True):
                     record.delay = self._remaining(item.due)
                 await self._arrivals.add(records)
@@ -357,7 +363,12 @@ class QueueMover:
                 old = by_key[item.key]
                 if item.state not in ("scheduled", "available") or item.id != old.id:
                     continue
-                same = (item.value, item.kind, item.priority) == (old.value, old.kind, old.priority)
+                same = (item.value, item.kind, item.priority, item.deadline) == (
+                    old.value,
+                    old.kind,
+                    old.priority,
+                    old.deadline,
+                )
                 if same and (item.state == "available" or item.due == old.due):
                     copied.add(item.key)
                     changes.append(Cancel(item.queue, item.key))

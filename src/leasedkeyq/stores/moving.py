@@ -64,7 +64,8 @@ async def move(
     meanwhile. Scheduled items keep what is left of their delays, buried ones their errors, and
     results what is left of their lifetimes; results stay in the source, too, until they expire
     there. What is put into the source meanwhile is moved as well, until it is empty. Order,
-    priority and kind are kept. Ids, attempts and history start anew, as after a requeue.
+    priority, kind and deadline are kept. Ids, ages, attempts and history start anew, as after a
+    requeue.
 
     A move that was interrupted, in whatever way, is resumed by calling it again. A second one of
     the same queue waits for the first.

@@ -29,6 +29,7 @@ from leasedkeyq.stores.contract import (
     Release,
     Request,
     Requeue,
+    Urgency,
 )
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
 
@@ -187,7 +188,8 @@ class Batch:
         self.queues.add(queue)
         self._named.update([(queue, key) for key, _ in put.items])
         start = len(self._keys) + 1
-        if put.policy == "reject" or put.max_items or put.delay is not None:
+        unusual = put.delay is not None or put.deadline is not None
+        if put.policy == "reject" or put.max_items or unusual:
             self._naming += 1
             if put.max_items:
                 self._alone.add(lock_number(self._schema, "room", queue))
@@ -204,6 +206,7 @@ class Batch:
                 delay=put.delay,
                 max_items=put.max_items,
                 kind=put.kind,
+                deadline=put.deadline,
             )
             run.told["from"] = start
             run.sizes.append(len(put.items))
@@ -270,37 +273,49 @@ class Batch:
         self._named.add((ack.queue, ack.key))
 
     def _claim(self, number: int, claim: Claim) -> None:
-        queues = [(queue, min(most, MOST_LEASED)) for queue, most in claim.queues if most > 0]
+        queues = [
+            (queue, min(most, MOST_LEASED), claim.lease_time_of(place))
+            for place, (queue, most) in enumerate(claim.queues)
+            if most > 0
+        ]
         if claim.limit <= 0 or claim.kinds == () or not queues:
             return
-        self.queues.update([queue for queue, _ in queues])
+        self.queues.update([queue for queue, *_ in queues])
         self.claims = True
         caps: dict[str, list[dict[str, Any]]] = {}
         for cap in claim.caps:
             if cap.queue in self.queues:
                 self._alone.add(lock_number(self._schema, "caps", cap.queue))
                 caps.setdefault(cap.queue, []).append(_told_cap(cap))
-        ends_at_once = claim.lease_time is not None and claim.lease_time <= 0
         any_key = claim.key is None and claim.kinds is None and not caps
-        if any_key and len(queues) == 1 and not ends_at_once:
-            ((queue, most),) = queues
+        queue, most, lease = queues[0]
+        if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
-            like = ("claims", queue, each, claim.lease_time)
+            like = ("claims", queue, each, lease)
             run = self._joined(number, like)
             if run is None:
                 run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
-                run.told["lease"] = claim.lease_time
+                run.told["lease"] = lease
             run.told["many"] += each
             return
         limit = min(claim.limit, MOST_LEASED)
-        run = self._add(number, None, op="claim", queues=queues, limit=limit)
-        run.told["lease"] = claim.lease_time
+        urgencies = [
+            u for u, (_, most) in zip(claim.urgencies, claim.queues, strict=False) if most > 0
+        ]
+        if urgencies and len(queues) > 1:
+            told = [
+                _told_queue(*one, urgency, caps)
+                for one, urgency in zip(queues, urgencies, strict=True)
+            ]
+            run = self._add(number, None, op="urgent", queues=told, limit=limit)
+        else:
+            run = self._add(number, None, op="claim", queues=queues, limit=limit)
+            if caps:
+                run.told["caps"] = caps
         if claim.key is not None:
             run.told["key"] = claim.key
         if claim.kinds is not None:
             run.told["kinds"] = claim.kinds
-        if caps:
-            run.told["caps"] = caps
 
     # Answers
 
@@ -366,12 +381,11 @@ def _secret() -> str:
 
 def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
     """Which items ``work_1`` is to claim; None if it cannot be told."""
-    lease = told["lease"]
     if told["op"] == "claims":
-        return told["n"], told["many"], told["each"], lease, None
+        return told["n"], told["many"], told["each"], told["lease"], None
     if "key" in told or "caps" in told or len(told["queues"]) > 1:
         return None
-    [(_, most)] = told["queues"]
+    [(_, most, lease)] = told["queues"]
     many = min(most, told["limit"])
     return told["n"], many, many, lease, told.get("kinds")
 
@@ -379,6 +393,14 @@ def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
 def _fence_of(row: Sequence[Any]) -> int:
     fence: int = row[FENCE]
     return fence
+
+
+def _told_queue(
+    queue: str, most: int, lease: float | None, urgency: Urgency, caps: dict[str, Any]
+) -> dict[str, Any]:
+    """A queue of a claim by urgency."""
+    told = {"queue": queue, "most": most, "lease": lease, **msgspec.structs.asdict(urgency)}
+    return told | {"caps": caps[queue]} if queue in caps else told
 
 
 def _told_cap(cap: Cap) -> dict[str, Any]:

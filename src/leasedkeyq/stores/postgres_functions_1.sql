@@ -96,9 +96,10 @@ BEGIN
         UPDATE lkq.items SET
             state = r.state, priority = r.priority, place = r.place, turn = r.turn,
             attempt = r.attempt, due = r.due, not_before = r.not_before, token = r.token,
-            history = r.history, id = next_id, put_at = next_put_at, kind = next_kind,
-            value = next_value, next_id = NULL, next_priority = NULL, next_not_before = NULL,
-            next_put_at = NULL, next_kind = NULL, next_value = NULL
+            history = r.history, id = next_id, put_at = next_put_at, deadline = next_deadline,
+            kind = next_kind, value = next_value, next_id = NULL, next_priority = NULL,
+            next_not_before = NULL, next_put_at = NULL, next_deadline = NULL, next_kind = NULL,
+            next_value = NULL
         WHERE queue = p_queue AND key = p_key;
     ELSE
         UPDATE lkq.items SET
@@ -199,8 +200,8 @@ END $$;
 -- leased since somebody looked makes the call begin anew.
 CREATE FUNCTION lkq.put_one_1(
     p_now float8, p_queue text, p_key text, p_value bytea, p_policy text, p_priority bigint,
-    p_due float8, p_kind text, OUT number bigint, OUT available int, OUT buffered int,
-    OUT scheduled int
+    p_due float8, p_kind text, p_deadline float8 DEFAULT NULL,
+    OUT number bigint, OUT available int, OUT buffered int, OUT scheduled int
 ) LANGUAGE plpgsql AS $$
 DECLARE
     r lkq.live_1;
@@ -214,16 +215,17 @@ BEGIN
         r := lkq.live_1(p_queue, p_key);
         EXIT WHEN r.id IS NOT NULL;
         IF until IS NULL THEN
-            INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+            INSERT INTO lkq.items
+            (id, queue, key, state, priority, place, put_at, deadline, kind, value)
             VALUES (nextval('lkq.ids'), p_queue, p_key, 0, coalesce(p_priority, 0),
-                nextval('lkq.places'), p_now, p_kind, p_value)
+                nextval('lkq.places'), p_now, p_deadline, p_kind, p_value)
             ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
             available := 1;
         ELSE
             INSERT INTO lkq.items
-            (id, queue, key, state, priority, place, put_at, due, turn, kind, value)
-            VALUES (nextval('lkq.ids'), p_queue, p_key, 1, coalesce(p_priority, 0), 0, p_now, until,
-                nextval('lkq.turns'), p_kind, p_value)
+            (id, queue, key, state, priority, place, put_at, deadline, due, turn, kind, value)
+            VALUES (nextval('lkq.ids'), p_queue, p_key, 1, coalesce(p_priority, 0), 0, p_now,
+                p_deadline, until, nextval('lkq.turns'), p_kind, p_value)
             ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
             scheduled := 1;
         END IF;
@@ -263,10 +265,10 @@ BEGIN
         END IF;
         IF moved THEN
             UPDATE lkq.items SET state = r.state, priority = r.priority, place = r.place,
-                turn = r.turn, due = r.due, kind = p_kind, value = p_value
+                turn = r.turn, due = r.due, deadline = p_deadline, kind = p_kind, value = p_value
             WHERE queue = p_queue AND key = p_key;
         ELSE
-            UPDATE lkq.items SET kind = p_kind, value = p_value
+            UPDATE lkq.items SET deadline = p_deadline, kind = p_kind, value = p_value
             WHERE queue = p_queue AND key = p_key;
         END IF;
     ELSIF p_policy = 'reject' THEN
@@ -280,8 +282,8 @@ BEGIN
         IF p_due IS NOT NULL THEN
             r.not_before := until;
         END IF;
-        UPDATE lkq.items SET kind = p_kind, value = p_value, priority = r.priority,
-            place = r.place, not_before = r.not_before
+        UPDATE lkq.items SET deadline = p_deadline, kind = p_kind, value = p_value,
+            priority = r.priority, place = r.place, not_before = r.not_before
         WHERE queue = p_queue AND key = p_key;
     ELSE
         IF r.next_id IS NULL THEN
@@ -299,7 +301,7 @@ BEGIN
         END IF;
         UPDATE lkq.items SET next_id = number, next_priority = r.next_priority, place = r.place,
             next_not_before = r.next_not_before, next_kind = p_kind, next_value = p_value,
-            next_put_at = coalesce(next_put_at, p_now)
+            next_put_at = coalesce(next_put_at, p_now), next_deadline = p_deadline
         WHERE queue = p_queue AND key = p_key;
     END IF;
 END $$;
@@ -555,6 +557,160 @@ BEGIN
     END IF;
 END $$;
 
+-- An item that a claim by urgency may lease: the number of its queue, and its own number there.
+CREATE TYPE lkq.candidate_1 AS (
+    number int, n int, key text, id bigint, put_at float8, deadline float8
+);
+
+-- The next items of a queue, of some kinds or of a key, in order. They are not locked.
+CREATE FUNCTION lkq.next_1(p_number int, p_queue text, p_many int, p_kinds text[], p_key text)
+RETURNS lkq.candidate_1[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF p_key IS NOT NULL THEN
+        RETURN ARRAY(
+            SELECT (p_number, 1, key, id, put_at, deadline)::lkq.candidate_1 FROM lkq.items
+            WHERE queue = p_queue AND key = p_key AND state + 0 = 0
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+        );
+    END IF;
+    RETURN ARRAY(
+        SELECT (p_number, row_number() OVER (), key, id, put_at, deadline)::lkq.candidate_1 FROM (
+            (SELECT key, id, put_at, deadline FROM lkq.items
+            WHERE queue = p_queue AND state = 0 AND priority > 0
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+            ORDER BY priority DESC, place LIMIT p_many)
+            UNION ALL
+            (SELECT key, id, put_at, deadline FROM lkq.items
+            WHERE queue = p_queue AND state = 0 AND priority = 0 AND place < 0
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+            ORDER BY place LIMIT p_many)
+            UNION ALL
+            (SELECT key, id, put_at, deadline FROM lkq.items
+            WHERE queue = p_queue AND state = 0 AND priority = 0
+                AND place >= (lkq.floor_1(p_queue, 'infinity')).place
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+            ORDER BY place LIMIT p_many)
+            UNION ALL
+            (SELECT key, id, put_at, deadline FROM lkq.items
+            WHERE queue = p_queue AND state = 0 AND priority < 0
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+            ORDER BY priority DESC, place LIMIT p_many)
+        ) i LIMIT p_many
+    );
+END $$;
+
+-- What a claim by urgency leases: the numbers of the queues, counted from 1, and the rows, in order.
+-- Only these are locked, one after the other. What somebody else is just leasing is passed over.
+CREATE FUNCTION lkq.urgent_1(p_now float8, p_run jsonb) RETURNS TABLE (number int, at tid)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    total int := (p_run->>'limit')::int;
+    kinds text[] := CASE WHEN p_run ? 'kinds'
+        THEN ARRAY(SELECT jsonb_array_elements_text(p_run->'kinds')) END;
+    queues jsonb[] := ARRAY(SELECT jsonb_array_elements(p_run->'queues'));
+    size int := cardinality(queues);
+    priorities bigint[] := ARRAY(SELECT (q->>'priority')::bigint FROM unnest(queues) q);
+    deadlines float8[] := ARRAY(SELECT (q->>'deadline')::float8 FROM unnest(queues) q);
+    boosts boolean[] := ARRAY(
+        SELECT q->>'deadline' IS NOT NULL OR q->'steps' <> '[]' FROM unnest(queues) q
+    );
+    steps int[]; -- of which queue each step is, from which share on, and how many levels up
+    shares float8[];
+    ups bigint[];
+    mosts int[] := ARRAY(SELECT (q->>'most')::int FROM unnest(queues) q);
+    manys int[] := array_fill(least(total, total / size + 10), ARRAY[size]);
+    candidates lkq.candidate_1[];
+    taken int[];
+    numbers int[];
+    tids tid[];
+    one record;
+    found_at tid;
+    more boolean := true;
+BEGIN
+    SELECT array_agg(q.n), array_agg((s->>0)::float8), array_agg((s->>1)::bigint)
+    INTO steps, shares, ups
+    FROM unnest(queues) WITH ORDINALITY q (queue, n)
+    CROSS JOIN LATERAL jsonb_array_elements(q.queue->'steps') s;
+    WHILE more LOOP
+        more := false;
+        candidates := '{}';
+        taken := array_fill(0, ARRAY[size]);
+        numbers := '{}';
+        tids := '{}';
+        FOR q IN 1..size LOOP
+            IF queues[q] ? 'caps' THEN
+                BEGIN
+                    -- Nothing is locked and no token is taken before it is known which are leased.
+                    tids := lkq.capped_1(p_now, queues[q]->>'queue', least(mosts[q], manys[q]),
+                        p_run->>'key', kinds, queues[q]->'caps', 0);
+                    RAISE EXCEPTION USING ERRCODE = 'LKQ01';
+                EXCEPTION WHEN SQLSTATE 'LKQ01' THEN
+                    candidates := candidates || ARRAY(
+                        SELECT (q, u.n, i.key, i.id, i.put_at, i.deadline)::lkq.candidate_1
+                        FROM unnest(tids) WITH ORDINALITY u (at, n)
+                        CROSS JOIN LATERAL (SELECT * FROM lkq.items f WHERE f.ctid = u.at) i
+                    );
+                    tids := '{}';
+                END;
+            ELSE
+                candidates := candidates
+                    || lkq.next_1(q, queues[q]->>'queue', manys[q], kinds, p_run->>'key');
+            END IF;
+        END LOOP;
+        -- It is the turn of a queue when that of its next item has come. So an item that is more
+        -- urgent than those before it comes right behind them.
+        FOR one IN
+            SELECT number, n, key, id FROM (
+                SELECT number, n, key, id, max(rank) OVER (PARTITION BY number ORDER BY n) AS turn
+                FROM (
+                    SELECT c.number, c.n, c.key, c.id, row_number() OVER (
+                        ORDER BY u.late DESC, priorities[c.number] - CASE WHEN u.late THEN 0
+                            ELSE coalesce((
+                                SELECT max(s.up) FROM unnest(steps, shares, ups) s (number, share, up)
+                                WHERE s.number = c.number
+                                    AND (d.due - p_now) / (d.due - c.put_at) <= s.share
+                            ), 0) END, c.put_at, c.id
+                    ) AS rank
+                    FROM unnest(candidates) c
+                    CROSS JOIN LATERAL (
+                        SELECT CASE WHEN boosts[c.number]
+                            THEN coalesce(c.deadline, c.put_at + deadlines[c.number]) END AS due
+                    ) d
+                    CROSS JOIN LATERAL (
+                        SELECT coalesce(d.due <= p_now OR d.due <= c.put_at, false) AS late
+                    ) u
+                ) ranked
+            ) turns ORDER BY turn, n
+        LOOP
+            CONTINUE WHEN taken[one.number] >= mosts[one.number];
+            SELECT ctid INTO found_at FROM lkq.items
+            WHERE queue = queues[one.number]->>'queue' AND key = one.key AND id = one.id
+                AND state + 0 = 0
+            FOR UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                taken[one.number] := taken[one.number] + 1;
+                numbers := numbers || one.number;
+                tids := tids || found_at;
+                EXIT WHEN cardinality(tids) >= total;
+            END IF;
+            IF one.n = manys[one.number] AND taken[one.number] < mosts[one.number] THEN
+                -- What is behind it may be the next one. All that was locked is leased in any case.
+                manys[one.number] := greatest(total, one.n * 4);
+                more := true;
+                EXIT;
+            END IF;
+        END LOOP;
+    END LOOP;
+    FOR q IN 1..size LOOP
+        IF queues[q] ? 'caps' AND taken[q] > 0 THEN
+            PERFORM lkq.capped_1(p_now, queues[q]->>'queue', taken[q], p_run->>'key', kinds,
+                queues[q]->'caps', 0);
+        END IF;
+    END LOOP;
+    RETURN QUERY SELECT * FROM unnest(numbers, tids);
+END $$;
+
 -- Find out where to begin to look in queues in which claims have become slow. Nobody else changes
 -- them meanwhile; if others are at it for long, it is left for the next time. Returns how many
 -- seconds it took to get there.
@@ -611,7 +767,7 @@ CREATE FUNCTION lkq.apply_1(
     p_tokens text[], p_values bytea[], p_priorities bigint[], p_kinds text[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text, answers text
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, answers text
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -679,15 +835,42 @@ BEGIN
         run := p_runs->step;
         op := run->>'op';
         first := (run->>'n')::int;
-        IF op = 'claim' THEN
+        IF op = 'urgent' THEN
+            -- A claim of several queues by urgency.
+            PERFORM lkq.tally_1(tq, t);
+            t := '{0,0,0,0,0,0}';
+            tq := NULL;
+            keys := ARRAY(SELECT e->>'queue' FROM jsonb_array_elements(run->'queues') e);
+            UPDATE lkq.floors SET due = '-infinity' WHERE queue = ANY (keys) AND due > now_;
+            changed := changed || lkq.arrive_1(keys, now_, p_history);
+            SELECT array_agg(u.at), array_agg(u.number) INTO tids, numbers
+            FROM lkq.urgent_1(now_, run) u;
+            RETURN QUERY
+            WITH chosen AS MATERIALIZED (
+                SELECT u.at, nextval('lkq.fences') AS fence,
+                    now_ + (run->'queues'->u.number - 1->>'lease')::float8 AS until,
+                    p_call || '.' || first || '.' AS token
+                FROM unnest(tids, numbers) u (at, number)
+            )
+            UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = c.until,
+                turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence)
+            FROM chosen c WHERE i.ctid = c.at
+            RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
+                i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
+            FOR one IN SELECT u.number, count(*) AS many FROM unnest(numbers) u (number) GROUP BY 1 LOOP
+                PERFORM lkq.tally_1(keys[one.number], ARRAY[-one.many, 0, 0, one.many, 0, 0]);
+                changed := changed || keys[one.number];
+            END LOOP;
+            CONTINUE;
+        ELSIF op = 'claim' THEN
             -- A claim of several queues, of a key, of kinds, or with caps.
-            until := now_ + (run->>'lease')::float8;
             total := (run->>'limit')::int;
             kinds := CASE WHEN run ? 'kinds'
                 THEN ARRAY(SELECT jsonb_array_elements_text(run->'kinds')) END;
             FOR place IN SELECT e FROM jsonb_array_elements(run->'queues') e LOOP
                 q := place->>0;
                 room := least((place->>1)::int, total);
+                until := now_ + (place->>2)::float8;
                 IF q IS DISTINCT FROM tq THEN
                     PERFORM lkq.tally_1(tq, t);
                     t := '{0,0,0,0,0,0}';
@@ -741,7 +924,7 @@ BEGIN
                             turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence)
                         FROM chosen c WHERE i.ctid = c.at
                         RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                            i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+                            i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
                         GET DIAGNOSTICS many = ROW_COUNT;
                         total := total - many;
                         t[1] := t[1] - many;
@@ -801,7 +984,7 @@ BEGIN
                     token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
                 FROM chosen c WHERE i.ctid = c.at
                 RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                    i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+                    i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
             END IF;
             t[1] := t[1] - many;
             t[4] := t[4] + many;
@@ -914,7 +1097,8 @@ BEGIN
                 FOR i IN 1..cardinality(keys) LOOP
                     one := lkq.put_one_1(
                         now_, q, keys[i], p_values[(run->>'from')::int + i - 1],
-                        run->>'policy', (run->>'priority')::bigint, until, run->>'kind'
+                        run->>'policy', (run->>'priority')::bigint, until, run->>'kind',
+                        now_ + (run->>'deadline')::float8
                     );
                     ids := ids || one.number;
                     t[1] := t[1] + one.available;
@@ -1017,8 +1201,8 @@ BEGIN
                 ELSIF the_next THEN
                     t[2] := t[2] - 1;
                     UPDATE lkq.items SET next_id = NULL, next_priority = NULL,
-                        next_not_before = NULL, next_put_at = NULL, next_kind = NULL,
-                        next_value = NULL
+                        next_not_before = NULL, next_put_at = NULL, next_deadline = NULL,
+                        next_kind = NULL, next_value = NULL
                     WHERE queue = q AND key = k;
                 END IF;
                 said := said || jsonb_build_array(first, 'is', the_item OR the_next);
@@ -1214,7 +1398,7 @@ CREATE FUNCTION lkq.work_1(
     p_lease float8, p_kinds text[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text, answers text
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, answers text
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1257,8 +1441,8 @@ BEGIN
                 'many', p_many, 'each', p_each, 'lease', p_lease);
         ELSIF p_many > 0 THEN
             runs := runs || jsonb_build_object('op', 'claim', 'n', p_first, 'limit', p_many,
-                'queues', jsonb_build_array(jsonb_build_array(p_queue, p_many)),
-                'kinds', p_kinds, 'lease', p_lease);
+                'queues', jsonb_build_array(jsonb_build_array(p_queue, p_many, p_lease)),
+                'kinds', p_kinds);
         END IF;
         RETURN QUERY SELECT * FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,
@@ -1316,7 +1500,7 @@ BEGIN
                 token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
             FROM chosen c WHERE i.ctid = c.at
             RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                i.attempt, i.priority, i.due, i.put_at, i.kind, NULL::text;
+                i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
         END IF;
     END IF;
 
@@ -1486,7 +1670,8 @@ CREATE FUNCTION lkq.list_1(
     p_limit bigint, p_keys text[]
 ) RETURNS TABLE (
     id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
-    place bigint, due float8, error text, history text, kind text, leased_at float8, token text
+    place bigint, due float8, error text, history text, kind text, leased_at float8, token text,
+    deadline float8
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1503,20 +1688,20 @@ BEGIN
     IF p_keys IS NOT NULL THEN
         RETURN QUERY
         SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place, i.due,
-            '', i.history::text, i.kind, i.leased_at, i.token
+            '', i.history::text, i.kind, i.leased_at, i.token, i.deadline
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         UNION ALL
         SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
-            i.next_not_before, '', NULL, i.next_kind, NULL, NULL
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         WHERE i.next_id IS NOT NULL
         UNION ALL
         SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
-            b.history::text, b.kind, NULL, NULL
+            b.history::text, b.kind, NULL, NULL, NULL
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.buried f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -1524,7 +1709,7 @@ BEGIN
         WHERE 4 = ANY (p_states)
         UNION ALL
         SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
-            d.history::text, d.kind, NULL, NULL
+            d.history::text, d.kind, NULL, NULL, NULL
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.done f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -1536,25 +1721,25 @@ BEGIN
     RETURN QUERY
     SELECT * FROM (
         (SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place,
-            i.due, '', i.history::text, i.kind, i.leased_at, i.token
+            i.due, '', i.history::text, i.kind, i.leased_at, i.token, i.deadline
         FROM lkq.items i WHERE i.queue || '' = p_queue AND i.id > p_after
             AND i.state = ANY (p_states) AND starts_with(i.key, p_prefix)
         ORDER BY i.queue || '', i.id LIMIT p_limit)
         UNION ALL
         (SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
-            i.next_not_before, '', NULL, i.next_kind, NULL, NULL
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline
         FROM lkq.items i WHERE i.queue = p_queue AND i.next_id > p_after AND i.next_id IS NOT NULL
             AND 3 = ANY (p_states) AND starts_with(i.key, p_prefix)
         ORDER BY i.queue, i.next_id LIMIT p_limit)
         UNION ALL
         (SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
-            b.history::text, b.kind, NULL, NULL
+            b.history::text, b.kind, NULL, NULL, NULL
         FROM lkq.buried b WHERE b.queue = p_queue AND b.id > p_after
             AND 4 = ANY (p_states) AND starts_with(b.key, p_prefix)
         ORDER BY b.queue, b.id LIMIT p_limit)
         UNION ALL
         (SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
-            d.history::text, d.kind, NULL, NULL
+            d.history::text, d.kind, NULL, NULL, NULL
         FROM lkq.done d WHERE d.queue = p_queue AND d.id > p_after AND d.due > now_
             AND 5 = ANY (p_states) AND starts_with(d.key, p_prefix)
         ORDER BY d.queue, d.id LIMIT p_limit)
@@ -1565,7 +1750,7 @@ CREATE FUNCTION lkq.heads_1(p_queues text[], p_now float8, p_history int)
 RETURNS TABLE (
     n int, id bigint, key text, state int, value bytea, priority bigint, attempt int,
     put_at float8, place bigint, due float8, error text, history text, kind text,
-    leased_at float8, token text
+    leased_at float8, token text, deadline float8
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1578,7 +1763,7 @@ BEGIN
     FOR number IN 1..cardinality(p_queues) LOOP
         RETURN QUERY
         SELECT number, i.id, i.key, 0, i.value, i.priority, i.attempt, i.put_at, i.place,
-            NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL
+            NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL, i.deadline
         FROM (
             (SELECT * FROM lkq.items
             WHERE queue = p_queues[number] AND state = 0 AND priority > 0
@@ -1603,7 +1788,8 @@ END $$;
 CREATE FUNCTION lkq.results_1(p_queue text, p_now float8, p_ids bigint[])
 RETURNS TABLE (
     id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
-    place bigint, due float8, error text, history text, kind text, leased_at float8, token text
+    place bigint, due float8, error text, history text, kind text, leased_at float8, token text,
+    deadline float8
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1616,7 +1802,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0::bigint, d.due, '',
-        d.history::text, d.kind, NULL::float8, NULL
+        d.history::text, d.kind, NULL::float8, NULL, NULL::float8
     FROM unnest(p_ids) u (id) CROSS JOIN LATERAL (
         SELECT * FROM lkq.done f WHERE f.queue = p_queue AND f.id = u.id OFFSET 0
     ) d
@@ -1627,11 +1813,11 @@ END $$;
 CREATE FUNCTION lkq.claimed_1(p_queues text[], p_call text)
 RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8
 )
 LANGUAGE sql AS $$
     SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
-        i.attempt, i.priority, i.due, i.put_at, i.kind
+        i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline
     FROM lkq.items i
     WHERE i.queue = ANY (p_queues) AND i.state = 2 AND starts_with(i.token, p_call || '.')
     ORDER BY -i.turn

@@ -25,7 +25,7 @@ _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem:
     """An item out of a row of ``list_1``."""
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token = row[11:14]
+    kind, leased_at, token, deadline = row[11:15]
     state: StoredState = STATES[int(code)]
     return StoredItem(
         id=number,
@@ -43,4 +43,5 @@ def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem
         kind=kind,
         leased_at=leased_at if state == "in_flight" else None,
         token=token if reveal and token else "",
+        deadline=deadline,
     )

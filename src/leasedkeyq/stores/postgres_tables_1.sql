@@ -24,6 +24,7 @@ CREATE TABLE lkq.items (
     place bigint NOT NULL,
     turn bigint NOT NULL DEFAULT 0,
     put_at float8 NOT NULL,
+    deadline float8,
     due float8,
     not_before float8,
     leased_at float8,
@@ -38,6 +39,7 @@ CREATE TABLE lkq.items (
     next_priority bigint,
     next_not_before float8,
     next_put_at float8,
+    next_deadline float8,
     next_kind text COLLATE "C",
     value bytea NOT NULL,
     next_value bytea

@@ -85,6 +85,7 @@ FIELDS = (
     "state",
     "priority",
     "due",
+    "deadline",
     "lease",
     "attempt",
     "error",
@@ -105,7 +106,7 @@ STYLE = Style(
     item="      - ",
     member="        ",
     words=frozenset(FIELDS) - {"value"},
-    times=frozenset(("due", "put_at", "buried_at", "until")),
+    times=frozenset(("due", "deadline", "put_at", "buried_at", "until")),
 )
 
 _EMPTY = "    items: []\n"
@@ -148,6 +149,8 @@ class QueuesForm(Form):
         fields |= {"id": str(payload.id), "put_at": encode_time(payload.put_at)}
         if facts.due is not None:
             fields["until" if facts.state == "done" else "due"] = encode_time(facts.due)
+        if payload.deadline is not None and facts.state not in ("buried", "done"):
+            fields["deadline"] = encode_time(payload.deadline)
         if facts.state in ("buried", "done"):
             fields["state"] = encode(facts.state)
         if facts.state == "buried":
@@ -289,6 +292,8 @@ def _beside(beside: Beside) -> dict[str, str]:
         parts["priority"] = str(beside.priority)
     if beside.due is not None:
         parts["due"] = encode_time(beside.due)
+    if payload.deadline is not None:
+        parts["deadline"] = encode_time(payload.deadline)
     return parts | {"id": str(payload.id), "put_at": encode_time(payload.put_at)}
 
 
@@ -333,6 +338,7 @@ def _payload(fields: dict[str, str], where: str, now: float) -> Payload:
         now if put_at is None else put_at,
         history,
         decode_text(fields, "kind", where) if "kind" in fields else "",
+        decode_moment(fields, "deadline", where),
     )
 
 

@@ -34,15 +34,20 @@ from leasedkeyq.stores.redis_wire import (
     AnyRequest,
     Read,
     answer_of,
+    caps_form,
     claimed,
     encode,
     form,
     is_list,
     new_ids,
+    or_false,
     queues_of,
+    rank_of,
     rest_of,
     shown,
+    urgency_form,
 )
+from leasedkeyq.stores.urgency import Rank, most_urgent_first
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -290,11 +295,13 @@ class Engine:
     def _claim_in_turn(self, request: Any) -> Steps[Any]:
         """A claim over several queues, which may be on several servers."""
         claimed: list[Any] = []
-        for queue, most in request.queues:
+        if request.urgencies:
+            return (yield from self._claim_by_urgency(request))
+        for number, (_, most) in enumerate(request.queues):
             left = request.limit - len(claimed)
             if left <= 0:
                 break
-            part: Claim = msgspec.structs.replace(request, queues=((queue, most),), limit=left)
+            part = _part(request, number, min(most, left))
             try:
                 claimed += (yield from self._apply_run([part]))[0]
             except StoreError:
@@ -302,6 +309,30 @@ class Engine:
                     raise
                 break
         return tuple(claimed)
+
+    def _claim_by_urgency(self, request: Claim) -> Steps[Any]:
+        """Look which items of all queues are the most urgent, and claim so many in each."""
+        lines: list[list[tuple[Rank, int]]] = []
+        for number, ((queue, most), urgency) in enumerate(
+            zip(request.queues, request.urgencies, strict=True)
+        ):
+            room, kinds = min(most, request.limit), or_false(request.kinds)
+            limits, how = caps_form(request.caps), urgency_form(urgency)
+            asked = ("ranks", (queue, room, or_false(request.key), kinds, limits, how), (queue,))
+            [ranks] = yield from self._apply_run([Read(*asked)])
+            lines.append([(rank_of(found), number) for found in ranks])
+        turns = [*most_urgent_first([*map(iter, lines)], request.limit)]
+        claimed: dict[int, Iterator[Claimed]] = {}
+        for number in dict.fromkeys(turns):
+            try:
+                [items] = yield from self._apply_run([_part(request, number, turns.count(number))])
+            except StoreError:
+                if not claimed:
+                    raise
+                break
+            claimed[number] = iter(items)
+        found = (next(claimed[number], None) for number in turns if number in claimed)
+        return tuple(item for item in found if item is not None)
 
     def _call(
         self,
@@ -521,6 +552,18 @@ def _runs(requests: Sequence[Any]) -> Iterator[list[Any]]:
             yield [*run]
         else:
             yield from ([request] for request in run)
+
+
+def _part(request: Claim, number: int, limit: int) -> Claim:
+    """What a claim over several queues asks of one of them."""
+    return msgspec.structs.replace(
+        request,
+        queues=((request.queues[number][0], limit),),
+        limit=limit,
+        lease_time=request.lease_time_of(number),
+        urgencies=(),
+        lease_times=(),
+    )
 
 
 def _grows(request: Any) -> bool:

@@ -28,12 +28,14 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoredItem,
     StoredState,
+    Urgency,
 )
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
+from leasedkeyq.stores.urgency import Rank
 
 EXACT: Final = 2**53
 """The script counts in doubles: whole numbers are exact up to here."""
-ITEM: Final = struct.Struct(">dddddIBHI")
+ITEM: Final = struct.Struct(">ddddddIBHI")
 LEASE: Final = struct.Struct(">ddd")
 ASIDE: Final = struct.Struct(">II")
 TOKEN_SEED: Final = 16
@@ -108,6 +110,7 @@ def _put(request: Put) -> list[Any]:
         seconds(request.delay),
         request.max_items,
         request.kind,
+        seconds(request.deadline),
         0,
     ]
 
@@ -117,17 +120,30 @@ def _cap(cap: Cap) -> list[Any]:
     return [cap.queue, cap.pattern, *limits, cap.burst, cap.each]
 
 
+def urgency_form(urgency: Urgency) -> list[Any]:
+    """How urgent a queue is, as the script takes it."""
+    return [urgency.priority, or_false(urgency.deadline), urgency.steps]
+
+
+def caps_form(caps: Sequence[Cap]) -> Any:
+    """Limits, as the script takes them."""
+    return [_cap(cap) for cap in caps] or False
+
+
 def _claim(request: Claim) -> list[Any]:
+    several = len(request.queues) > 1
     return [
         "claim",
         [part for queue, most in request.queues for part in (queue, most)],
         request.limit,
         or_false(request.key),
-        seconds(request.lease_time),
+        seconds(request.lease_time if several or not request.queues else request.lease_time_of(0)),
         or_false(request.kinds),
-        [_cap(cap) for cap in request.caps] or False,
+        caps_form(request.caps),
         os.urandom(TOKEN_SEED).hex(),
         False,
+        [urgency_form(urgency) for urgency in request.urgencies if several] or False,
+        [seconds(time) for time in request.lease_times if several] or False,
     ]
 
 
@@ -275,20 +291,21 @@ def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
         record: bytes = answer[at + 3]
         fence, _, expires_at = LEASE.unpack_from(lease)
         unpacked = ITEM.unpack_from(record)
-        past = ITEM.size + unpacked[7]
+        past = ITEM.size + unpacked[8]
         items.append(
             Claimed(
                 queues[number][0],
                 key.decode(),
-                record[past + unpacked[8] :],
+                record[past + unpacked[9] :],
                 int(unpacked[0]),
                 lease[LEASE.size :].decode(),
                 int(fence),
-                unpacked[5] + 1,
+                unpacked[6] + 1,
                 int(unpacked[2]),
                 expires_at or None,
                 unpacked[1],
                 record[ITEM.size : past].decode(),
+                unpacked[5] or None,
             )
         )
     return tuple(items)
@@ -301,14 +318,22 @@ def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> 
     """
     if not answer or answer[-4] >= 0:
         return None
-    number: int = -1 - answer[-4]
-    name, most = request.queues[number]
-    most -= sum(item.queue == name for item in items)
     rest = _claim(request)
-    rest[1][2 * number + 1] = most
     rest[2] = request.limit - len(items)
-    rest[8] = [number, raw(answer[-3]), raw(answer[-2])]
+    starts: list[Any] = []
+    rest[8] = starts
+    for at in [at for at in range(0, len(answer), 4) if answer[at] < 0]:
+        number: int = -1 - answer[at]
+        name, most = request.queues[number]
+        rest[1][2 * number + 1] = most - sum(item.queue == name for item in items)
+        starts.append([number, raw(answer[at + 1]), raw(answer[at + 2])])
     return rest
+
+
+def rank_of(found: Sequence[Any]) -> Rank:
+    """The rank of an item, as the script tells it."""
+    in_time, priority, put_at, number = found
+    return bool(in_time), int(float(priority)), float(put_at), int(float(number))
 
 
 def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredItem:
@@ -327,7 +352,8 @@ def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredIt
         record = record[start + errors :]
     else:
         key = name.decode()
-    number, put_at, priority, place, due, attempt, _, kinds, past = ITEM.unpack_from(record)
+    number, put_at, priority, place, due, deadline, *rest = ITEM.unpack_from(record)
+    attempt, _, kinds, past = rest
     state = STATES[code]
     leased_at: float | None = None
     token = ""
@@ -352,6 +378,7 @@ def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredIt
         kind=record[ITEM.size : start].decode(),
         leased_at=leased_at,
         token=token,
+        deadline=None if code >= BURIED else deadline or None,
     )
 
 

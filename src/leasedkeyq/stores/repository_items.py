@@ -160,6 +160,7 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> Facts:
             put_at,
             decode_history(record["history"], where) if "history" in record else (),
             decode_text(record if "kind" in record else fields, _kind(record), where),
+            decode_moment(record, "deadline", where),
         ),
         priority=int(fields["priority"]),
         attempt=decode_whole(record, "attempt", where),
@@ -300,6 +301,7 @@ def _record(facts: Facts, fields: dict[str, str], own: dict[str, str]) -> dict[s
         # That time has come. Another one in the document would be the work of a person.
         due = fields["scheduled_at"]
     buried = facts.state == "buried"
+    live = None if buried or facts.state == "done" else payload.deadline
     silent = buried and not facts.error and fields["error_message"] != "null"
     parts = {
         "id": fields["id"],
@@ -311,6 +313,7 @@ def _record(facts: Facts, fields: dict[str, str], own: dict[str, str]) -> dict[s
         "priority": _unless(str(facts.priority), fields["priority"]),
         "history": encode_history(payload.history) if payload.history else None,
         "due": due,
+        "deadline": None if live is None else encode_time(live),
         "lease": None if lease is None else lease.encode(),
         "next": None if beside is None else encode_mapping(_beside(beside, fields["id"])),
         "place": None if facts.place is None else str(facts.place),
@@ -337,6 +340,8 @@ def _beside(beside: Beside, name: str) -> dict[str, str]:
         parts["priority"] = str(beside.priority)
     if beside.due is not None:
         parts["due"] = encode_time(beside.due)
+    if payload.deadline is not None:
+        parts["deadline"] = encode_time(payload.deadline)
     return parts
 
 
@@ -349,6 +354,7 @@ def _read_beside(parts: dict[str, str], where: str, now: float) -> Beside:
         now if put_at is None else put_at,
         (),
         decode_text(parts if "kind" in parts else value, _kind(parts), where),
+        decode_moment(parts, "deadline", where),
     )
     priority = decode_whole(parts, "priority", where, least=-LARGEST)
     return Beside(payload, priority, decode_moment(parts, "due", where))

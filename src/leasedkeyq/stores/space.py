@@ -19,6 +19,8 @@ class Payload(msgspec.Struct):
     put_at: float
     history: tuple[Attempt, ...] = ()
     kind: str = ""
+    deadline: float | None = None
+    """By when it should be leased."""
 
 
 State = QueueState[str, Payload]

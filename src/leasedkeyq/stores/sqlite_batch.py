@@ -80,8 +80,8 @@ class Batch(Transaction):
         rows: list[Any] = []
         for number, (key, value, request) in zip(ids, wanted, strict=True):
             back += 1
-            priority, kind = request.priority or 0, request.kind
-            rows += (number, queue, key, AVAILABLE, priority, back, now, None, 0, kind, value)
+            priority, kind, due = request.priority or 0, request.kind, self.deadline(request)
+            rows += (number, queue, key, AVAILABLE, priority, back, now, due, None, 0, kind, value)
         self._execute(INSERT_MANY[size], rows)
         self.last_id += size
         self.back = back
@@ -129,8 +129,9 @@ def run_end(requests: Sequence[AnyRequest], start: int) -> int:
     first = requests[start]
     end = start + 1
     if isinstance(first, Claim):
-        ends_at_once = first.lease_time is not None and first.lease_time <= 0
-        if len(first.queues) == 1 and first.key is None and not ends_at_once:
+        one = len(first.queues) == 1 and first.key is None
+        lease_time = first.lease_time_of(0) if one else None
+        if one and (lease_time is None or lease_time > 0):
             while end < len(requests) and requests[end] == first:
                 end += 1
     elif isinstance(first, Put):

@@ -1,7 +1,7 @@
 """Claims with caps on SQLite tables, within one transaction."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, cast
@@ -15,14 +15,19 @@ from leasedkeyq.stores.sqlite_rows import Space
 BUCKET_CHUNK: Final = 500
 """So many full buckets are deleted by a sweep, and some more by each claim that takes a token."""
 
-Candidate: TypeAlias = tuple[int, str]
-"""The id and the key of an item. Values are not read while items are passed over."""
+Candidate: TypeAlias = tuple[int, str, float, float | None]
+"""The id of an item, its key, when it was put, and its deadline.
+
+Values are not read while items are passed over.
+"""
 
 CANDIDATES: Final = """
-    SELECT id, key FROM items INDEXED BY items_ready
+    SELECT id, key, put_at, deadline FROM items INDEXED BY items_ready
     WHERE queue = ? AND state = 0 {} ORDER BY priority DESC, place
 """
-CANDIDATE: Final = "SELECT id, key FROM items WHERE queue = ? AND key = ? AND state = 0 {}"
+CANDIDATE: Final = """
+    SELECT id, key, put_at, deadline FROM items WHERE queue = ? AND key = ? AND state = 0 {}
+"""
 # Only stores with such caps have this index: it would slow the claims and acknowledgements of all.
 INDEX_LEASED: Final = "CREATE INDEX items_leased ON items (queue, key, state) WHERE state = 2"
 IS_INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE name = 'items_leased'"
@@ -57,23 +62,32 @@ class Capped(Reads):
         """The ids of the items that a claim leases, in order. Their tokens are taken."""
         if request.kinds == ():
             return []
-        rooms = Rooms(
+        rooms = self.rooms(space, caps)
+        with closing(self.candidates(space, request)) as candidates:
+            found: Iterator[Candidate] = rooms.among(candidates, itemgetter(1), limit)
+            chosen = [number for number, *_ in found]
+        if chosen and not self._writable:
+            raise WriteNeededError
+        self.keep_tokens(space, rooms)
+        return chosen
+
+    def rooms(self, space: Space, caps: Sequence[Cap]) -> Rooms:
+        """What caps leave room for."""
+        return Rooms(
             caps,
             lambda pattern, enough: self._leased(space, pattern, enough),
             lambda name: self._bucket(space.name, name),
             self._now,
         )
-        with closing(self._candidates(space, request)) as candidates:
-            chosen: list[Candidate] = rooms.first(candidates, itemgetter(1), limit)
-        if chosen and not self._writable:
-            raise WriteNeededError
+
+    def keep_tokens(self, space: Space, rooms: Rooms) -> None:
+        """The tokens that were taken are gone."""
         if rooms.taken:
             rows = [(space.name, *name, *bucket) for name, bucket in rooms.taken.items()]
             self._many(KEEP_BUCKET, rows)
             self._execute(FORGET_FULL, (space.name, self._now, 2 * len(rows)))
-        return [number for number, _ in chosen]
 
-    def _candidates(self, space: Space, request: Claim) -> sqlite3.Cursor:
+    def candidates(self, space: Space, request: Claim) -> sqlite3.Cursor:
         """The items that a claim asks for, in order, whether they have room or not."""
         kinds = request.kinds
         wanted = "" if kinds is None else f"AND kind IN ({', '.join('?' * len(kinds))})"

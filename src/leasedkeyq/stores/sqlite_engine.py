@@ -5,11 +5,14 @@ before anything is written.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Final, TypeAlias, cast
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.stores.caps import caps_of
+from leasedkeyq.stores.caps import Rooms, caps_of
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -25,53 +28,54 @@ from leasedkeyq.stores.contract import (
     Release,
     Request,
     Requeue,
+    Urgency,
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
-from leasedkeyq.stores.sqlite_caps import Capped
+from leasedkeyq.stores.sqlite_caps import Candidate, Capped
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
 from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Results, Sweep
 from leasedkeyq.stores.sqlite_rows import Live, Space
 from leasedkeyq.stores.sqlite_schema import AVAILABLE, IN_FLIGHT, SCHEDULED
+from leasedkeyq.stores.urgency import Rank, most_urgent_first, rank
 
 TOKEN_BYTES: Final = 16
 
-Row: TypeAlias = tuple[int, str, int, int, float, str, bytes]
+Row: TypeAlias = tuple[int, str, int, int, float, str, float | None, bytes]
 """What a claim reads of an item."""
 KIND: Final = 5
 
-NEXT_READY: Final = """
-    SELECT id, key, attempt, priority, put_at, kind, value FROM items
-    WHERE queue = ? AND state = 0 ORDER BY priority DESC, place LIMIT ?
+ROW: Final = "SELECT id, key, attempt, priority, put_at, kind, deadline, value FROM items"
+NEXT_READY: Final = f"""
+    {ROW} WHERE queue = ? AND state = 0 ORDER BY priority DESC, place LIMIT ?
 """
-NEXT_OF_KINDS: Final = """
-    SELECT id, key, attempt, priority, put_at, kind, value FROM items INDEXED BY items_ready
-    WHERE queue = ? AND state = 0 AND kind IN ({}) ORDER BY priority DESC, place LIMIT ?
+NEXT_OF_KINDS: Final = f"""
+    {ROW} INDEXED BY items_ready
+    WHERE queue = ? AND state = 0 AND kind IN ({{}}) ORDER BY priority DESC, place LIMIT ?
 """
-READY_KEY: Final = """
-    SELECT id, key, attempt, priority, put_at, kind, value FROM items
-    WHERE queue = ? AND key = ? AND state = 0
-"""
-READY_ID: Final = "SELECT id, key, attempt, priority, put_at, kind, value FROM items WHERE id = ?"
+READY_KEY: Final = f"{ROW} WHERE queue = ? AND key = ? AND state = 0"
+READY_ID: Final = f"{ROW} WHERE id = ?"
 LEASE: Final = """
     UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ?, leased_at = ?
     WHERE id = ?
 """
 INSERT_INTO: Final = """
     INSERT INTO items
-    (id, queue, key, state, priority, place, attempt, put_at, due, turn, kind, value) VALUES
+    (id, queue, key, state, priority, place, attempt, put_at, deadline, due, turn, kind, value)
+    VALUES
 """
-NEW: Final = "(?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)"
+NEW: Final = "(?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"
 INSERT: Final = f"{INSERT_INTO} {NEW} ON CONFLICT (queue, key) DO NOTHING"
 DELETE_HELD: Final = """
     DELETE FROM items WHERE queue = ? AND key = ? AND token = ? AND next_id IS NULL
 """
 UPDATE_HELD: Final = """
-    UPDATE items SET value = ?, kind = ?, priority = ?, place = ?, not_before = ? WHERE id = ?
+    UPDATE items SET value = ?, kind = ?, deadline = ?, priority = ?, place = ?, not_before = ?
+    WHERE id = ?
 """
 BUFFER: Final = """
     UPDATE items SET next_id = ?, next_priority = ?, next_not_before = ?, next_put_at = ?,
-    next_kind = ?, next_value = ? WHERE id = ?
+    next_deadline = ?, next_kind = ?, next_value = ? WHERE id = ?
 """
 KEEP_BURIED: Final = """
     INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, error,
@@ -90,7 +94,7 @@ KEEP_HELD: Final = """
 """
 UNBUFFER: Final = """
     UPDATE items SET next_id = NULL, next_priority = NULL, next_not_before = NULL,
-    next_put_at = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
+    next_put_at = NULL, next_deadline = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
 """
 KEEP_RESULT_BESIDE: Final = """
     INSERT INTO done (id, queue, key, priority, attempt, put_at, due, kind, value)
@@ -156,6 +160,10 @@ class Transaction(Capped):
             return self._put_beside(space, live, value, request, due)
         return self._put_again(space, live, value, request, due)
 
+    def deadline(self, request: Put) -> float | None:
+        """By when the items of a put should be leased."""
+        return None if request.deadline is None else self._now + request.deadline
+
     def _refuse_put(self, space: Space, request: Put) -> LeasedKeyQError | None:
         reject = request.policy == "reject" and space.in_flight
         if not reject and not request.max_items:
@@ -183,17 +191,17 @@ class Transaction(Capped):
         """Put on an absent key and return the id of the item; 0 if the key is live."""
         number, now = self.last_id + 1, self._now
         queue = space.id or self._stored(space)
-        priority, kind = request.priority or 0, request.kind
+        priority, kind, until = request.priority or 0, request.kind, self.deadline(request)
         if due is None or due <= now:
             place = self.back + 1
-            row = (number, queue, key, AVAILABLE, priority, place, now, None, 0, kind, value)
+            row = (number, queue, key, AVAILABLE, priority, place, now, until, None, 0, kind, value)
             if not self._execute(INSERT, row).rowcount:
                 return 0
             self.back += 1
             space.available += 1
         else:
             turn = self.schedules + 1
-            later = (number, queue, key, SCHEDULED, priority, 0, now, due, turn, kind, value)
+            later = (number, queue, key, SCHEDULED, priority, 0, now, until, due, turn, kind, value)
             if not self._execute(INSERT, later).rowcount:
                 return 0
             self.schedules = turn
@@ -220,8 +228,8 @@ class Transaction(Capped):
             moved = True
         if moved:
             self._write(space, live)
-        sql = "UPDATE items SET kind = ?, value = ? WHERE id = ?"
-        self._execute(sql, (request.kind, value, live.id))
+        sql = "UPDATE items SET kind = ?, deadline = ?, value = ? WHERE id = ?"
+        self._execute(sql, (request.kind, self.deadline(request), value, live.id))
         return live.id
 
     def _put_beside(
@@ -236,7 +244,8 @@ class Transaction(Capped):
                 self.back += 1
                 live.place = self.back
             live.not_before = live.not_before if due is None else until
-            row = (value, request.kind, live.priority, live.place, live.not_before, live.id)
+            order = (live.priority, live.place, live.not_before)
+            row = (value, request.kind, self.deadline(request), *order, live.id)
             self._execute(UPDATE_HELD, row)
             return live.id
         if live.next_id is None:
@@ -260,6 +269,7 @@ class Transaction(Capped):
                 live.next_priority,
                 live.next_not_before,
                 live.next_put_at,
+                self.deadline(request),
                 request.kind,
                 value,
                 live.id,
@@ -271,10 +281,10 @@ class Transaction(Capped):
 
     def claim(self, request: Claim) -> tuple[Claimed, ...]:
         """Lease what is available."""
-        now = self._now
-        expires_at = None if request.lease_time is None else now + request.lease_time
+        if request.urgencies:
+            return self._claim_urgent(request)
         claimed: list[Claimed] = []
-        for queue, most in request.queues:
+        for number, (queue, most) in enumerate(request.queues):
             space = self._space(queue)
             room = min(most, request.limit - len(claimed))
             if room <= 0 or not space.available:
@@ -288,8 +298,49 @@ class Transaction(Capped):
             if rows:
                 if not self._writable:
                     raise WriteNeededError
-                self._lease(space, rows, expires_at, claimed)
+                self._lease(space, rows, self._expiry(request, number), claimed)
         return tuple(claimed)
+
+    def _expiry(self, request: Claim, number: int) -> float | None:
+        lease_time = request.lease_time_of(number)
+        return None if lease_time is None else self._now + lease_time
+
+    def _claim_urgent(self, request: Claim) -> tuple[Claimed, ...]:
+        """The queues take turns, as the urgency of their next items says."""
+        lines: list[Iterator[tuple[Rank, tuple[int, int]]]] = []
+        limited: list[tuple[Space, Rooms]] = []
+        spaces = [self._space(queue) for queue, _ in request.queues]
+        with ExitStack() as cursors:
+            for number, (space, (queue, most)) in enumerate(
+                zip(spaces, request.queues, strict=True)
+            ):
+                if not space.available or request.kinds == ():
+                    continue
+                room = min(most, request.limit)
+                found = self.candidates(space, request)
+                cursors.callback(found.close)
+                items: Iterator[Candidate] = islice(found, max(room, 0))
+                if caps := caps_of(request, queue):
+                    limited.append((space, self.rooms(space, caps)))
+                    items = limited[-1][1].among(found, itemgetter(1), room)
+                lines.append(self._ranked(items, request.urgencies[number], number))
+            chosen = list(most_urgent_first(lines, request.limit))
+        if chosen and not self._writable:
+            raise WriteNeededError
+        for space, rooms in limited:
+            self.keep_tokens(space, rooms)
+        claimed: list[Claimed] = []
+        for number, run in groupby(chosen, lambda entry: entry[0]):
+            rows = [self._execute(READY_ID, (item,)).fetchone() for _, item in run]
+            self._lease(spaces[number], rows, self._expiry(request, number), claimed)
+        return tuple(claimed)
+
+    def _ranked(
+        self, items: Iterable[Candidate], urgency: Urgency, number: int
+    ) -> Iterator[tuple[Rank, tuple[int, int]]]:
+        """The ids of the items of the queue with that number, by their ranks."""
+        for item, _, put_at, due in items:
+            yield rank(urgency, put_at, due, item, self._now), (number, item)
 
     def _ready(self, space: Space, request: Claim, room: int) -> list[Row]:
         """What a claim may lease, in order."""
@@ -319,7 +370,7 @@ class Transaction(Capped):
         queue = space.name
         now = self._now
         updates: list[tuple[str, int, float | None, int, float, int]] = []
-        for index, (number, key, attempt, priority, put_at, kind, value) in enumerate(rows):
+        for index, (number, key, attempt, priority, put_at, kind, due, value) in enumerate(rows):
             fence += 1
             token = random[index * size : (index + 1) * size]
             updates.append((token, attempt + 1, expires_at, -fence, now, number))
@@ -336,6 +387,7 @@ class Transaction(Capped):
                     expires_at,
                     put_at,
                     kind,
+                    due,
                 )
             )
         if len(updates) == 1:

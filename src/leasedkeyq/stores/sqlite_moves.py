@@ -41,9 +41,10 @@ MOVE: Final = """
 """
 MOVE_AND_REPLACE: Final = """
     UPDATE items SET state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?,
-    not_before = ?, token = ?, history = ?, id = next_id, put_at = next_put_at, kind = next_kind,
-    value = next_value, next_id = NULL, next_priority = NULL, next_not_before = NULL,
-    next_put_at = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
+    not_before = ?, token = ?, history = ?, id = next_id, put_at = next_put_at,
+    deadline = next_deadline, kind = next_kind, value = next_value, next_id = NULL,
+    next_priority = NULL, next_not_before = NULL, next_put_at = NULL, next_deadline = NULL,
+    next_kind = NULL, next_value = NULL WHERE id = ?
 """
 COUNTERS: Final = ("last_id", "last_fence", "back", "front", "schedules", "burials", "commits")
 

@@ -18,17 +18,17 @@ from leasedkeyq.stores.sqlite_schema import IN_FLIGHT
 
 SHOWN_LIVE: Final = """
     id, key, state, value, priority, attempt, put_at, place, due, '' AS error, history, kind,
-    leased_at, token
+    leased_at, token, deadline
 """
 SHOWN_BUFFERED: Final = """
     next_id, key, 3, next_value, next_priority, 0, next_put_at, 0, next_not_before, '', NULL,
-    next_kind, NULL, NULL
+    next_kind, NULL, NULL, next_deadline
 """
 SHOWN_BURIED: Final = """
-    id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL
+    id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL, NULL
 """
 SHOWN_DONE: Final = """
-    id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL
+    id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL, NULL
 """
 PARTS_BY_KEY: Final = (
     f"SELECT {SHOWN_LIVE} FROM items WHERE queue = ? AND key = ?",
@@ -239,7 +239,7 @@ def _id_of(row: tuple[Any, ...]) -> int:
 
 def _shown(queue: str, row: tuple[Any, ...], *, reveal: bool = False) -> StoredItem:
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token = row[11:]
+    kind, leased_at, token, deadline = row[11:]
     state = STATES[cast("int", code)]
     return StoredItem(
         id=number,
@@ -257,4 +257,5 @@ def _shown(queue: str, row: tuple[Any, ...], *, reveal: bool = False) -> StoredI
         kind=kind,
         leased_at=leased_at if state == "in_flight" else None,
         token=token if reveal and token else "",
+        deadline=deadline,
     )

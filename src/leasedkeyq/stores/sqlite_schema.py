@@ -238,6 +238,54 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX buckets_by_token ON buckets (queue, next_at)",
         "CREATE INDEX buckets_by_filling ON buckets (queue, full_at)",
     ),
+    # Version 4: by when an item should be leased. The table is made anew so that the values stay
+    # last.
+    (
+        "ALTER TABLE items RENAME TO items_3",
+        """
+        CREATE TABLE items (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            state INTEGER NOT NULL,
+            priority INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            deadline REAL,
+            due REAL,
+            turn INTEGER NOT NULL,
+            not_before REAL,
+            token TEXT,
+            leased_at REAL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            next_id INTEGER,
+            next_priority INTEGER,
+            next_not_before REAL,
+            next_put_at REAL,
+            next_deadline REAL,
+            next_kind TEXT,
+            value BLOB NOT NULL,
+            next_value BLOB
+        ) STRICT
+        """,
+        """
+        INSERT INTO items (id, queue, key, state, priority, place, attempt, put_at, due, turn,
+        not_before, token, leased_at, history, kind, next_id, next_priority, next_not_before,
+        next_put_at, next_kind, value, next_value)
+        SELECT id, queue, key, state, priority, place, attempt, put_at, due, turn, not_before,
+        token, leased_at, history, kind, next_id, next_priority, next_not_before, next_put_at,
+        next_kind, value, next_value FROM items_3 ORDER BY id
+        """,
+        # Its indexes go, also the one that only stores with caps for patterns have.
+        "DROP TABLE items_3",
+        "CREATE UNIQUE INDEX items_by_key ON items (queue, key)",
+        "CREATE INDEX items_by_queue ON items (queue)",
+        "CREATE INDEX items_ready ON items (queue, priority DESC, place, kind) WHERE state = 0",
+        "CREATE INDEX items_timed ON items (queue, due, turn) WHERE due IS NOT NULL",
+        "CREATE INDEX items_buffered ON items (queue, next_id) WHERE next_id IS NOT NULL",
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -94,15 +94,19 @@ class Comparison:
         for ours, theirs in zip(mine, yours, strict=True):
             for one, other in zip(ours, theirs, strict=True):
                 self._held.append(LeasePair(one.queue, one.key, one.token, other.token))
-                self._fences_grow(other)
+            self._fences_grow(theirs)
         del self._held[: -self.remembered]
 
-    def _fences_grow(self, claimed: Claimed) -> None:
-        if claimed.fence <= self._fence:
-            raise AssertionError(
-                f"{self._past()}\nthe fence of {claimed} is not above the last one"
-            )
-        self._fence = claimed.fence
+    def _fences_grow(self, claimed: Sequence[Claimed]) -> None:
+        """From claim to claim, and within one in each queue."""
+        last = dict.fromkeys([item.queue for item in claimed], self._fence)
+        for item in claimed:
+            if item.fence <= last[item.queue]:
+                raise AssertionError(
+                    f"{self._past()}\nthe fence of {item} is not above the last one"
+                )
+            last[item.queue] = item.fence
+        self._fence = max(last.values(), default=self._fence)
 
     async def settle(self, requests: Sequence[Change]) -> None:
         """Settle; what the tokens and ids in `requests` mean, the menu says."""

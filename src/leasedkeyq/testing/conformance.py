@@ -17,6 +17,7 @@ from leasedkeyq.testing.checks.answering import Answering
 from leasedkeyq.testing.checks.capping import Capping
 from leasedkeyq.testing.checks.editing import Editing
 from leasedkeyq.testing.checks.ending import Ending
+from leasedkeyq.testing.checks.hurrying import Hurrying
 from leasedkeyq.testing.checks.lasting import Lasting
 from leasedkeyq.testing.checks.leasing import Leasing
 from leasedkeyq.testing.checks.looking import Looking
@@ -29,7 +30,17 @@ from leasedkeyq.testing.suite import Need, Option, check, gap
 
 
 class StoreConformance(
-    Putting, Leasing, Capping, Ending, Looking, Waiting, Editing, Answering, Lasting, Sharing
+    Putting,
+    Leasing,
+    Capping,
+    Hurrying,
+    Ending,
+    Looking,
+    Waiting,
+    Editing,
+    Answering,
+    Lasting,
+    Sharing,
 ):
     """All checks of a store. Subclass it and supply `opener`.
 

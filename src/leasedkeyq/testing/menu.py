@@ -20,6 +20,7 @@ from leasedkeyq.stores.contract import (
     Release,
     Requeue,
     StoredItem,
+    Urgency,
 )
 from leasedkeyq.testing.model_time import Durations
 from leasedkeyq.types import InFlightPolicy
@@ -76,6 +77,7 @@ class Menu:
             pick(self._durations.delays),
             pick((0, 0, 0, 3, 5)),
             pick(KINDS),
+            pick(self._durations.deadlines),
         )
 
     def claims(self) -> list[Claim]:
@@ -85,15 +87,22 @@ class Menu:
 
     def _claim(self) -> Claim:
         pick = self._pick
-        queues = dict.fromkeys(pick(self._queues) for _ in range(pick((1, 1, 1, 2, 3))))
+        queues = dict.fromkeys(pick(self._queues) for _ in range(pick((1, 1, 1, 2, 3, 3))))
+        leases = self._durations.leases
         return Claim(
             tuple((queue, pick((1, 1, 2, 3, 0))) for queue in queues),
             pick((1, 1, 2, 4)),
             pick((*[None] * 12, *KEYS)),
-            pick(self._durations.leases),
+            pick(leases),
             pick((*[None] * 8, ("mail",), ("", "bill"), ("bill", "bill", "ö"), ())),
             self._caps(tuple(queues)),
+            tuple(self._urgency() for _ in queues) if pick((True, True, False)) else (),
+            tuple(pick(leases) for _ in queues) if pick((True, False, False)) else (),
         )
+
+    def _urgency(self) -> Urgency:
+        pick, durations = self._pick, self._durations
+        return Urgency(pick((0, 0, 1, 2, -1)), pick(durations.deadlines), pick(durations.steps))
 
     def _caps(self, queues: Sequence[str]) -> tuple[Cap, ...]:
         """None or some, of which no two are for the same bucket."""
@@ -172,6 +181,7 @@ def plan(
         pick((None, None, 3)),
         pick(durations.delays),
         kind=pick(KINDS),
+        deadline=pick(durations.deadlines),
     )
     wanted: list[Put | Change] = []
     for item in items:

@@ -28,6 +28,9 @@ class Durations:
     waits: tuple[float, ...]
     rates: tuple[tuple[float, float], ...]
     """Of caps: tokens per second, and how many a full bucket has."""
+    deadlines: tuple[float | None, ...]
+    """Of items and of urgencies."""
+    steps: tuple[tuple[tuple[float, int], ...], ...]
 
 
 class ModelTime:
@@ -40,6 +43,8 @@ class ModelTime:
         keeps=(0.0, 0.0, 1.0, 4.0, 4.0),
         waits=(0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 7.0),
         rates=((1.0, 1.0), (0.5, 1.0), (2.0, 2.0), (0.3, 2.5), (0.1, 3.0)),
+        deadlines=(None, None, 0.3, 1.0, 2.0, 5.0, 30.0),
+        steps=((), ((1.0, 1),), ((0.75, 1), (0.5, 2), (0.25, 3)), ((0.3, 5), (0.9, 1))),
     )
     tolerance = 0.0
     """How much a moment may differ."""
@@ -80,6 +85,9 @@ class RealTime(ModelTime):
             # After a lease by the first there is no part of a token left that would come due
             # within a burst; of the second, none comes due at all.
             rates=((1 / soon, 1.0), (1 / LONG, 2.0)),
+            deadlines=(None, soon, soon, LONG),
+            # Which share of a deadline remains, nobody can say; but whether it is past.
+            steps=((), ((1.0, 2),)),
         )
         self.tolerance = soon
         self._soon = soon

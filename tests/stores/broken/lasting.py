@@ -107,3 +107,13 @@ class ForgetsBucketsWhenClosed(LosesTokens):
         super().__init__(opener, **options)
         ForgetsBucketsWhenClosed.opened += 1
         self.generation = ForgetsBucketsWhenClosed.opened
+
+
+@caught_by("test_deadlines_are_there_when_it_is_opened_again")
+class LosesDeadlinesWhenClosed(Through):
+    """Keeps deadlines in memory only."""
+
+    async def close(self) -> None:
+        items = (await self.inner.browse("q", limit=1000)).items
+        await self.inner.put([Put("q", ((item.key, item.value),)) for item in items])
+        await self.inner.close()

@@ -1,5 +1,6 @@
 """Faults of stores that claim to be shared by processes."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,12 @@ from leasedkeyq.stores.contract import (
     Put,
     Refusal,
     Release,
+    StoredItem,
 )
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.urgency import Rank, most_urgent_first, rank
 from tests.stores.broken.editing import EditsWhatItSawBefore
+from tests.stores.broken.hurrying import LooksFirst
 from tests.stores.broken.leasing import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
 from tests.stores.broken.through import PutAnswer, Through, caught_by, replace
 from tests.stores.broken.waiting import WakesItself
@@ -133,3 +137,27 @@ class CountsByItself(Through):
         if any(isinstance(request, Purge) for request in requests):
             self.leased = 0
         return await self.inner.settle(requests)
+
+
+@caught_by("test_the_most_urgent_go_first_over_processes")
+class ClaimsAfterALook(LooksFirst):
+    """Decides how many to take from which queue, and then takes them, whatever they are by then."""
+
+    async def claim_urgent(self, request: Claim) -> tuple[Claimed, ...]:
+        now = self.clock()
+        lines: list[list[tuple[Rank, int]]] = []
+        for number, (queue, _) in enumerate(request.queues):
+            page = await self.inner.browse(queue, states=("available",), limit=1000)
+            items = sorted(page.items, key=lambda item: (-item.priority, item.place))
+            lines.append([(self.rank(request, number, item, now), number) for item in items])
+        chosen = [*most_urgent_first([iter(line) for line in lines], request.limit)]
+        await asyncio.sleep(0.1)
+        claimed: tuple[Claimed, ...] = ()
+        for number, (queue, most) in enumerate(request.queues):
+            many = min(chosen.count(number), most)
+            part = replace(request, queues=((queue, many),), limit=many, urgencies=())
+            claimed += (await self.inner.claim([part]))[0]
+        return claimed
+
+    def rank(self, request: Claim, number: int, item: StoredItem, now: float) -> Rank:
+        return rank(request.urgencies[number], item.put_at, item.deadline, item.id, now)

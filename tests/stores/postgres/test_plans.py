@@ -4,6 +4,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from leasedkeyq.stores import (
     Ack,
     Bury,
@@ -16,6 +18,7 @@ from leasedkeyq.stores import (
     Put,
     Release,
     Requeue,
+    Urgency,
     connect,
 )
 from leasedkeyq.stores.postgres import PostgresStore
@@ -59,6 +62,8 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
         Cap("q", "*", in_flight=10**7),
         Cap("q", "new*", in_flight=10**6, rate=1e6, burst=99.0),
     )
+    urgencies = (Urgency(2, 60.0, ((0.5, 1),)), Urgency(1))
+    urgent = Claim((("q", 9), ("other", 9)), 9, None, 600.0, urgencies=urgencies)
     await each_explained(
         plans,
         [
@@ -71,6 +76,8 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
             partial(claim, Claim((("q", 1),), 1, "new7", 600.0)),
             partial(claim, Claim((("q", 3),), 3, None, 600.0, ("",))),
             partial(claim, Claim((("q", 3),), 3, None, 600.0, None, capped)),
+            partial(claim, urgent),
+            partial(claim, msgspec.structs.replace(urgent, caps=capped, kinds=("",))),
             end(Ack),
             end(partial(Ack, result=b"1", keep=600.0)),
             end(Release),

@@ -25,6 +25,7 @@ from leasedkeyq.stores.contract import (
     Put,
     Release,
     StoredItem,
+    Urgency,
 )
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Ask, Link, Steps
@@ -478,6 +479,39 @@ def test_requests_that_are_not_plain_though_they_are_alone(server: Server, prefi
         await store.put([Put("q", ((key, b"1"),), kind="mail") for key in "abc"])
         [items] = await store.claim([Claim((("q", 2),), 2, None, 60.0, ("no", "mail"))])
         assert [item.key for item in items] == ["a", "b"]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_claim_by_urgency_that_passes_over_many_does_so_in_steps(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """Each queue is looked through from where it was left, and nothing is leased out of turn."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        late = Put("late", (("x", b"1"),), kind="rare", deadline=0.0)
+        others = Put("late", tuple((f"k{number:05}", b"1") for number in range(9000)))
+        await store.put([many(9000), others])
+        await store.put([Put("q", (("a", b"1"), ("b", b"1")), kind="rare"), late])
+        await store.put([Put("next", (("c", b"1"), ("d", b"1")), kind="rare")])
+        urgencies = (Urgency(1), Urgency(5, steps=((0.5, 1),)), Urgency(0), Urgency(9))
+        queues = (("q", 9), ("late", 9), ("next", 1), ("empty", 9))
+        told.clear()
+        rare = Claim(queues, 9, None, 60.0, ("rare",), urgencies=urgencies)
+        [items] = await store.claim([rare])
+        assert [item.key for item in items] == ["x", "c", "a", "b"]
+        assert len(told) > 3
+        assert set(told) == {b"done"}
+        # Some have been leased when there is no more time.
+        caps = (Cap("q", "k*", in_flight=2), Cap("late", "k*", in_flight=1))
+        told.clear()
+        capped = Claim(queues, 4, None, 60.0, None, caps, urgencies)
+        [items] = await store.claim([capped])
+        assert [item.key for item in items] == ["d", "k00000", "k00001", "k00000"]
+        assert [item.queue for item in items] == ["next", "q", "q", "late"]
+        assert len(told) > 1
         await store.close()
 
     asyncio.run(main())

@@ -38,9 +38,11 @@ local NOTES_SIZE = 48
 local NOTES_LIFETIME = 86400
 local RENEWED_AFTER = 43200 * 1000000 -- microseconds
 
-local ITEM = '>dddddI4BI2I4' -- then the kind, the history and the value
-local ITEM_SIZE = 51
-local KIND_AT = 46 -- where it says how long the kind is
+local ITEM = '>ddddddI4BI2I4' -- then the kind, the history and the value
+local ITEM_SIZE = 59
+local DEADLINE_AT = 41
+local STATE_AT = 53
+local KIND_AT = 54 -- where it says how long the kind is
 local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned ones
 
 -- What stands between the braces of the keys of a queue, and so decides about their slot.

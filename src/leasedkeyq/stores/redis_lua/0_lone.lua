@@ -36,9 +36,11 @@ while plain do -- once; `break` leaves the request to the rest
     local key, value, kind, priority = request[3][1], request[4][1], request[9], request[6]
     local id, place = micros, micros
     if clustered then
-      id, place = request[10], max(last + 1, micros)
+      id, place = request[11], max(last + 1, micros)
     end
-    local record = spack(ITEM, id, now, priority or 0, place, 0, 0, 0, #kind, 0) .. kind .. value
+    local deadline = request[10] and now + request[10] or 0
+    local record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
+      .. value
     if call('HSETNX', base .. 'i', key, record) == 1 then
       if clustered then
         last, noted = place, true
@@ -47,7 +49,8 @@ while plain do -- once; `break` leaves the request to the rest
         if number >= id then
           id, place = number + 1, number + 1
           call('SET', prefix .. ':m', id)
-          record = spack(ITEM, id, now, priority or 0, place, 0, 0, 0, #kind, 0) .. kind .. value
+          record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
+            .. value
           call('HSET', base .. 'i', key, record)
         end
       end
@@ -56,12 +59,14 @@ while plain do -- once; `break` leaves the request to the rest
     else
       local raw = call('HGET', base .. 'i', key)
       local old, _, kinds, past
-      id, _, old, _, _, _, _, kinds, past = sunpack(ITEM, raw)
+      id, _, old, _, _, _, _, _, kinds, past = sunpack(ITEM, raw)
       if request[5] ~= 'update' or (priority and priority ~= old) then
         break
       end
       local history = sub(raw, ITEM_SIZE + kinds + 1, ITEM_SIZE + kinds + past)
-      record = sub(raw, 1, KIND_AT - 1) .. spack('>I2I4', #kind, past) .. kind .. history .. value
+      record = sub(raw, 1, DEADLINE_AT - 1) .. spack('>d', deadline)
+        .. sub(raw, DEADLINE_AT + 8, KIND_AT - 1) .. spack('>I2I4', #kind, past) .. kind .. history
+        .. value
       call('HSET', base .. 'i', key, record)
     end
     answer = { id }
@@ -151,11 +156,11 @@ while plain do -- once; `break` leaves the request to the rest
         call('ZREM', base .. 't', spack('>I8', MIDDLE - fence) .. key)
       end
       if raw then
-        local id, put_at, priority, _, _, attempt, _, kinds, past = sunpack(ITEM, raw)
+        local id, put_at, priority, _, _, _, attempt, _, kinds, past = sunpack(ITEM, raw)
         local until_then, number = now + keep, string.format('%.0f', id)
         local results = base .. 'd'
         call('HSET', results, number, spack('>I4I4', #key, 0) .. key
-          .. spack(ITEM, id, put_at, priority, 0, until_then, attempt + 1, 0, kinds, past)
+          .. spack(ITEM, id, put_at, priority, 0, until_then, 0, attempt + 1, 0, kinds, past)
           .. sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds + past) .. request[5])
         call('ZADD', results .. 'o', id, number)
         call('ZADD', results .. 't', until_then, number)

@@ -60,7 +60,7 @@ if recorded then
 end
 
 -- What is wanted. Everything is, but for what is asked most.
-local puts, claims, acks, keeps, releases, changes, caps, reads
+local puts, claims, urgent, acks, keeps, releases, changes, caps, reads
 local moves = editing
 for number = 1, #requests do
   local request = requests[number]
@@ -72,6 +72,10 @@ for number = 1, #requests do
     claims = true
     caps = caps or request[4] or request[7] or request[9] -- of a key, with caps, or the rest of one
     moves = moves or request[4] or (request[5] and now + request[5] <= now) -- due at once
+    for _, lease_time in ipairs(request[11] or {}) do
+      moves = moves or (lease_time and now + lease_time <= now)
+    end
+    urgent = urgent or request[10]
   elseif verb == 'ack' then
     acks = true
     keeps = keeps or request[6] > 0
@@ -94,6 +98,7 @@ for number = 1, #opened do
   moves = moves or queue.earliest <= now or queue.buffered > 0
   keeps = keeps or queue.over <= now
 end
+urgent = urgent or reads
 caps = caps or reads
 moves = moves or releases or changes or reads
 acks = acks or releases or changes

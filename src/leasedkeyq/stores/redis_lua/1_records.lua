@@ -8,16 +8,16 @@ end
 
 if puts or keeps or moves then
   function pack_item(item)
-    return spack(ITEM, item.id, item.put_at, item.priority, item.place, item.due, item.attempt,
-      item.state, #item.kind, #item.history) .. item.kind .. item.history .. item.value
+    return spack(ITEM, item.id, item.put_at, item.priority, item.place, item.due, item.deadline,
+      item.attempt, item.state, #item.kind, #item.history) .. item.kind .. item.history .. item.value
   end
 
   function unpack_item(raw)
-    local id, put_at, priority, place, due, attempt, state, kinds, past = sunpack(ITEM, raw)
+    local id, put_at, priority, place, due, deadline, attempt, state, kinds, past = sunpack(ITEM, raw)
     local at = ITEM_SIZE + kinds
     return {
-      id = id, put_at = put_at, priority = priority, place = place, due = due, attempt = attempt,
-      state = state, kind = sub(raw, ITEM_SIZE + 1, at), history = sub(raw, at + 1, at + past),
+      id = id, put_at = put_at, priority = priority, place = place, due = due, deadline = deadline,
+      attempt = attempt, state = state, kind = sub(raw, ITEM_SIZE + 1, at), history = sub(raw, at + 1, at + past),
       value = sub(raw, at + past + 1),
     }
   end

@@ -52,7 +52,7 @@ if puts then
       leave(queue, key, item)
       place(queue, key, item, due, now, false)
     end
-    item.value, item.kind = value, put.kind
+    item.value, item.kind, item.deadline = value, put.kind, put.deadline
     save(queue, key, item)
     return item.id
   end
@@ -78,7 +78,7 @@ if puts then
       queue.buffered, queue.noted = queue.buffered + 1, true
       zadd(queue.p, target.id, key)
     end
-    target.value, target.kind = value, put.kind
+    target.value, target.kind, target.deadline = value, put.kind, put.deadline
     if put.priority and put.priority ~= target.priority then
       target.priority = put.priority
       -- Should the claim be undone, it goes to the back, where a put would move it.
@@ -102,8 +102,8 @@ if puts then
   local function put_new(queue, key, value, put, due)
     local id = next_id(queue)
     local item = {
-      id = id, put_at = now, priority = put.priority or 0, place = id, due = 0, attempt = 0, state = 0,
-      kind = put.kind, history = '', value = value,
+      id = id, put_at = now, priority = put.priority or 0, place = id, due = 0,
+      deadline = put.deadline, attempt = 0, state = 0, kind = put.kind, history = '', value = value,
     }
     if journal or (due and due > now) then
       place(queue, key, item, due, now, false)
@@ -175,9 +175,9 @@ if puts then
   function verbs.put(request)
     local put = {
       policy = request[5], priority = request[6], delay = request[7], max_items = request[8],
-      kind = request[9],
+      kind = request[9], deadline = request[10] and now + request[10] or 0,
     }
-    next_given = request[10]
+    next_given = request[11]
     return put_items(at(request[2]), put, request[3], request[4])
   end
 end
@@ -399,7 +399,7 @@ if changes then
     local key, item = unpack_aside(raw)
     local put = {
       policy = request[4], priority = item.priority, delay = false, max_items = request[5],
-      kind = item.kind,
+      kind = item.kind, deadline = 0,
     }
     next_given = request[6]
     local answer = put_items(queue, put, { key }, { item.value })

@@ -1,9 +1,35 @@
 -- Claiming, and the limits that a claim obeys.
-local choose_key, rooms_of, take_room, keep_buckets, forget_buckets, next_token
-local alike, claim_together
+local choose_key, rooms_of, room_for, take_room, keep_buckets, forget_buckets, next_token
+local lease_all, expiry, claim_by_urgency, alike, claim_together
 
 -- So many items may be passed over in one call.
 local passing = 5000
+
+local function set_of(names)
+  if not names then
+    return false
+  end
+  local set = {}
+  for _, name in ipairs(names) do
+    set[name] = true
+  end
+  return set
+end
+
+local function kind_of(raw)
+  return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+end
+
+-- The place behind an item that may have gone meanwhile.
+local function rank_behind(queue, score, member)
+  local added = call('ZADD', queue.r, 'NX', score, member)
+  local rank = call('ZRANK', queue.r, member)
+  if added == 1 then
+    call('ZREM', queue.r, member)
+    return rank
+  end
+  return rank + 1
+end
 
 if caps then
   -- Tells whether a key matches the pattern of a cap: `*` is any characters, the rest stands for itself.
@@ -115,8 +141,9 @@ if caps then
     rooms.buckets[name], rooms.taken[name] = taken, taken
   end
 
-  function take_room(queue, rooms, key)
-    local counted, caps = {}, {}
+  -- The caps of a key, if it has room under all of them.
+  function room_for(queue, rooms, key)
+    local caps = {}
     for _, cap in ipairs(rooms.caps) do
       if cap.matches(key) then
         if not has_room(queue, rooms, cap, key) then
@@ -125,6 +152,14 @@ if caps then
         end
         caps[#caps + 1] = cap
       end
+    end
+    return caps
+  end
+
+  function take_room(queue, rooms, key)
+    local counted, caps = {}, room_for(queue, rooms, key)
+    if not caps then
+      return false
     end
     for _, cap in ipairs(caps) do
       if cap.in_flight and not counted[cap.pattern] then
@@ -197,21 +232,6 @@ if caps then
 end
 
 if claims then
-  local function kind_of(raw)
-    return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
-  end
-
-  -- The place behind an item that may have gone meanwhile.
-  local function rank_behind(queue, score, member)
-    local added = call('ZADD', queue.r, 'NX', score, member)
-    local rank = call('ZRANK', queue.r, member)
-    if added == 1 then
-      call('ZREM', queue.r, member)
-      return rank
-    end
-    return rank + 1
-  end
-
   -- The keys and records that a claim chooses by kinds or caps, taken out of the ready index; and the
   -- last item that it has looked at, if others are behind it for which this call has no time.
   local function choose(queue, room, kinds, rooms, start)
@@ -259,7 +279,7 @@ if claims then
     return keys, keys[1] and records_of(queue, keys) or keys
   end
 
-  local function lease_all(queue, keys, expires, seed, leases)
+  function lease_all(queue, keys, expires, seed, leases)
     local held, timed = {}, {}
     for number, key in ipairs(keys) do
       local fence = next_number(queue)
@@ -280,19 +300,25 @@ if claims then
     queue.changed = true
   end
 
+  -- When leases of the queue with that number end.
+  function expiry(request, number)
+    local lease_time = request[5]
+    if request[11] then
+      lease_time = request[11][number]
+    end
+    return lease_time and now + lease_time or 0
+  end
+
   -- Answers {number of the queue, key, lease record, item record} of each item, one after the other.
   -- If there was no time for all, {-1 - number of the queue, score, member, ''} of the last item that
-  -- was looked at follows, from which to go on.
+  -- was looked at follows, from which to go on; by urgency, such an entry of each queue.
   function verbs.claim(request)
-    local limit, one, lease_time, seed = request[3], request[4], request[5], request[8]
-    local start = request[9]
-    local expires = lease_time and now + lease_time or 0
-    local kinds = request[6] and {}
-    if kinds then
-      for _, kind in ipairs(request[6]) do
-        kinds[kind] = true
-      end
+    if request[10] then
+      return claim_by_urgency(request)
     end
+    local limit, one, seed = request[3], request[4], request[8]
+    local start = request[9] and request[9][1]
+    local kinds = set_of(request[6])
     local answer = {}
     for number = start and start[1] * 2 + 1 or 1, #request[2], 2 do
       local queue = at(request[2][number])
@@ -310,7 +336,7 @@ if claims then
         end
         if #keys > 0 then
           local leases = {}
-          lease_all(queue, keys, expires, seed, leases)
+          lease_all(queue, keys, expiry(request, (number + 1) / 2), seed, leases)
           if rooms then
             keep_buckets(queue, rooms)
           end

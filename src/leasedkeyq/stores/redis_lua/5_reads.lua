@@ -12,7 +12,7 @@ if reads then
     if lease then
       return { IN_FLIGHT, key, raw, lease }
     end
-    local state = string.byte(raw, 45)
+    local state = string.byte(raw, STATE_AT)
     return { state == 1 and SCHEDULED or AVAILABLE, key, raw, '' }
   end
 
@@ -49,6 +49,19 @@ if reads then
       answer[number] = member and live(queue, string.sub(member, 9)) or false
     end
     return answer
+  end
+
+  -- The ranks of the items that a claim by urgency may lease in a queue, one after the other.
+  function verbs.ranks(request)
+    local queue, room, one, kinds = at(request[2]), request[3], request[4], set_of(request[5])
+    local line, ranks = open_line(queue, room, one, kinds, request[6], request[7]), {}
+    local in_time = look_further(line)
+    while in_time and line.head do
+      local rank = line.head.rank
+      ranks[#ranks + 1] = { rank[1], text(rank[2]), text(rank[3]), text(rank[4]) }
+      in_time = take_head(line)
+    end
+    return ranks
   end
 
   local function add_live(queue, key, answer)

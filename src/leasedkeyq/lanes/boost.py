@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from leasedkeyq import checks
+from leasedkeyq.stores.urgency import levels
 from leasedkeyq.types import Duration
 
 HIGHEST = sys.maxsize
@@ -79,9 +80,5 @@ class PriorityBoostConfig:
             if self.deadline is None:
                 return 0
             deadline = submitted_at + self.deadline
-        total = deadline - submitted_at
-        remaining = deadline - now
-        if remaining <= 0 or total <= 0:
-            return HIGHEST
-        share = remaining / total
-        return max((up for step, up in self.steps if share <= step), default=0)
+        up = levels(self.steps, submitted_at, deadline, now)
+        return HIGHEST if up is None else up

@@ -5,18 +5,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.envelope import unseal
-from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.lanes.lane import Share, Slots
 from leasedkeyq.lanes.outbox import MANY
 from leasedkeyq.lanes.tracing import GuardedTracing
-from leasedkeyq.stores.contract import Claim, Claimed, StoredItem
+from leasedkeyq.stores.contract import Claim, Claimed
 from leasedkeyq.stores.store import Store
 
-DEADLINE = b'"deadline"'
-"""A command without it in its envelope has no deadline of its own, and need not be read."""
 MOST = 1000
 """Commands in one claim."""
 TURNS = 3
@@ -29,7 +24,6 @@ class Claims(Protocol):
     shares: list[Share]
     slots: Slots
     registry: CommandRegistry
-    clock: Callable[[], float]
     _tracing: GuardedTracing | None
 
 
@@ -41,8 +35,6 @@ class ClaimPlan:
         self._store = store
         self.coming: Counter[Share] = Counter()
         """What is being claimed at present, or was and has not been taken yet."""
-        self._ahead: float | None = None
-        """The clock of the store, less that of the event loop, once a claim has told it."""
 
     def has_room(self) -> bool:
         """Whether any lane may start another command."""
@@ -61,18 +53,18 @@ class ClaimPlan:
             return None
         if not rooms:
             return []
-        spare = self._engine.slots.spare()
-        if spare is None:
-            groups = _by_lease_time([(share, room) for share, room in rooms.items()], None)
-            self.coming.update(rooms)
-            try:
-                answers = await self._store.claim([self._request(group) for group in groups])
-            finally:
-                self.coming.subtract(rooms)
-            claimed = [item for answer in answers for item in answer]
-        else:
-            claimed = await self._claim_within(rooms, spare)
-        return self._in_order(claimed)
+        requests = self._requests(rooms)
+        self.coming.update(rooms)
+        try:
+            answers = await self._store.claim(requests)
+        finally:
+            self.coming.subtract(rooms)
+        shares = {share.queue: share for share in rooms}
+        found = [(shares[item.queue], item) for answer in answers for item in answer]
+        if found and self._engine._tracing is not None:
+            for lane_id, count in Counter(share.lane.id for share, _ in found).items():
+                self._engine._tracing.claimed(lane_id, count)
+        return found
 
     async def hand_out(
         self, claimed: list[tuple[Share, Claimed]], take: Callable[[Share, Claimed], None]
@@ -100,118 +92,48 @@ class ClaimPlan:
         if claimed:
             await asyncio.sleep(0)
 
-    async def _claim_within(self, rooms: dict[Share, int], spare: int) -> list[Claimed]:
-        """Claim within the capacity: first the minima of lanes, then whatever is most urgent."""
+    def _rooms(self) -> dict[Share, int]:
+        """How many commands each part of a lane may start, if it had the manager for itself."""
+        return {
+            share: min(share.most - share.active - self.coming[share], MOST)
+            for share in sorted(self._engine.shares, key=_priority)
+            if share.owned and not share.lane.paused and self._may_start(share)
+        }
+
+    def _requests(self, rooms: dict[Share, int]) -> list[Claim]:
+        """Within the capacity: first the minima of lanes, then whatever is most urgent.
+
+        Without one, no lane takes anything from another.
+        """
+        spare = self._engine.slots.spare()
+        if spare is None:
+            return [self._request(rooms)]
         reserved = {
             share: min(room, share.reserved - share.active)
             for share, room in rooms.items()
             if share.active < share.reserved
         }
-        requests = [self._request([(share, room)]) for share, room in reserved.items()]
-        claimed: list[Claimed] = []
-        if requests:
-            for answer in await self._store.claim(requests):
-                claimed += answer
-            got: dict[str, int] = {}
-            for item in claimed:
-                got[item.queue] = got.get(item.queue, 0) + 1
-            for share in list(rooms):
-                rooms[share] -= got.get(share.queue, 0)
-        if spare <= 0:
-            return claimed
-        try:
-            ordered = await self._most_urgent_first([share for share in rooms if rooms[share]])
-            for group in _by_lease_time([(share, rooms[share]) for share in ordered], spare):
-                answer = (await self._store.claim([self._request(group, spare)]))[0]
-                claimed += answer
-                spare -= len(answer)
-                if spare <= 0:
-                    break
-        except LeasedKeyQError:
-            if not claimed:
-                raise  # otherwise, what has been claimed is run first
-        return claimed
+        requests = [self._request(reserved)] if reserved else []
+        left = {share: room - reserved.get(share, 0) for share, room in rooms.items()}
+        left = {share: room for share, room in left.items() if room > 0}
+        if spare > 0 and left:
+            requests.append(self._request(left, spare))
+        return requests
 
-    def _rooms(self) -> dict[Share, int]:
-        """How many commands each part of a lane may start, if it had the manager for itself."""
-        return {
-            share: min(share.most - share.active - self.coming[share], MOST)
-            for share in self._engine.shares
-            if share.owned and not share.lane.paused and self._may_start(share)
-        }
-
-    def _request(self, group: list[tuple[Share, int]], limit: int | None = None) -> Claim:
-        total = sum(room for _, room in group)
+    def _request(self, rooms: dict[Share, int], spare: int | None = None) -> Claim:
+        """A claim over parts of lanes; with `spare` slots, which they have to share."""
+        times = tuple([share.lane.lease_time for share in rooms])
+        shared = spare is not None and len(rooms) > 1
         return Claim(
-            tuple((share.queue, room) for share, room in group),
-            min(total, MOST if limit is None else min(limit, MOST)),
-            lease_time=group[0][0].lane.lease_time,
+            tuple((share.queue, room) for share, room in rooms.items()),
+            min(sum(rooms.values()), MOST if spare is None else spare, MOST),
+            lease_time=times[0],
             kinds=tuple(self._engine.registry.types),
-            caps=tuple(cap for share, _ in group for cap in share.caps),
+            caps=tuple(cap for share in rooms for cap in share.caps),
+            urgencies=tuple([share.urgency for share in rooms]) if shared else (),
+            lease_times=times if len(set(times)) > 1 else (),
         )
 
-    async def _most_urgent_first(self, shares: list[Share]) -> list[Share]:
-        """By effective priority, which the next command of each decides; then by its age."""
-        heads = await self._store.heads([share.queue for share in shares])
-        now = self._now()
-        urgencies: dict[Share, tuple[int, float, int]] = {}
-        for share, head in zip(shares, heads, strict=True):
-            if head is not None:
-                urgencies[share] = _urgency(share, head, now), head.put_at, head.id
-        return sorted(urgencies, key=lambda share: urgencies[share])
 
-    def _in_order(self, claimed: list[Claimed]) -> list[tuple[Share, Claimed]]:
-        """What was claimed, by urgency; of the same urgency, as the store has given it."""
-        if not claimed:
-            return []
-        shares = {share.queue: share for share in self._engine.shares}
-        last = claimed[-1]
-        if last.expires_at is not None:
-            began = last.expires_at - shares[last.queue].lane.lease_time
-            self._ahead = began - asyncio.get_running_loop().time()
-        now = self._now()
-        found = [(shares[item.queue], item) for item in claimed]
-        if self._engine._tracing is not None:
-            for lane_id, count in Counter(share.lane.id for share, _ in found).items():
-                self._engine._tracing.claimed(lane_id, count)
-        return sorted(found, key=lambda entry: _urgency(entry[0], entry[1], now))
-
-    def _now(self) -> float:
-        """The time of the store, or of this process until the store has told its own."""
-        if self._ahead is None:
-            return self._engine.clock()
-        return asyncio.get_running_loop().time() + self._ahead
-
-
-def _urgency(share: Share, item: Claimed | StoredItem, now: float) -> int:
-    """The effective priority of a command, by the clock of the store.
-
-    The deadline in the envelope is by the clock of whoever submitted it: only how far it was away
-    counts.
-    """
-    lane = share.lane
-    if not lane.boost.enabled or (lane.boost.deadline is None and DEADLINE not in item.value):
-        return lane.priority
-    try:
-        envelope = unseal(item.value)
-    except CommandPayloadError:
-        return lane.priority
-    deadline = None
-    if envelope.deadline is not None:
-        deadline = item.put_at + envelope.deadline - envelope.at
-    return lane.effective_priority(item.put_at, deadline, now)
-
-
-def _by_lease_time(
-    rooms: list[tuple[Share, int]], spare: int | None
-) -> list[list[tuple[Share, int]]]:
-    """Groups with one lease time; where slots are short, the order of the lanes is kept."""
-    groups: list[list[tuple[Share, int]]] = []
-    for entry in rooms:
-        for group in groups if spare is None else groups[-1:]:
-            if group[0][0].lane.lease_time == entry[0].lane.lease_time:
-                group.append(entry)
-                break
-        else:
-            groups.append([entry])
-    return groups
+def _priority(share: Share) -> int:
+    return share.lane.priority

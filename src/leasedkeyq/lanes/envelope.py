@@ -20,8 +20,6 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     """The arguments, as JSON."""
     at: float
     """When it was submitted, as Unix time."""
-    deadline: float | None = None
-    """By when it should have been started, as Unix time."""
     timeout: float | None = None
     """How long it may run; None: as its lane says; 0: as long as it likes."""
     after: float = 0.0

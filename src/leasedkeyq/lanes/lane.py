@@ -8,7 +8,7 @@ from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.rate_limit import KeyedBuckets, TokenBucket
 from leasedkeyq.state import QueueState
-from leasedkeyq.stores.contract import Cap
+from leasedkeyq.stores.contract import Cap, Urgency
 
 DEFAULT_BOOST = PriorityBoostConfig.standard(None)
 
@@ -22,9 +22,21 @@ class Share:
         state: Its commands in memory.
         owned: Whether this process runs its commands.
         caps: What all workers of a store are held to.
+        urgency: How a store compares its commands with those of others.
     """
 
-    __slots__ = ("active", "caps", "index", "lane", "most", "owned", "queue", "reserved", "state")
+    __slots__ = (
+        "active",
+        "caps",
+        "index",
+        "lane",
+        "most",
+        "owned",
+        "queue",
+        "reserved",
+        "state",
+        "urgency",
+    )
 
     def __init__(self, lane: "Lane", index: int, queue: str) -> None:
         self.lane = lane
@@ -36,6 +48,7 @@ class Share:
         self.state: QueueState[str, Job] = QueueState()
         self.owned = True
         self.caps: tuple[Cap, ...] = ()
+        self.urgency = Urgency()
 
 
 class Lane:

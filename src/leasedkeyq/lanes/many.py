@@ -57,7 +57,15 @@ async def put_commands(  # noqa: PLR0917  # these are what it is made of
         store,
         [
             [
-                Put(share.queue, tuple(some), terms.policy, terms.priority, terms.delay, kind=kind)
+                Put(
+                    share.queue,
+                    tuple(some),
+                    terms.policy,
+                    terms.priority,
+                    terms.delay,
+                    kind=kind,
+                    deadline=terms.deadline,
+                )
                 for kind, some in mine
             ]
             for share, mine in runs.items()

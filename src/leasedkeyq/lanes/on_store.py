@@ -50,6 +50,7 @@ from leasedkeyq.stores.contract import (
     Refusal,
     Release,
     StoredItem,
+    Urgency,
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -122,10 +123,13 @@ class StoreEngine(Engine):
 
         Raises:
             LimitExceededError: Its name is too long for the store.
+            ValueError: Its priority, or that of its boost, is beyond 2**52.
         """
+        urgency = Urgency(lane.priority, lane.boost.deadline, lane.boost.steps)
         for share in lane.shares:
             check_name("lane", share.queue, self.store.limits)
             share.caps = caps(share)
+            share.urgency = urgency
         super().add_lane(lane)
         if self.started:
             for share in lane.shares:
@@ -163,7 +167,15 @@ class StoreEngine(Engine):
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
             value = seal(envelope, kind, key, limits.value_size)
-            put = Put(share.queue, ((key, value),), policy, priority, delay, kind=kind)
+            put = Put(
+                share.queue,
+                ((key, value),),
+                policy,
+                priority,
+                delay,
+                kind=kind,
+                deadline=deadline,
+            )
             number = (await self.store.put([put]))[0]
         if isinstance(number, LeasedKeyQError):
             raise number
@@ -197,8 +209,6 @@ class StoreEngine(Engine):
 
     def _envelope(self, lane: Lane, terms: Terms) -> Envelope:
         envelope = Envelope(_NOTHING, self.clock())
-        if terms.deadline is not None:
-            envelope.deadline = envelope.at + terms.deadline
         if terms.delay:
             envelope.after = terms.delay
         if terms.timeout != lane.timeout:

@@ -139,3 +139,23 @@ class ForgetsDeadlinesOfRetries(OtherClaims):
 
     def shown(self, item: Claimed) -> Claimed:
         return replace(item, deadline=None) if item.attempt > 1 else item
+
+
+@caught_by("test_a_deadline_lifts_what_is_next_in_its_queue")
+class LiftsWhatIsBehind(LooksFirst):
+    """Takes the most urgent items of all, past those that are before them in their queues."""
+
+    async def claim_urgent(self, request: Claim) -> tuple[Claimed, ...]:
+        found: list[tuple[Rank, int, str]] = []
+        for number, (queue, _) in enumerate(request.queues):
+            page = await self.inner.browse(queue, states=("available",), limit=1000)
+            for item in page.items:
+                urgency = request.urgencies[number]
+                ranked = rank(urgency, item.put_at, item.deadline, item.id, self.clock())
+                found.append((ranked, number, item.key))
+        claimed: tuple[Claimed, ...] = ()
+        for _, number, key in sorted(found)[: request.limit]:
+            one = (request.queues[number][0], 1)
+            only = replace(request, queues=(one,), key=key, urgencies=(), lease_times=())
+            claimed += (await self.inner.claim([only]))[0]
+        return claimed

@@ -73,9 +73,10 @@ class Hurrying(Suite):
     @check
     async def test_a_deadline_lifts_what_is_next_in_its_queue(self, store: Store) -> None:
         """Its own, or that of the queue; not what waits behind another item."""
-        await store.put([put("low", "a"), put("low", "b", deadline=LONG), put("high", "c", "d")])
+        await store.put([put("low", "a"), put("low", "b", deadline=LONG)])
+        await store.put([put("high", "c", "c2", "d")])
         queues = {"low": Urgency(9, steps=AT_ONCE), "high": Urgency(5)}
-        assert keys_of(await claim(store, by_urgency(queues, 1))) == ["c"]
+        assert keys_of(await claim(store, by_urgency(queues, 2))) == ["c", "c2"]
         lifted = queues | {"low": Urgency(9, LONG, AT_ONCE)}
         assert keys_of(await claim(store, by_urgency(lifted, 1))) == ["a"]
         # It is up five levels, which is not enough; without steps it is up none.

@@ -7,16 +7,11 @@ claimed, renewed and settled at a time goes to the store as one batch.
 
 import asyncio
 import logging
-import secrets
 import time
 from asyncio import Task, TimerHandle
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import nullcontext
 from functools import partial
-from itertools import count
 from typing import Any
-
-import msgspec
 
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
@@ -25,20 +20,20 @@ from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.control import Control
 from leasedkeyq.lanes.engine import Engine, Submitted, Terms, error_line, traceback_text
-from leasedkeyq.lanes.envelope import CANCELLED, Envelope, ending, seal, unseal
+from leasedkeyq.lanes.envelope import CANCELLED, ending, unseal
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.heartbeat import Heartbeat
 from leasedkeyq.lanes.job import ENDED, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.limits import caps
-from leasedkeyq.lanes.many import put_commands
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.store_stats import lane_counts, store_stats, unfinished
+from leasedkeyq.lanes.submitting import Submissions
 from leasedkeyq.lanes.written import Written
-from leasedkeyq.stores.codec import check_name, check_priority
+from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -59,8 +54,6 @@ from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
-_NOTHING = msgspec.Raw()
-_UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
@@ -98,8 +91,7 @@ class StoreEngine(Engine):
         self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
         self._plan = ClaimPlan(self, store)
         self._results = ResultWatch(store, registry, self._finish)
-        self._prefix = ""
-        self._numbers = count()
+        self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
         """Everything that is leased by this engine, by token: running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
@@ -153,67 +145,20 @@ class StoreEngine(Engine):
         timeout: float | None,
     ) -> Job:
         """As `Engine.submit`."""
-        limits = self.store.limits
-        key = self._new_key() if key is None else check_name("key", key, limits)
-        check_name("command_type", kind, limits)
-        check_priority(priority)
-        payload = self.registry.encode(command, lane.id)
         terms = Terms(policy, priority, delay, deadline, timeout)
-        envelope = self._envelope(lane, terms)
-        envelope.payload = msgspec.Raw(payload)
-        share = lane.share_of(key)
-        number: tuple[int, ...] | LeasedKeyQError
-        tracing = self._tracing
-        with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
-            envelope.trace = carrier or None
-            value = seal(envelope, kind, key, limits.value_size)
-            put = Put(
-                share.queue,
-                ((key, value),),
-                policy,
-                priority,
-                delay,
-                kind=kind,
-                deadline=deadline,
-            )
-            number = (await self.store.put([put]))[0]
-        if isinstance(number, LeasedKeyQError):
-            raise number
-        return self._submitted(share, number[0], key, kind, command, terms)
+        placed = await self._submissions.put(lane, (key, kind, command), terms, self._tracing)
+        return self._submitted(*placed, terms)
 
     async def submit_many(
         self, lane: Lane, commands: Sequence[Submitted], terms: Terms
     ) -> list[Job]:
         """As `Engine.submit_many`."""
-        tracing = self._tracing
-        with (
-            _UNTRACED
-            if tracing is None
-            else tracing.submitting_many(lane.id, len(commands)) as carrier
-        ):
-            envelope = self._envelope(lane, terms)
-            envelope.trace = carrier or None
-            placed, refusal = await put_commands(
-                self.store, self.registry, lane, commands, terms, envelope, self._new_key
-            )
+        put = self._submissions.put_many(lane, commands, terms, self._tracing)
+        placed, refusal = await put
         jobs = [self._submitted(*place, terms) for place in placed]
         if refusal is not None:
             raise refusal
         return jobs
-
-    def _new_key(self) -> str:
-        """For a command that has none."""
-        # Drawn here and not before: a manager may be made before a fork.
-        self._prefix = self._prefix or secrets.token_hex(8)
-        return f"{self._prefix}-{next(self._numbers):x}"
-
-    def _envelope(self, lane: Lane, terms: Terms) -> Envelope:
-        envelope = Envelope(_NOTHING, self.clock())
-        if terms.delay:
-            envelope.after = terms.delay
-        if terms.timeout != lane.timeout:
-            envelope.timeout = terms.timeout or 0.0
-        return envelope
 
     def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
         self,

@@ -31,6 +31,7 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.move_items import Arrivals, Record
 from tests.servers.urls import empty_store
 
 EPOCH = 1_800_000_000.0
@@ -121,6 +122,26 @@ async def test_every_state_order_priority_and_kind_arrive() -> None:
     assert int(moved.source_checksum, 16) != 0
     assert told[-1] == MoveProgress(queue="q", moved=7, left=0)
     assert [told.moved for told in told] == sorted(told.moved for told in told)
+
+
+async def test_a_deadline_that_is_set_during_the_move_arrives() -> None:
+    source, target = memory(), memory()
+    await put(source, "k")
+    add = Arrivals.add
+    put_again: list[str] = []
+
+    async def change_meanwhile(arrivals: Arrivals, records: Sequence[Record]) -> None:
+        await add(arrivals, records)
+        if not put_again:
+            put_again.append("k")
+            await put(source, "k", deadline=60.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arrivals, "add", change_meanwhile)
+        await move(source, target, "q")
+    [[item]] = await target.look("q", ["k"])
+    assert item.deadline is not None
+    assert await source.count() == {}
 
 
 async def test_deadlines_arrive() -> None:

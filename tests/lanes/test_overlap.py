@@ -1,7 +1,7 @@
 """A store on a server and its worker do not wait for each other: two large calls are under way."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +28,7 @@ class Server(MemoryStore):
         self.together = Counter[str]()
         self.claims: list[int] = []
         self.acks: list[int] = []
+        self._line: deque[tuple[str, asyncio.Future[None]]] = deque()
 
     def is_idle(self) -> bool:
         return not self.under_way.total()
@@ -45,26 +46,36 @@ class Server(MemoryStore):
         return answers
 
     async def _trip(self, name: str) -> None:
+        """What is asked for at a time is answered at a time, and nobody overtakes another."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._line.append((name, turn))
         self.under_way[name] += 1
         self.together[name] = max(self.together[name], self.under_way[name])
-        await asyncio.sleep(TRIP)
+        loop.call_later(TRIP, self._arrive)
+        await turn
+
+    def _arrive(self) -> None:
+        name, turn = self._line.popleft()
         self.under_way[name] -= 1
+        if not turn.done():
+            turn.set_result(None)
 
 
 def worker(
-    store: MemoryStore, ran: list[int], *, capacity: int | None = None
+    store: MemoryStore, ran: list[int], *, capacity: int | None = None, slots: int = SLOTS
 ) -> tuple[QueueManager, Any]:
     built = QueueManagerBuilder(clock=clock).with_storage(store)
     if capacity is not None:
         built = built.with_capacity(capacity)
-    manager = built.with_lane("jobs", LaneConfig(0, SLOTS), 0).build()
+    manager = built.with_lane("jobs", LaneConfig(0, slots), 0).build()
     running = 0
 
     @manager.command("job")
     async def job(number: int, seconds: float = 0.0) -> None:
         nonlocal running
         running += 1
-        assert running <= SLOTS
+        assert running <= slots
         if seconds:
             await asyncio.sleep(seconds)
         running -= 1
@@ -83,6 +94,17 @@ async def test_half_of_what_was_claimed_is_settled_while_the_other_half_runs() -
     assert store.together == {"claim": 2, "settle": 2}
     assert Counter(store.claims)[SLOTS // 2] >= 16
     assert store.acks[:2] == [SLOTS // 2, SLOTS // 2]
+
+
+@pytest.mark.parametrize("slots", [SLOTS, 1000, 1100, 2100])
+async def test_commands_begin_in_their_order(slots: int) -> None:
+    store, ran = Server(), list[int]()
+    manager, job = worker(store, ran, slots=slots)
+    async with manager:
+        await asyncio.sleep(10 * TRIP)
+        await manager.submit_many("jobs", [job(number) for number in range(2500)])
+        await manager.drain()
+    assert ran == list(range(2500))
 
 
 async def test_no_more_run_at_a_time_than_may() -> None:

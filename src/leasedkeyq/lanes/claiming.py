@@ -75,7 +75,8 @@ class ClaimPlan:
         and more is claimed, while the other half begins here. From then on the two take turns.
         """
         later: list[tuple[Share, Claimed]] = []
-        if len(claimed) >= 2 * MANY and self._store.is_idle():
+        alone = not self.coming.total()
+        if len(claimed) >= 2 * MANY and alone and self._store.is_idle():
             half = len(claimed) // 2
             claimed, later = claimed[:half], claimed[half:]
             self.coming.update(share for share, _ in later)
@@ -86,8 +87,8 @@ class ClaimPlan:
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
         finally:
+            self.coming.subtract(share for share, _ in later)
             for share, item in later:
-                self.coming[share] -= 1
                 take(share, item)
         if claimed:
             await asyncio.sleep(0)
@@ -95,7 +96,7 @@ class ClaimPlan:
     def _rooms(self) -> dict[Share, int]:
         """How many commands each part of a lane may start, if it had the manager for itself."""
         return {
-            share: min(share.most - share.active - self.coming[share], MOST)
+            share: share.most - share.active - self.coming[share]
             for share in sorted(self._engine.shares, key=_priority)
             if share.owned and not share.lane.paused and self._may_start(share)
         }

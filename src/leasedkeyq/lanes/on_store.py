@@ -100,6 +100,7 @@ class StoreEngine(Engine):
         self._ending: list[Task[None]] = []
         """Those that end by themselves when the engine is stopped."""
         self._wanted = asyncio.Event()
+        self._claims = 1
         self._heard = 0
         """How often something may have come: who claims meanwhile does not see it."""
         self._drains: set[asyncio.Event] = set()
@@ -204,15 +205,15 @@ class StoreEngine(Engine):
         self._control.write()
         # With a capacity, lanes take from each other: then one claim is under way at a time.
         calls = self.store.calls_at_a_time
-        claims = calls if self.slots.capacity is None else 1
+        self._claims = calls if self.slots.capacity is None else 1
         work = (
-            *(self._serve() for _ in range(claims)),
+            *(self._serve() for _ in range(self._claims)),
             self._control.run(),
             *(self._outbox.run() for _ in range(calls)),
             self._heartbeat.run(),
         )
         self._tasks = [self._loop.create_task(task) for task in work]
-        self._ending = self._tasks[: claims + 1]
+        self._ending = self._tasks[: self._claims + 1]
         self.wake()
 
     def _watch(self, share: Share) -> None:
@@ -301,7 +302,8 @@ class StoreEngine(Engine):
                 if self.emitter.listening:
                     await self._look_for_pressure()
                 if self._plan.has_room():
-                    if claimed or heard != self._heard:
+                    # Of two that claim, one may have left to the other what it has heard of.
+                    if claimed or (self._claims > 1 and heard != self._heard):
                         self._wanted.set()
                     else:
                         await self._set_alarm()

@@ -68,16 +68,22 @@ def checksum(total: int, records: Iterable[Record]) -> int:
     return (total + sum(record.digest() for record in records)) % 2**128
 
 
+def _holds(item: StoredItem, record: Record) -> bool:
+    return (item.value, item.kind) == (record.value, record.kind)
+
+
 class Arrivals:
     """Puts records into their place in the target, and reads them back.
 
     Attributes:
+        changed: Keys that were put before, and have changed in the source meanwhile.
         superseded: How many were not put, as the target had something newer.
         verified: How many were read back.
         checksum: Over those.
     """
 
     def __init__(self, target: Store, queue: str, newer: Newer) -> None:
+        self.changed: set[str] = set()
         self.superseded = 0
         self.verified = 0
         self.checksum = 0
@@ -109,10 +115,12 @@ class Arrivals:
             puts: list[tuple[Record, InFlightPolicy]] = []
             for record in records:
                 there = waiting.get(record.key)
-                if there is not None and (there.value, there.kind) == (record.value, record.kind):
+                ours = there is not None and record.key in self.changed
+                if there is not None and not ours and _holds(there, record):
                     continue  # an interrupted move has brought it already
                 # One that is leased may be an older one, however equal: so this one goes behind it.
-                if (there or leased.get(record.key)) is not None and self._newer == "target":
+                elsewhere = (there or leased.get(record.key)) is not None
+                if elsewhere and not ours and self._newer == "target":
                     stood.add(record.key)
                     continue
                 put.add(record.key)
@@ -126,7 +134,7 @@ class Arrivals:
             record.key: Record(record.key, item.value, item.kind, item.priority)
             for record, items in zip(records, found, strict=True)
             for item in items
-            if (item.value, item.kind) == (record.value, record.kind)
+            if _holds(item, record)
         }
 
     def _puts(

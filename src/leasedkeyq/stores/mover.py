@@ -240,13 +240,27 @@ class QueueMover:
         except LeasedKeyQError:
             return  # it is free again when its lease has ended
 
-    def _remaining(self, due: float | None) -> float:
-        now = asyncio.get_running_loop().time() + self._ahead
+    def _remaining(self, due: float | None, now: float | None = None) -> float:
+        now = self._now() if now is None else now
         return 0.0 if due is None else max(0.0, due - now)
 
-    def _record(self, item: Claimed | StoredItem) -> Record:
-        deadline = None if item.deadline is None else self._remaining(item.deadline)
-        return Record(item.key, item.value, item.kind, item.priority, deadline=deadline)
+    def _now(self) -> float:
+        """The time of the source."""
+        return asyncio.get_running_loop().time() + self._ahead
+
+    def _records(self, items: Iterable[Claimed | StoredItem]) -> list[Record]:
+        """Those with one deadline are put together: so one moment is now for all of them."""
+        now = self._now()
+        return [
+            Record(
+                item.key,
+                item.value,
+                item.kind,
+                item.priority,
+                deadline=None if item.deadline is None else self._remaining(item.deadline, now),
+            )
+            for item in items
+        ]
 
     # Available items
 
@@ -259,7 +273,7 @@ class QueueMover:
             if not claimed:
                 return total
             try:
-                records = [self._record(item) for item in claimed]
+                records = self._records(claimed)
                 await self._arrivals.add(records)
                 total += await self._remove_claimed(claimed, records)
             except BaseException:
@@ -312,6 +326,7 @@ class QueueMover:
         gone = [record for record in records if record.key not in copied | changed]
         if gone:
             await self._arrivals.withdraw(gone)
+        self._arrivals.changed = changed
         self._arrivals.confirm(copied)
         moved = self._arrivals.kept([record for record in records if record.key in copied])
         self._checksum = checksum(self._checksum, moved)
@@ -334,7 +349,7 @@ class QueueMover:
             await self._renew()
             items, cursor = await self._page("scheduled", cursor)
             if items:
-                records = [self._record(item) for item in items]
+                records = self._records(items)
                 for record, item in zip(records, items, strict=True):
                     record.delay = self._remaining(item.due)
                 await self._arrivals.add(records)

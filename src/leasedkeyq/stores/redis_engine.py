@@ -8,6 +8,7 @@ import logging
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -211,7 +212,9 @@ class Engine:
 
     def _apply_run(self, requests: list[Any]) -> Steps[list[Any]]:
         if len(queues_of(requests[0])) != 1:
-            return [(yield from self._claim_in_turn(requests[0]))]
+            [request] = requests
+            claim = self._claim_by_urgency if request.urgencies else self._claim_in_turn
+            return [(yield from claim(request))]
         forms = [form(request) for request in requests]
         return (yield from self._run(requests, forms, encode(forms)))
 
@@ -292,47 +295,63 @@ class Engine:
                 first += count
         return True
 
-    def _claim_in_turn(self, request: Any) -> Steps[Any]:
-        """A claim over several queues, which may be on several servers."""
-        claimed: list[Any] = []
-        if request.urgencies:
-            return (yield from self._claim_by_urgency(request))
-        for number, (_, most) in enumerate(request.queues):
-            left = request.limit - len(claimed)
+    def _claim_in_turn(
+        self, request: Claim, given: tuple[Claimed, ...] = ()
+    ) -> Steps[tuple[Claimed, ...]]:
+        """A claim over several queues, which may be on several servers, after what it was given."""
+        claimed = [*given]
+        for number, (queue, most) in enumerate(request.queues):
+            room = most - sum(item.queue == queue for item in given)
+            left = min(room, request.limit - len(claimed))
             if left <= 0:
-                break
-            part = _part(request, number, min(most, left))
+                continue
             try:
-                claimed += (yield from self._apply_run([part]))[0]
+                claimed += yield from self._claim_part(request, number, left)
             except StoreError:
                 if not claimed:
                     raise
                 break
         return tuple(claimed)
 
-    def _claim_by_urgency(self, request: Claim) -> Steps[Any]:
-        """Look which items of all queues are the most urgent, and claim so many in each."""
+    def _claim_by_urgency(self, request: Claim) -> Steps[tuple[Claimed, ...]]:
+        """Look which items of all queues are the most urgent, and claim so many in each.
+
+        If there was no time to look at all, or others were quicker, what is left comes in turn.
+        """
         lines: list[list[tuple[Rank, int]]] = []
+        left_out = False
         for number, ((queue, most), urgency) in enumerate(
             zip(request.queues, request.urgencies, strict=True)
         ):
             room, kinds = min(most, request.limit), or_false(request.kinds)
             limits, how = caps_form(request.caps), urgency_form(urgency)
             asked = ("ranks", (queue, room, or_false(request.key), kinds, limits, how), (queue,))
-            [ranks] = yield from self._apply_run([Read(*asked)])
+            [[ranks, cut_short]] = yield from self._apply_run([Read(*asked)])
+            left_out = left_out or bool(cut_short)
             lines.append([(rank_of(found), number) for found in ranks])
         turns = [*most_urgent_first([*map(iter, lines)], request.limit)]
-        claimed: dict[int, Iterator[Claimed]] = {}
-        for number in dict.fromkeys(turns):
+        given: dict[int, tuple[Claimed, ...]] = {}
+        for number, wanted in Counter(turns).items():
             try:
-                [items] = yield from self._apply_run([_part(request, number, turns.count(number))])
+                given[number] = yield from self._claim_part(request, number, wanted)
             except StoreError:
-                if not claimed:
+                if not any(given.values()):
                     raise
+                left_out = False
                 break
-            claimed[number] = iter(items)
-        found = (next(claimed[number], None) for number in turns if number in claimed)
-        return tuple(item for item in found if item is not None)
+            left_out = left_out or len(given[number]) < wanted
+        claimed = {number: iter(items) for number, items in given.items()}
+        found = [next(claimed[number], None) for number in turns if number in claimed]
+        items = tuple(item for item in found if item is not None)
+        return (yield from self._claim_in_turn(request, items)) if left_out else items
+
+    def _claim_part(self, request: Claim, number: int, limit: int) -> Steps[tuple[Claimed, ...]]:
+        """What a claim over several queues leases in one of them."""
+        answers = yield from self._apply_run([_part(request, number, limit)])
+        items: tuple[Claimed, ...] | StoreError = answers[0]
+        if isinstance(items, StoreError):
+            raise items
+        return items
 
     def _call(
         self,
@@ -486,6 +505,7 @@ class Engine:
             forms = [self._formed(change) for change in changes]
             yield from self._register(changes)
             yield from self._give_ids(changes, forms)
+            answers = yield from self._while_held(held, forms, recorded=True, editing=True)
         except GeneratorExit:
             raise
         except BaseException:
@@ -493,7 +513,6 @@ class Engine:
             with suppress(StoreError):
                 yield from self._while_held(held, [["unlock", edit.queue]], recorded=True)
             raise
-        answers = yield from self._while_held(held, forms, recorded=True, editing=True)
         if answers and answers[0] == b"refused":
             number: int = answers[1]
             raise EditStoppedError(answer_of(changes[number - 1], answers[2]))

@@ -38,6 +38,8 @@ EXACT: Final = 2**53
 ITEM: Final = struct.Struct(">ddddddIBHI")
 LEASE: Final = struct.Struct(">ddd")
 ASIDE: Final = struct.Struct(">II")
+LONGEST_KIND: Final = 2**16 - 1
+"""Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
 STATES: Final[tuple[StoredState, ...]] = (
     "available",
@@ -95,6 +97,8 @@ def _put(request: Put) -> list[Any]:
     priority = request.priority
     if priority is not None and abs(priority) > EXACT:
         raise ValueError(f"the priority {priority} is beyond {EXACT}")
+    if len(request.kind.encode()) > LONGEST_KIND:
+        raise ValueError(f"the kind is longer than {LONGEST_KIND} bytes")
     keys: list[str] = []
     values: list[msgspec.Raw] = []
     for key, value in request.items:

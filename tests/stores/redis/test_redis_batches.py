@@ -16,11 +16,13 @@ from leasedkeyq.stores import Store, connect
 from leasedkeyq.stores.contract import (
     Ack,
     Bury,
+    Cancel,
     Cap,
     Claim,
     Counts,
     Extend,
     Put,
+    Refusal,
     Release,
     Requeue,
     StoredItem,
@@ -147,6 +149,52 @@ def test_a_server_without_memory_goes_on_with_what_needs_none(prefix: str, make:
 
 
 @pytest.mark.parametrize("make", ["valkey", "redis6"])
+def test_a_server_without_memory_answers_what_changes_nothing(prefix: str, make: Make) -> None:
+    """Alone and in batches; and a cancelled item makes room for its result."""
+
+    async def main(server: Server) -> None:
+        store = connect(server.url, prefix=prefix)
+        await store.put([Put("q", ((key, b"1"),)) for key in "abc"])
+        [[_, _]] = await store.claim([Claim((("q", 2),), 2, lease_time=PATIENCE)])
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+        for count in (1, 2):
+            assert await store.claim([Claim((("none", 1),))] * count) == [()] * count
+            refusals = await store.settle([Ack("q", "a", "no token")] * count)
+            assert [type(refusal) for refusal in refusals] == [Refusal] * count
+        assert await store.settle([Cancel("q", key, b"1", PATIENCE) for key in "ac"]) == [True] * 2
+        assert await store.count() == {"q": Counts(in_flight=1, done=2)}
+        await store.close()
+
+    with Server(make=make) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("make", ["valkey", "redis6"])
+def test_an_edit_that_the_server_refuses_leaves_the_queue_to_others(
+    prefix: str, make: Make
+) -> None:
+    async def main(server: Server) -> None:
+        editor, other = (connect(server.url, prefix=prefix, edit_time=600.0) for _ in range(2))
+        await other.put([Put("q", (("a", b"1"),))])
+
+        def work(_: Sequence[StoredItem]) -> list[Put]:
+            with server.client() as client:
+                client.config_set("maxmemory", 1)
+            return [Put("q", (("a", b"2"),))]
+
+        with pytest.raises(StoreError, match="memory is full"):
+            await editor.edit("q", work)
+        [[item]] = await asyncio.wait_for(other.claim([Claim((("q", 1),))]), PATIENCE)
+        assert (item.key, item.value) == ("a", b"1")
+        await editor.close()
+        await other.close()
+
+    with Server(make=make) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("make", ["valkey", "redis6"])
 def test_a_server_that_is_a_replica_for_a_while(prefix: str, make: Make) -> None:
     async def main(server: Server) -> None:
         store = connect(server.url, prefix=prefix, retry_for=PATIENCE)
@@ -156,6 +204,11 @@ def test_a_server_that_is_a_replica_for_a_while(prefix: str, make: Make) -> None
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StoreError, match="is a replica"):
                 await hasty.put([Put("q", (("b", b"1"),))])
+            # What it knows may be old.
+            with pytest.raises(StoreError, match="is a replica"):
+                await hasty.settle([Ack("q", "a", "token")])
+            with pytest.raises(StoreError, match="is a replica"):
+                await hasty.settle([Ack("q", "a", "token")] * 2)
             connections = client.info("stats")["total_connections_received"]
             putting = asyncio.create_task(store.put([Put("q", (("c", b"1"),))]))
             # It comes back on other connections: a name may have come to mean another server.

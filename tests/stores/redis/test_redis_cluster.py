@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import redis
 
 from leasedkeyq import RedisStore, StoreError
 from leasedkeyq.stores import StoreQueue, connect
-from leasedkeyq.stores.contract import Claim, Counts, Put
+from leasedkeyq.stores.contract import Claim, Claimed, Counts, Put, Urgency
+from leasedkeyq.stores.redis_engine import Engine
+from leasedkeyq.stores.redis_link import Steps
 from tests.servers.valkey import SLOTS, Cluster, Server, shared_cluster
 from tests.stores.redis.load import Load
 
@@ -155,6 +158,52 @@ def test_what_one_server_did_counts_though_another_fails(prefix: str) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_claim_by_urgency_finds_what_is_far_behind(prefix: str) -> None:
+    async def main() -> None:
+        store = connect(shared_cluster().url, prefix=prefix)
+        await store.put([Put("a", tuple((f"k{number}", b"1") for number in range(6000)))])
+        rare = [Put("a", (("x", b"1"), ("y", b"1")), kind="rare")]
+        await store.put([*rare, Put("b", (("z", b"1"),), kind="rare")])
+        queues, urgencies = (("a", 1), ("b", 5)), (Urgency(1), Urgency(2))
+        claim = Claim(queues, 5, None, PATIENCE, ("rare",), urgencies=urgencies)
+        [items] = await store.claim([claim])
+        assert sorted(item.key for item in items) == ["x", "z"]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_claim_by_urgency_replaces_what_others_have_taken(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = shared_cluster().url
+    claim_part = Engine._claim_part
+    taken: list[str] = []
+
+    async def take() -> None:
+        other = connect(url, prefix=prefix)
+        [[item]] = await other.claim([Claim((("a", 1),))])
+        taken.append(item.key)
+        await other.close()
+
+    def late(engine: Engine, request: Claim, number: int, limit: int) -> Steps[tuple[Claimed, ...]]:
+        if not taken:
+            thief = threading.Thread(target=asyncio.run, args=(take(),))
+            thief.start()
+            thief.join(PATIENCE)
+        return (yield from claim_part(engine, request, number, limit))
+
+    async def main(store: RedisStore) -> None:
+        await store.put([Put("a", (("a1", b"1"),)), Put("b", (("b1", b"1"), ("b2", b"1")))])
+        queues, urgencies = (("a", 1), ("b", 1)), (Urgency(1), Urgency(2))
+        [items] = await store.claim([Claim(queues, 1, None, PATIENCE, urgencies=urgencies)])
+        assert (taken, [item.key for item in items]) == (["a1"], ["b1"])
+        await store.close()
+
+    monkeypatch.setattr(Engine, "_claim_part", late)
+    asyncio.run(main(RedisStore(url, prefix=prefix)))
 
 
 def test_the_settings_of_all_servers_are_read(prefix: str) -> None:

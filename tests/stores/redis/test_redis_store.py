@@ -23,6 +23,7 @@ from leasedkeyq.stores.contract import (
     Limits,
     Purge,
     Put,
+    Refusal,
     Release,
     StoredItem,
     Urgency,
@@ -350,6 +351,25 @@ def test_sweep_says_that_there_is_more(server: Server, prefix: str) -> None:
     assert not [key for key in keys_of(server, prefix) if "}:d" in key]
 
 
+def test_sweeps_of_idle_queues_write_nothing(prefix: str) -> None:
+    async def main(server: Server) -> None:
+        store = opened(server, prefix)
+        await store.sweep("never")
+        assert keys_of(server, prefix) == {}
+        await store.put([many(2), Put("q", (("later", b"1"),), delay=600.0)])
+        [[item]] = await store.claim([Claim((("q", 1),), 1, None, 600.0)])
+        await store.settle([Ack("q", item.key, item.token, b"1", 600.0)])
+        with server.client() as client:
+            client.config_resetstat()
+            for _ in range(10):
+                await store.sweep("q")
+            assert "cmdstat_set" not in client.info("commandstats")
+        await store.close()
+
+    with Server() as server:
+        asyncio.run(main(server))
+
+
 def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[bytes]) -> None:
     async def main() -> None:
         store = opened(server, prefix)
@@ -512,6 +532,43 @@ def test_a_claim_by_urgency_that_passes_over_many_does_so_in_steps(
         assert [item.key for item in items] == ["d", "k00000", "k00001", "k00000"]
         assert [item.queue for item in items] == ["next", "q", "q", "late"]
         assert len(told) > 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_claim_by_urgency_over_many_long_queues_is_one_call(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """What is read ahead is not passed over: there is time for the items that are leased."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        names = [f"q{number}" for number in range(26)]
+        items = tuple((f"k{number}", b"1") for number in range(200))
+        await store.put([Put(name, items) for name in names])
+        told.clear()
+        queues = tuple((name, 200) for name in names)
+        claim = Claim(queues, 200, None, 60.0, urgencies=(Urgency(1),) * len(names))
+        [found] = await asyncio.wait_for(store.claim([claim]), 60)
+        assert len(found) == 200
+        assert told == [b"done"]
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lease_time", [0.0, 1e-8, -1.0])
+def test_alike_claims_whose_leases_end_at_once(
+    server: Server, prefix: str, lease_time: float
+) -> None:
+    """The second one gets the item of the first, as if it had come alone."""
+
+    async def main() -> None:
+        store = opened(server, prefix, clock=ManualClock())
+        await store.put([Put("q", (("a", b"1"), ("b", b"1")))])
+        found = await store.claim([Claim((("q", 1),), lease_time=lease_time)] * 2)
+        assert [(item.key, item.attempt) for [item] in found] == [("a", 1), ("a", 2)]
         await store.close()
 
     asyncio.run(main())
@@ -681,6 +738,25 @@ def test_an_edit_that_is_refused_leaves_nothing_behind(server: Server, prefix: s
     asyncio.run(main())
 
 
+def test_after_a_refused_edit_a_queue_is_looked_at_once(server: Server, prefix: str) -> None:
+    def earliest() -> float:
+        with server.client() as client:
+            notes: tuple[float, ...] = struct.unpack_from(">dd", client.get(f"{prefix}:{{q}}:m"))
+        return notes[1]
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([Put("q", (("a", b"1"),))])
+        with pytest.raises(Refusal):
+            await store.edit("q", lambda _: [Ack("q", "a", "no token")])
+        assert earliest() == float("-inf")
+        await store.put([Put("q", (("b", b"1"),))])
+        assert earliest() == float("inf")
+        await store.close()
+
+    asyncio.run(main())
+
+
 # Batches
 
 
@@ -772,6 +848,19 @@ def test_a_request_that_cannot_be_stored_spoils_nobody(server: Server, prefix: s
         with pytest.raises(StoreError, match="cannot be stored"):
             await store.edit("q", lambda _: [far])
         await store.put([many(1)])
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_kind_is_as_long_as_a_record_has_room_for(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix, limits=Limits(key_length=100_000))
+        kinds = ["k" * 65535, "k" * 65536, "ü" * 32768]
+        answers = await store.put([Put("q", ((kind[-9:], b"1"),), kind=kind) for kind in kinds])
+        assert [isinstance(answer, StoreError) for answer in answers] == [False, True, True]
+        [[item]] = await store.claim([Claim((("q", 9),), 9)])
+        assert (item.kind, item.value) == (kinds[0], b"1")
         await store.close()
 
     asyncio.run(main())

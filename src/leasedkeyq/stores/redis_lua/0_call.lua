@@ -45,6 +45,19 @@ local STATE_AT = 53
 local KIND_AT = 54 -- where it says how long the kind is
 local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned ones
 
+-- Keeps the answer for whoever asks again. One that has changed nothing can be found again: it is not
+-- kept if there is no memory for it.
+local function keep_answer(answer, changed)
+  local record = string.format('%016.0f', serial) .. cmsgpack.pack(answer)
+  if not changed then
+    local failure = redis.pcall('SET', reply_key, record, 'PX', lifetime).err
+    if not failure or string.find(failure, 'OOM', 1, true) then
+      return
+    end
+  end
+  call('SET', reply_key, record, 'PX', lifetime)
+end
+
 -- What stands between the braces of the keys of a queue, and so decides about their slot.
 local function tag(name)
   if name == '' then

@@ -26,7 +26,7 @@ while plain do -- once; `break` leaves the request to the rest
     break
   end
   local written, earliest, over, buffered, last = sunpack(NOTES, notes)
-  if earliest <= now or over <= now or buffered > 0 or written + RENEWED_AFTER < micros then
+  if earliest <= now or over + 1 <= now or buffered > 0 or written + RENEWED_AFTER < micros then
     break
   end
   local answer, kept
@@ -182,7 +182,6 @@ while plain do -- once; `break` leaves the request to the rest
   if noted then
     call('SET', base .. 'm', spack(NOTES, micros, earliest, over, 0, last, 0), 'EX', NOTES_LIFETIME)
   end
-  local record = string.format('%016.0f', serial) .. cmsgpack.pack({ { kept } })
-  call('SET', reply_key, record, 'PX', lifetime)
+  keep_answer({ { kept } }, changed)
   return { 'done', { answer }, changed and names or nil }
 end

@@ -25,6 +25,7 @@ for number = 1, #names do
     queue.earliest = tonumber(call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')[2] or huge)
     queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
     queue.buffered = call('HLEN', queue.n)
+    queue.noted = notes and true or queue.noted
   end
   opened[number], queues[name] = queue, queue
 end

@@ -50,7 +50,10 @@ if moves then
 
   function find_earliest(queue)
     local first = call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')
-    queue.earliest, queue.noted = tonumber(first[2] or huge), true
+    local earliest = tonumber(first[2] or huge)
+    if earliest ~= queue.earliest then
+      queue.earliest, queue.noted = earliest, true
+    end
   end
 
   function place(queue, key, item, due, moment, front)
@@ -201,8 +204,10 @@ if keeps then
     for _, number in ipairs(old) do
       drop_aside(queue, 'd', number)
     end
-    queue.over = tonumber(call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or huge)
-    queue.noted = true
+    local over = tonumber(call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or huge)
+    if over ~= queue.over then
+      queue.over, queue.noted = over, true
+    end
     return #old == most
   end
 

@@ -371,20 +371,21 @@ if changes then
     if lease then
       item.attempt = item.attempt + 1
     end
-    if first then
-      keep_result(queue, key, item, keep, result)
-    end
-    if second then
-      keep_result(queue, key, following, keep, result)
-      drop_next(queue, key)
-      queue.changed = true
-    end
+    -- First what needs no memory: then there is some for the results.
     if first then
       if lease then
         end_lease(queue, key, lease)
       else
         leave(queue, key, item)
       end
+      keep_result(queue, key, item, keep, result)
+    end
+    if second then
+      drop_next(queue, key)
+      keep_result(queue, key, following, keep, result)
+      queue.changed = true
+    end
+    if first then
       follow(queue, key, item)
     end
     return (first or second) and 1 or 0

@@ -360,7 +360,7 @@ if claims then
   -- How many requests from this one on are claims of the next items of one queue, all alike.
   function alike(first)
     local one = requests[first]
-    if #one[2] ~= 2 or one[4] or one[5] == 0 or one[6] or one[7] then
+    if #one[2] ~= 2 or one[4] or (one[5] and now + one[5] <= now) or one[6] or one[7] then
       return 1
     end
     local last = first

@@ -71,6 +71,7 @@ if urgent then
         if is_next(line, member, key, call('HGET', line.queue.i, key)) then
           return true
         end
+        passing = passing - 1
       elseif line.ended then
         return true
       elseif passing <= 0 then
@@ -79,7 +80,6 @@ if urgent then
         line.from, line.place = line.from + #line.page, 0
         line.page = call('ZRANGE', line.queue.r, line.from, line.from + line.size - 1)
         line.ended, line.size = #line.page < line.size, 200
-        passing = passing - #line.page
       end
     end
     return true
@@ -93,6 +93,7 @@ if urgent then
     end
     line.members[#line.members + 1] = head.member
     line.room = line.room - 1
+    passing = passing - 1
     return look_further(line)
   end
 

@@ -51,7 +51,8 @@ if reads then
     return answer
   end
 
-  -- The ranks of the items that a claim by urgency may lease in a queue, one after the other.
+  -- The ranks of the items that a claim by urgency may lease in a queue, one after the other; and 1 if
+  -- there was no time for all.
   function verbs.ranks(request)
     local queue, room, one, kinds = at(request[2]), request[3], request[4], set_of(request[5])
     local line, ranks = open_line(queue, room, one, kinds, request[6], request[7]), {}
@@ -61,7 +62,7 @@ if reads then
       ranks[#ranks + 1] = { rank[1], text(rank[2]), text(rank[3]), text(rank[4]) }
       in_time = take_head(line)
     end
-    return ranks
+    return { ranks, in_time and 0 or 1 }
   end
 
   local function add_live(queue, key, answer)

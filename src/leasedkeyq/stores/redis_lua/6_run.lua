@@ -115,7 +115,6 @@ if recorded then
       kept[place_in] = answer
     end
   end
-  local record = string.format('%016.0f', serial) .. cmsgpack.pack({ kept, changed, dropped })
-  call('SET', reply_key, record, 'PX', lifetime)
+  keep_answer({ kept, changed, dropped }, changed[1])
 end
 return { 'done', answers, changed, dropped[1] and dropped or nil }

@@ -78,8 +78,6 @@ class PostgresStore(Store):
         warnings: What the owner of this store should know, in plain sentences.
     """
 
-    calls_at_a_time = 2
-
     def __init__(
         self,
         url: str,
@@ -95,6 +93,8 @@ class PostgresStore(Store):
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        # With several connections, two claims may be answered in the other order.
+        self.calls_at_a_time = 2 if connections == 1 else 1
         self.limits: Limits = limits or Limits()
         self.warnings: list[str] = []
         self.schema: str = check_schema_name(schema)

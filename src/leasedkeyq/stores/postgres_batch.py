@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -96,6 +97,7 @@ class Batch:
         self._values: list[bytes] = []
         self._priorities: list[int | None] = []
         self._kinds: list[str] = []
+        self._deadlines: list[float | None] = []
         self._alone: set[int] = set()
         self._named: set[tuple[str, str]] = set()
         self._naming = 0
@@ -126,6 +128,7 @@ class Batch:
             self._values,
             self._priorities,
             self._kinds,
+            self._deadlines,
         )
 
     def told(self) -> Told:
@@ -141,7 +144,14 @@ class Batch:
         told = [run.told for run in self._runs]
         match [run["op"] for run in told]:
             case ["puts"] if len(self._keys) == 1:
-                items = self._keys, self._tokens, self._values, self._priorities, self._kinds
+                items = (
+                    self._keys,
+                    self._tokens,
+                    self._values,
+                    self._priorities,
+                    self._kinds,
+                    self._deadlines,
+                )
                 return "put_1", (*where, *[column[0] for column in items])
             case ["acks"]:
                 return "work_1", (*where, "", self._keys, self._tokens, 0, 0, 1, None, None)
@@ -174,6 +184,8 @@ class Batch:
         value: bytes = b"",
         priority: int | None = None,
         kind: str = "",
+        *,
+        deadline: float | None = None,
     ) -> int:
         """Pass an item; returns its number."""
         self._keys.append(key)
@@ -181,6 +193,7 @@ class Batch:
         self._values.append(value)
         self._priorities.append(priority)
         self._kinds.append(kind)
+        self._deadlines.append(deadline)
         return len(self._keys)
 
     def _put(self, number: int, put: Put) -> None:
@@ -188,8 +201,7 @@ class Batch:
         self.queues.add(queue)
         self._named.update([(queue, key) for key, _ in put.items])
         start = len(self._keys) + 1
-        unusual = put.delay is not None or put.deadline is not None
-        if put.policy == "reject" or put.max_items or unusual:
+        if put.policy == "reject" or put.max_items or put.delay is not None:
             self._naming += 1
             if put.max_items:
                 self._alone.add(lock_number(self._schema, "room", queue))
@@ -203,10 +215,10 @@ class Batch:
                 keys=[key for key, _ in put.items],
                 policy=put.policy,
                 priority=put.priority,
-                delay=put.delay,
+                delay=_seconds(put.delay),
                 max_items=put.max_items,
                 kind=put.kind,
-                deadline=put.deadline,
+                deadline=_seconds(put.deadline),
             )
             run.told["from"] = start
             run.sizes.append(len(put.items))
@@ -219,7 +231,7 @@ class Batch:
             joined.told["from"] = start
         joined.sizes.append(len(put.items))
         for key, value in put.items:
-            self._item(key, put.policy, value, put.priority, put.kind)
+            self._item(key, put.policy, value, put.priority, put.kind, deadline=put.deadline)
         joined.told["to"] = len(self._keys)
 
     def _change(self, number: int, change: Change) -> None:
@@ -232,14 +244,14 @@ class Batch:
         self._naming += 1
         match change:
             case Ack() | Cancel():
-                told["keep"] = change.keep
+                told["keep"] = _seconds(change.keep)
                 result = b"null" if change.result is None else change.result
                 told["from"] = self._item(value=result)
             case Release():
-                told.update(front=change.front, delay=change.delay, undo=change.undo)
+                told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
                 told["error"] = _storable(change.error)
             case Extend():
-                told["lease"] = change.lease_time
+                told["lease"] = _seconds(change.lease_time)
             case Bury():
                 told["error"] = _storable(change.error)
             case Requeue():
@@ -295,7 +307,7 @@ class Batch:
             run = self._joined(number, like)
             if run is None:
                 run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
-                run.told["lease"] = lease
+                run.told["lease"] = _seconds(lease)
             run.told["many"] += each
             return
         limit = min(claim.limit, MOST_LEASED)
@@ -309,7 +321,8 @@ class Batch:
             ]
             run = self._add(number, None, op="urgent", queues=told, limit=limit)
         else:
-            run = self._add(number, None, op="claim", queues=queues, limit=limit)
+            listed = [(name, many, _seconds(until)) for name, many, until in queues]
+            run = self._add(number, None, op="claim", queues=listed, limit=limit)
             if caps:
                 run.told["caps"] = caps
         if claim.key is not None:
@@ -382,12 +395,18 @@ def _secret() -> str:
 def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
     """Which items ``work_1`` is to claim; None if it cannot be told."""
     if told["op"] == "claims":
-        return told["n"], told["many"], told["each"], told["lease"], None
+        lease = told["lease"]
+        return told["n"], told["many"], told["each"], lease and float(lease), None
     if "key" in told or "caps" in told or len(told["queues"]) > 1:
         return None
     [(_, most, lease)] = told["queues"]
     many = min(most, told["limit"])
-    return told["n"], many, many, lease, told.get("kinds")
+    return told["n"], many, many, lease and float(lease), told.get("kinds")
+
+
+def _seconds(seconds: float | None) -> float | str | None:
+    """A time as JSON takes it, and as the server reads it: without an end it is a text."""
+    return "Infinity" if seconds == inf else seconds
 
 
 def _fence_of(row: Sequence[Any]) -> int:
@@ -399,7 +418,12 @@ def _told_queue(
     queue: str, most: int, lease: float | None, urgency: Urgency, caps: dict[str, Any]
 ) -> dict[str, Any]:
     """A queue of a claim by urgency."""
-    told = {"queue": queue, "most": most, "lease": lease, **msgspec.structs.asdict(urgency)}
+    told = {
+        "queue": queue,
+        "most": most,
+        "lease": _seconds(lease),
+        **msgspec.structs.asdict(urgency),
+    }
     return told | {"caps": caps[queue]} if queue in caps else told
 
 

@@ -764,7 +764,7 @@ END $$;
 CREATE FUNCTION lkq.apply_1(
     p_call text, p_now float8, p_buried int, p_history int, p_secret text, p_shared bigint[],
     p_alone bigint[], p_queues text[], p_names text[], p_runs jsonb, p_keys text[],
-    p_tokens text[], p_values bytea[], p_priorities bigint[], p_kinds text[]
+    p_tokens text[], p_values bytea[], p_priorities bigint[], p_kinds text[], p_deadlines float8[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
     priority bigint, expires_at float8, put_at float8, kind text, deadline float8, answers text
@@ -842,7 +842,7 @@ BEGIN
             tq := NULL;
             keys := ARRAY(SELECT e->>'queue' FROM jsonb_array_elements(run->'queues') e);
             UPDATE lkq.floors SET due = '-infinity' WHERE queue = ANY (keys) AND due > now_;
-            changed := changed || lkq.arrive_1(keys, now_, p_history);
+            changed := changed || lkq.arrive_1(keys, now_, p_history, false);
             SELECT array_agg(u.at), array_agg(u.number) INTO tids, numbers
             FROM lkq.urgent_1(now_, run) u;
             RETURN QUERY
@@ -859,7 +859,9 @@ BEGIN
                 i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
             FOR one IN SELECT u.number, count(*) AS many FROM unnest(numbers) u (number) GROUP BY 1 LOOP
                 PERFORM lkq.tally_1(keys[one.number], ARRAY[-one.many, 0, 0, one.many, 0, 0]);
-                changed := changed || keys[one.number];
+                IF keys[one.number] <> ALL (changed) THEN
+                    changed := changed || keys[one.number];
+                END IF;
             END LOOP;
             CONTINUE;
         ELSIF op = 'claim' THEN
@@ -1026,9 +1028,11 @@ BEGIN
             last := (run->>'to')::int;
             many := 0;
             IF first = last THEN
-                INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+                INSERT INTO lkq.items
+                (id, queue, key, state, priority, place, put_at, deadline, kind, value)
                 VALUES (nextval('lkq.ids'), q, p_keys[first], 0, coalesce(p_priorities[first], 0),
-                    nextval('lkq.places'), now_, p_kinds[first], p_values[first])
+                    nextval('lkq.places'), now_, now_ + p_deadlines[first], p_kinds[first],
+                    p_values[first])
                 ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
                 many := (number IS NOT NULL)::int;
                 ids := ARRAY[number];
@@ -1045,15 +1049,15 @@ BEGIN
             ELSE
                 -- New keys are, too, but their numbers are in the order of the requests.
                 WITH new AS MATERIALIZED (
-                    SELECT u.key, u.value, u.priority, u.kind, nextval('lkq.ids') AS id,
-                        nextval('lkq.places') AS place
+                    SELECT u.key, u.value, u.priority, u.kind, now_ + u.deadline AS deadline,
+                        nextval('lkq.ids') AS id, nextval('lkq.places') AS place
                     FROM unnest(p_keys[first:last], p_values[first:last],
-                        p_priorities[first:last], p_kinds[first:last])
-                        u (key, value, priority, kind)
+                        p_priorities[first:last], p_kinds[first:last], p_deadlines[first:last])
+                        u (key, value, priority, kind, deadline)
                 ), put AS (
                     INSERT INTO lkq.items
-                    (id, queue, key, state, priority, place, put_at, kind, value)
-                    SELECT id, q, key, 0, coalesce(priority, 0), place, now_, kind, value
+                    (id, queue, key, state, priority, place, put_at, deadline, kind, value)
+                    SELECT id, q, key, 0, coalesce(priority, 0), place, now_, deadline, kind, value
                     FROM new ORDER BY key, id
                     ON CONFLICT (queue, key) DO NOTHING RETURNING id, key
                 )
@@ -1073,7 +1077,7 @@ BEGIN
                     END IF;
                     one := lkq.put_one_1(
                         now_, q, p_keys[i], p_values[i], p_tokens[i], p_priorities[i],
-                        NULL, p_kinds[i]
+                        NULL, p_kinds[i], now_ + p_deadlines[i]
                     );
                     numbers_put := numbers_put || one.number;
                     t[1] := t[1] + one.available;
@@ -1318,7 +1322,7 @@ END $$;
 -- something is due, it is left to `apply_1`. Returns the answers, as that does.
 CREATE FUNCTION lkq.put_1(
     p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
-    p_key text, p_policy text, p_value bytea, p_priority bigint, p_kind text
+    p_key text, p_policy text, p_value bytea, p_priority bigint, p_kind text, p_deadline float8
 ) RETURNS text
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1333,9 +1337,10 @@ DECLARE
 BEGIN
     now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
     WITH put AS (
-        INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+        INSERT INTO lkq.items
+        (id, queue, key, state, priority, place, put_at, deadline, kind, value)
         SELECT nextval('lkq.ids'), p_queue, p_key, 0, coalesce(p_priority, 0),
-            nextval('lkq.places'), now_, p_kind, p_value
+            nextval('lkq.places'), now_, now_ + p_deadline, p_kind, p_value
         WHERE NOT EXISTS ( -- what has come due has its place before what is put
             SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
                 (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
@@ -1351,7 +1356,11 @@ BEGIN
             'changed', json_build_array(p_queue), 'dropped', '{}'::text[])
         FROM put RETURNING answers
     )
-    SELECT answers, pg_notify('lkq', json_build_array(p_queue)::text) IS NULL
+    SELECT answers, CASE
+        WHEN octet_length(p_queue) < 1000 -- else it may be too long to be told
+        THEN pg_notify('lkq', json_build_array(p_queue)::text)
+        ELSE lkq.tell_1(ARRAY[p_queue])
+    END IS NULL
     INTO said, nothing FROM call;
     IF said IS NOT NULL THEN
         RETURN said;
@@ -1364,12 +1373,14 @@ BEGIN
             p_call, p_now, p_buried, p_history, NULL, ARRAY[p_lock], '{}', NULL, NULL,
             jsonb_build_array(jsonb_build_object(
                 'op', 'puts', 'n', 0, 'queue', p_queue, 'from', 1, 'to', 1)),
-            ARRAY[p_key], ARRAY[p_policy], ARRAY[p_value], ARRAY[p_priority], ARRAY[p_kind]
+            ARRAY[p_key], ARRAY[p_policy], ARRAY[p_value], ARRAY[p_priority], ARRAY[p_kind],
+            ARRAY[p_deadline]
         ) a);
     END IF;
     WITH put AS MATERIALIZED (
         SELECT o.* FROM lkq.put_one_1(
-            now_, p_queue, p_key, p_value, p_policy, p_priority, NULL, p_kind) o
+            now_, p_queue, p_key, p_value, p_policy, p_priority, NULL, p_kind,
+            now_ + p_deadline) o
     ), tally AS (
         INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
         SELECT p_queue, available, buffered, scheduled, 0, 0, 0 FROM put
@@ -1381,7 +1392,11 @@ BEGIN
             'changed', json_build_array(p_queue), 'dropped', '{}'::text[])
         FROM put RETURNING answers
     )
-    SELECT answers, pg_notify('lkq', json_build_array(p_queue)::text) IS NULL
+    SELECT answers, CASE
+        WHEN octet_length(p_queue) < 1000 -- else it may be too long to be told
+        THEN pg_notify('lkq', json_build_array(p_queue)::text)
+        ELSE lkq.tell_1(ARRAY[p_queue])
+    END IS NULL
     INTO said, nothing FROM call;
     RETURN said;
 END $$;
@@ -1446,7 +1461,7 @@ BEGIN
         END IF;
         RETURN QUERY SELECT * FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,
-            p_keys, p_tokens, '{}', '{}', '{}'
+            p_keys, p_tokens, '{}', '{}', '{}', '{}'
         );
         RETURN;
     END IF;
@@ -1519,7 +1534,11 @@ BEGIN
             INSERT INTO lkq.calls (at, call, answers)
             VALUES (extract(epoch FROM now()), p_call, answers)
         )
-        SELECT pg_notify('lkq', json_build_array(p_queue)::text) IS NULL INTO nothing;
+        SELECT CASE
+            WHEN octet_length(p_queue) < 1000
+            THEN pg_notify('lkq', json_build_array(p_queue)::text)
+            ELSE lkq.tell_1(ARRAY[p_queue])
+        END IS NULL INTO nothing;
     END IF;
 END $$;
 
@@ -1533,7 +1552,10 @@ END $$;
 
 -- What follows shows what is there, as of now: what has come due is dealt with first.
 
-CREATE FUNCTION lkq.arrive_1(p_queues text[], p_now float8, p_history int) RETURNS text[]
+-- Returns the queues in which something has moved. Others are told, unless the caller does it.
+CREATE FUNCTION lkq.arrive_1(
+    p_queues text[], p_now float8, p_history int, p_tell boolean DEFAULT true
+) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     q text;
@@ -1549,7 +1571,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    IF moved <> '{}' THEN
+    IF p_tell AND moved <> '{}' THEN
         PERFORM lkq.tell_1(moved);
     END IF;
     RETURN moved;
@@ -1600,10 +1622,10 @@ BEGIN
     seconds := CASE WHEN next_due > now_ THEN next_due - now_ WHEN next_due <= now_ THEN 0 END;
 END $$;
 
--- Add up the tallies of a queue; forget results and buckets that are old, and calls that nobody is
--- going to ask for.
+-- Add up the tallies of a queue; forget results that are old, and calls that nobody is going to ask
+-- for. Returns the queues in which there may be more of it.
 CREATE FUNCTION lkq.tidy_1(p_queues text[], p_now float8, p_from text, p_before text)
-RETURNS void
+RETURNS text[]
 LANGUAGE plpgsql
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -1613,6 +1635,8 @@ DECLARE
     q text;
     now_ float8 := lkq.now_1(p_now);
     many int;
+    most int := 5000;
+    untidy text[] := '{}';
 BEGIN
     -- A call that was stopped may still be on its way.
     DELETE FROM lkq.calls WHERE call >= p_from AND call < p_before AND answers IS NOT NULL;
@@ -1620,9 +1644,12 @@ BEGIN
     FOREACH q IN ARRAY p_queues LOOP
         DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM lkq.done WHERE queue || '' = q AND due <= now_
-            ORDER BY queue || '', due LIMIT 5000 FOR UPDATE SKIP LOCKED
+            ORDER BY queue || '', due LIMIT most FOR UPDATE SKIP LOCKED
         ));
         GET DIAGNOSTICS many = ROW_COUNT;
+        IF many = most THEN
+            untidy := untidy || q;
+        END IF;
         PERFORM lkq.tally_1(q, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
         WITH old AS (
             DELETE FROM lkq.tallies WHERE ctid = ANY (ARRAY(
@@ -1636,6 +1663,7 @@ BEGIN
         ) new
         WHERE a <> 0 OR b <> 0 OR s <> 0 OR i <> 0 OR u <> 0 OR d <> 0;
     END LOOP;
+    RETURN untidy;
 END $$;
 
 CREATE FUNCTION lkq.count_1(p_queues text[], p_now float8, p_history int)
@@ -1844,7 +1872,7 @@ BEGIN
         jsonb_build_array(jsonb_build_object('op', 'put', 'n', 0, 'queue', queue,
             'keys', jsonb_build_array(key), 'from', 1, 'policy', if_in_flight,
             'priority', priority, 'delay', delay, 'max_items', 0, 'kind', coalesce(kind, ''))),
-        '{}', '{}', ARRAY[convert_to(value::text, 'UTF8')], '{}', '{}'
+        '{}', '{}', ARRAY[convert_to(value::text, 'UTF8')], '{}', '{}', '{}'
     ) a WHERE a.n = -1;
     IF said->>1 <> 'ids' THEN
         RAISE EXCEPTION 'key % is in flight', key USING ERRCODE = 'object_in_use';

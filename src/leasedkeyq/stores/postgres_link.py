@@ -46,9 +46,9 @@ RAISE_PAUSES: Final = (0.2, 30.0)
 STATEMENTS: Final = {
     "apply_1": (
         "SELECT * FROM lkq.apply_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
     ),
-    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS answers",
+    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
     "work_1": (
         "SELECT * FROM lkq.work_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
     ),
@@ -57,6 +57,8 @@ STATEMENTS: Final = {
 TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
+TIDY_ROUNDS: Final = 64
+"""Transactions of tidying up at a time, at most: enough for the results of so many full batches."""
 PAUSES: Final = (0.02, 1.0)
 """The shortest and the longest pause between two tries to reach the server, in seconds."""
 REPEATABLE: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -138,6 +140,7 @@ class Link:
         self._abandoned = False
         self._chores: set[asyncio.Task[None]] = set()
         self._tidied = 0
+        self._tidying = False
         self._open_calls: dict[Writer, int] = {}
         """The calls that may have to be asked for."""
         self._raise_at = float("-inf")
@@ -475,8 +478,20 @@ class Link:
         task.add_done_callback(self._chores.discard)
 
     async def _tidy(self) -> None:
-        with suppress(LeasedKeyQError):
-            await self.read(TIDY, *self._untidy())
+        """In small transactions, by one at a time: the next one goes on where this one ends."""
+        if self._tidying:
+            return
+        self._tidying = True
+        queues, *what = self._untidy()
+        try:
+            with suppress(LeasedKeyQError):
+                for _ in range(TIDY_ROUNDS):
+                    [[queues]] = await self.read(TIDY, queues, *what)
+                    if not queues:
+                        break
+        finally:
+            self._touched.update(queues)
+            self._tidying = False
 
     def _untidy(self) -> tuple[Any, ...]:
         """What there is to tidy up: queues, and calls that have been answered."""

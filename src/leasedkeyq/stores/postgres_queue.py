@@ -89,7 +89,7 @@ async def put_within(connection: Any, schema: str, limits: Limits, request: Put)
     try:
         rows = await connection.fetch(
             f'SELECT answers FROM "{schema}".apply_1'
-            "(NULL, NULL, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            "(NULL, NULL, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
             limits.buried,
             limits.history,
             *batch.arguments(),

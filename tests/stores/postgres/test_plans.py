@@ -16,6 +16,7 @@ from leasedkeyq.stores import (
     Discard,
     Extend,
     Put,
+    Refusal,
     Release,
     Requeue,
     Urgency,
@@ -57,6 +58,20 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
         await store.settle([Ack("q", item.key, item.token) for item in held])
         held.clear()
 
+    async def ack_with_a_refusal() -> None:
+        acks = [Ack("q", item.key, item.token) for item in held[:3]]
+        answers = await store.settle([*acks, Ack("q", "new1", "not the token")])
+        assert [isinstance(answer, Refusal) for answer in answers] == [False] * 3 + [True]
+        del held[:3]
+
+    async def buffer() -> None:
+        await store.put([Put("q", ((held[0].key, b"3"),), "buffer")])
+
+    async def raise_floor() -> None:
+        await store._link()._raise(["q"])
+        assert await store._link().read("SELECT FROM lkq.floors WHERE queue = 'q' AND place > 0")
+
+    lone = Put("q", (("lone", b"1"),))
     puts = [Put("q", ((f"new{number}", b"1"),)) for number in range(50)]
     capped = (
         Cap("q", "*", in_flight=10**7),
@@ -69,8 +84,13 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
         [
             partial(store.put, puts),
             partial(store.put, puts),
+            partial(store.put, [lone]),
+            partial(store.put, [lone]),
             partial(store.put, [Put("q", (("new1", b"2"),), "reject", 3, 60.0, 10**8)]),
             partial(claim, Claim((("q", 50),), 50, None, 600.0)),
+            buffer,
+            buffer,
+            ack_with_a_refusal,
             ack_many,
             partial(claim, Claim((("q", 9), ("other", 9)), 9, None, 600.0)),
             partial(claim, Claim((("q", 1),), 1, "new7", 600.0)),
@@ -96,6 +116,11 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
             partial(store.browse, "q", limit=100),
             partial(store.results, "q", [1, 2, 3]),
             partial(store.edit, "q", lambda _: [], keys=["new3"]),
+            raise_floor,
+            partial(claim, Claim((("q", 3),), 3, None, 600.0)),
+            partial(claim, Claim((("q", 3),), 3, None, 600.0, ("",))),
+            partial(claim, Claim((("q", 3), ("other", 1)), 3, None, 600.0, ("",))),
+            partial(store.put, [lone]),
         ],
         most,
     )

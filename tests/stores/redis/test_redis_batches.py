@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,11 +30,6 @@ from leasedkeyq.testing import ManualClock
 from tests.servers.valkey import Make, Server, shared_server, shared_url
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 async def together(

@@ -1,7 +1,6 @@
 """What only a cluster asks of the Redis store."""
 
 import asyncio
-import secrets
 import threading
 from typing import Any
 
@@ -17,11 +16,6 @@ from tests.servers.valkey import SLOTS, Cluster, Server, shared_cluster
 from tests.stores.redis.load import Load
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 def slot_of(cluster: Cluster, queue: str, prefix: str) -> int:

@@ -1,7 +1,6 @@
 """Opening the Redis store: URLs, rights, TLS, Sentinel, and what the server's settings mean."""
 
 import asyncio
-import secrets
 import ssl
 import subprocess
 import sys
@@ -31,11 +30,6 @@ from tests.servers.valkey import (
 
 RIGHTS = ["~leasedkeyq:*", "&leasedkeyq:*", "+@all", "-@dangerous", "+info", "+config|get"]
 PATIENCE = 30.0
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 def use(url: str, **options: Any) -> RedisStore:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -33,11 +32,6 @@ from tests.stores.redis.claimers import run_claimers
 from tests.stores.redis.load import Load
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 # The network

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-import secrets
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +15,10 @@ import uvloop
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.contract import Counts, Put
 from leasedkeyq.stores.redis import RedisStore
+from leasedkeyq.stores.redis_loop import Wire
 from tests.servers.proxy import Proxy
 from tests.servers.valkey import Server
+from tests.stores.redis.support import opened
 
 PATIENCE = 30.0
 
@@ -25,11 +27,6 @@ PATIENCE = 30.0
 def server() -> Iterator[Server]:
     with Server() as running:
         yield running
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 def put(key: str) -> list[Put]:
@@ -164,3 +161,42 @@ def test_busy_threads_of_the_program_do_not_hold_up_the_store(server: Server, pr
         await store.close()
 
     asyncio.run(main())
+
+
+def test_one_store_in_many_event_loops(server: Server, prefix: str) -> None:
+    """More than redis-py lets one of its pools have connections."""
+    store = opened(server, prefix, retry_for=0.1)
+
+    async def put(number: int) -> None:
+        await store.put([Put("q", ((f"k{number}", b"1"),))])
+
+    for number in range(120):
+        asyncio.run(put(number))
+    assert asyncio.run(store.count()) == {"q": Counts(available=120)}
+    asyncio.run(store.close())
+
+
+def test_a_message_that_nobody_asked_for_is_no_answer(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, wire = await loop.create_connection(
+            lambda: Wire(store._link.new_connection(), 30.0), sock=ours
+        )
+        asking: asyncio.Future[list[Any] | Exception] = loop.create_future()
+        wire.send([("PING",)], asking.set_result)
+        theirs.send(b">2\r\n+moving\r\n+soon\r\n+PONG\r\n")
+        assert await asyncio.wait_for(asking, 30) == [b"PONG"]
+        wire.close()
+        theirs.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_url_says_how_long_an_answer_may_take(server: Server, prefix: str) -> None:
+    store = RedisStore(f"{server.url}?socket_timeout=20", prefix=prefix)
+    assert store._link.call_timeout == 20
+    asyncio.run(store.close())

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,11 +23,6 @@ ONE = Put("q", (("a", b"1"),))
 def server() -> Iterator[Server]:
     with Server() as running:
         yield running
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test{secrets.token_hex(6)}"
 
 
 @pytest.fixture(params=["from the event loop", "from a thread"], autouse=True)

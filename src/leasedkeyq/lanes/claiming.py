@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Share, Slots
 from leasedkeyq.lanes.outbox import MANY
 from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.stores.contract import Claim, Claimed
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.store import Claimer, Store
 
 MOST = 1000
 """Commands in one claim."""
@@ -23,6 +24,7 @@ class Claims(Protocol):
 
     shares: list[Share]
     slots: Slots
+    running: set[Job]
     registry: CommandRegistry
     _tracing: GuardedTracing | None
 
@@ -33,8 +35,17 @@ class ClaimPlan:
     def __init__(self, engine: Claims, store: Store) -> None:
         self._engine = engine
         self._store = store
+        self._claimer = Claimer(store)
         self.coming: Counter[Share] = Counter()
         """What is being claimed at present, or was and has not been taken yet."""
+
+    def open(self, take: Callable[[Claimed], None]) -> None:
+        """Have what a standing claim was given taken, from now on."""
+        self._claimer = self._store.claimer(take)
+
+    async def close(self) -> None:
+        """Claim nothing more, and leave no claim standing."""
+        await self._claimer.close()
 
     def has_room(self) -> bool:
         """Whether any lane may start another command."""
@@ -56,7 +67,7 @@ class ClaimPlan:
         requests = self._requests(rooms)
         self.coming.update(rooms)
         try:
-            answers = await self._store.claim(requests)
+            answers = await self._claimer.claim(requests, idle=not self._engine.running)
         finally:
             self.coming.subtract(rooms)
         shares = {share.queue: share for share in rooms}

@@ -200,6 +200,7 @@ class StoreEngine(Engine):
     async def start(self) -> None:
         """As `Engine.start`."""
         self.started = True
+        self._plan.open(self._take_given)
         for share in self.shares:
             self._watch(share)
         self._control.write()
@@ -250,6 +251,8 @@ class StoreEngine(Engine):
     async def quiet(self) -> None:
         """As `Engine.quiet`; what this worker does not start, others may start at once."""
         self._control.leave()
+        self.stopped = True
+        self._wanted.set()  # so that no claim is left standing
         await super().quiet()
 
     async def close(self) -> None:
@@ -291,6 +294,7 @@ class StoreEngine(Engine):
         while True:
             await self._wanted.wait()
             if self.stopped:
+                await self._plan.close()
                 return
             self._wanted.clear()
             heard = self._heard
@@ -333,6 +337,12 @@ class StoreEngine(Engine):
             self._alarm = None
         if moments:
             self._alarm = self._loop.call_later(min(moments), self._hear)
+
+    def _take_given(self, claimed: Claimed) -> None:
+        """Run a command that came while a claim was standing, and ask for more."""
+        share = next(share for share in self.shares if share.queue == claimed.queue)
+        self._take(share, claimed)
+        self.wake()
 
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed, unless it cannot be read."""

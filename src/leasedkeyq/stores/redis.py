@@ -34,15 +34,18 @@ from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_server import LEVELS, examine
+from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.redis_watch import Refusals, WakeUps
-from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.redis_wire import STATES, Read, claims_of, counts, shown
+from leasedkeyq.stores.store import Claimer, Store
 from leasedkeyq.stores.watching import Watchers
 
 logger = logging.getLogger("leasedkeyq")
 
 PAGE: Final = 1000
 """Queues that are counted at a time."""
+MARGIN: Final = 1.0
+"""Seconds by which a standing claim outlives the poll, at which it is renewed."""
 
 
 class RedisStore(Store):
@@ -138,6 +141,9 @@ class RedisStore(Store):
             )
 
         self._engine = new_engine()
+        self._poll = poll
+        self._waits = wait_aof or bool(wait_replicas)
+        self._workers = count()
         self._closed = False
         name = f"Redis store {self._link.address}"
         self._batcher: AnyBatcher[Any, Any]
@@ -168,14 +174,19 @@ class RedisStore(Store):
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
-        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
-        claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
-        if not any(claimed):
-            # What was leased reaches its caller, whatever happened to the rest.
-            for answer in answers:
-                if isinstance(answer, StoreError):
-                    raise answer
-        return claimed
+        return claims_of(await self._batcher.submit_many(requests))
+
+    def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
+        """As `Store.claimer`. On one server, without TLS, claims stand."""
+        if not isinstance(self._wakeups, LoopWakeUps) or self._waits:
+            return super().claimer(take)
+        worker = f"{self._engine.me}.{next(self._workers)}"
+        channel = self._engine.worker_channel(worker)
+        listen = partial(self._wakeups.pass_on, channel)
+        lifetime = self._poll + MARGIN
+        return StandingClaimer(
+            self, self._batcher, worker=worker, lifetime=lifetime, listen=listen, take=take
+        )
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""

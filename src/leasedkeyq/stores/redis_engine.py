@@ -163,6 +163,10 @@ class Engine:
         """Where changes of a queue are told."""
         return f"{self._prefix}:{{{_escape(queue)}}}:w"
 
+    def worker_channel(self, worker: str) -> str:
+        """Where a worker is told what its standing claim was given; a key of that name keeps it."""
+        return f"{self._prefix}:g:{worker}"
+
     # Batches
 
     def apply(self, requests: list[Any]) -> Steps[list[Any]]:

@@ -130,8 +130,9 @@ class Link:
         self._lost.append(function)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Let go of the connections, and of the threads that made them."""
         self.client.close()
+        self._threads.shutdown(wait=False)
 
     @property
     def stopped(self) -> bool:

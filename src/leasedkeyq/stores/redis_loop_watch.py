@@ -54,10 +54,7 @@ class LoopWakeUps:
 
     def add(self, queue: str) -> Callable[[], None]:
         """Listen to a queue until the returned function is called, in this event loop."""
-        loop = asyncio.get_running_loop()
-        ear = self._ears.get(loop)
-        if ear is None:
-            ear = self._ears[loop] = self._new_ear()
+        ear = self._ear()
         if not self._closed:
             ear.add(queue)
         ended = self._closed
@@ -69,6 +66,20 @@ class LoopWakeUps:
                 ear.remove(queue)
 
         return remove
+
+    def _ear(self) -> "_Ear":
+        loop = asyncio.get_running_loop()
+        ear = self._ears.get(loop)
+        if ear is None:
+            ear = self._ears[loop] = self._new_ear()
+        return ear
+
+    def pass_on(self, channel: str, take: Callable[[bytes], None]) -> Callable[[], None]:
+        """Pass on what comes by a channel, until the returned function is called.
+
+        It is listened to while queues are, in this event loop.
+        """
+        return self._ear().pass_on(channel.encode(), take)
 
     def close(self) -> Awaitable[None]:
         """Stop listening; when that is awaited, it has ended in this event loop."""
@@ -124,6 +135,7 @@ class _Ear(asyncio.Protocol):
         self._wanted: dict[str, int] = {}
         self._heard: dict[bytes, str] = {}
         """The queues whose channels we have asked for, by channel."""
+        self._takers: dict[bytes, Callable[[bytes], None]] = {}
         self._silence = 0
         self._transport: asyncio.Transport | None = None
         self._lost: asyncio.Future[None] | None = None
@@ -141,6 +153,17 @@ class _Ear(asyncio.Protocol):
         """Somebody listens no more; the channel is left a little later, if nobody comes back."""
         self._wanted[queue] -= 1
 
+    def pass_on(self, channel: bytes, take: Callable[[bytes], None]) -> Callable[[], None]:
+        """As `LoopWakeUps.pass_on`."""
+        self._takers[channel] = take
+        self._send("SUBSCRIBE", channel)
+
+        def stop() -> None:
+            if self._takers.pop(channel, None) is not None:
+                self._send("UNSUBSCRIBE", channel)
+
+        return stop
+
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -157,10 +180,12 @@ class _Ear(asyncio.Protocol):
         while (reply := self._reader.gets()) is not NOT_YET:
             if isinstance(reply, self._refusal):
                 self._end(reply)
+            elif not is_list(reply):
+                continue
+            elif reply[0] == b"message" and reply[1] in self._takers:
+                self._takers[reply[1]](reply[2])
             # When a subscription begins, something may have happened just before.
-            elif is_list(reply) and (
-                reply[0] == b"subscribe" or (reply[0] == b"message" and reply[2] != self._me)
-            ):
+            elif reply[0] == b"subscribe" or (reply[0] == b"message" and reply[2] != self._me):
                 changed.append(self._heard.get(reply[1], ""))
         self._watchers.wake(changed)
 
@@ -215,6 +240,8 @@ class _Ear(asyncio.Protocol):
         try:
             connection._sock.setblocking(False)
             await loop.create_connection(lambda: self, sock=connection._sock)
+            if self._takers:
+                self._send("SUBSCRIBE", *self._takers)
             self._subscribe(self._wanted)
             while self._wanted:
                 await asyncio.wait([lost], timeout=self._poll)

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, StoreError
 from leasedkeyq.stores.contract import (
     Ack,
     Attempt,
@@ -38,9 +38,11 @@ EXACT: Final = 2**53
 ITEM: Final = struct.Struct(">ddddddIBHI")
 LEASE: Final = struct.Struct(">ddd")
 ASIDE: Final = struct.Struct(">II")
+GIVEN: Final = struct.Struct(">dII")
 LONGEST_KIND: Final = 2**16 - 1
 """Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
+TOKEN_SIZE: Final = 32
 STATES: Final[tuple[StoredState, ...]] = (
     "available",
     "scheduled",
@@ -65,7 +67,42 @@ class Read(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
 
 
-AnyRequest: TypeAlias = Request | Read
+class Leave(msgspec.Struct, frozen=True):
+    """Leaves a claim at its queues, if the claims just before it have found nothing.
+
+    Attributes:
+        worker: Whose claim it is.
+        turn: Tells it from earlier ones of that worker.
+        lifetime: Seconds.
+        claims: Those just before it.
+    """
+
+    worker: str
+    turn: int
+    lifetime: float
+    claims: tuple[Claim, ...]
+
+
+class TakeBack(msgspec.Struct, frozen=True):
+    """Takes back what was left.
+
+    Answer: what was leased by it meanwhile, and by which turn, or None. If there is anything, the
+    claims just behind this request are not made. It may be asked again.
+
+    Attributes:
+        worker: Whose claim it is.
+        turns: Those that may have been left.
+        queues: Where they may have been left.
+        claims: How many are just behind.
+    """
+
+    worker: str
+    turns: tuple[int, ...]
+    queues: tuple[str, ...]
+    claims: int = 0
+
+
+AnyRequest: TypeAlias = Request | Read | Leave | TakeBack
 
 
 def raw(value: bytes) -> msgspec.Raw:
@@ -134,6 +171,10 @@ def caps_form(caps: Sequence[Cap]) -> Any:
     return [_cap(cap) for cap in caps] or False
 
 
+def _new_seed() -> str:
+    return os.urandom(TOKEN_SEED).hex()
+
+
 def _claim(request: Claim) -> list[Any]:
     several = len(request.queues) > 1
     return [
@@ -144,7 +185,7 @@ def _claim(request: Claim) -> list[Any]:
         seconds(request.lease_time if several or not request.queues else request.lease_time_of(0)),
         or_false(request.kinds),
         caps_form(request.caps),
-        os.urandom(TOKEN_SEED).hex(),
+        _new_seed(),
         False,
         [urgency_form(urgency) for urgency in request.urgencies if several] or False,
         [seconds(time) for time in request.lease_times if several] or False,
@@ -204,6 +245,20 @@ def _purge(request: Purge) -> list[Any]:
     return ["purge", request.queue, request.part]
 
 
+def _leave(request: Leave) -> list[Any]:
+    parts: list[Any] = []
+    for claim in request.claims:
+        for number, (queue, _) in enumerate(claim.queues):
+            parts += [queue, seconds(claim.lease_time_of(number)), or_false(claim.kinds)]
+    milliseconds = int(request.lifetime * 1000)
+    asked = ["leave", request.worker, request.turn, milliseconds, parts, len(request.claims)]
+    return [*asked, _new_seed()]
+
+
+def _take_back(request: TakeBack) -> list[Any]:
+    return ["take_back", request.worker, request.turns, request.queues, request.claims]
+
+
 def _read(request: Read) -> list[Any]:
     return [request.verb, *request.arguments]
 
@@ -219,6 +274,8 @@ _FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
     Requeue: _requeue,
     Discard: _discard,
     Purge: _purge,
+    Leave: _leave,
+    TakeBack: _take_back,
     Read: _read,
 }
 
@@ -236,6 +293,8 @@ def queues_of(request: AnyRequest) -> tuple[str, ...]:
     """The queues that a request speaks of."""
     if isinstance(request, Claim):
         return tuple([queue for queue, _ in request.queues])
+    if isinstance(request, Leave | TakeBack):
+        return ()
     return request.queues if isinstance(request, Read) else (request.queue,)
 
 
@@ -253,8 +312,10 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
     """The answer of the script as the contract has it."""
     if isinstance(request, Claim):
         return claimed(request, answer)
-    if isinstance(request, Read):
+    if isinstance(request, Read | Leave):
         return answer
+    if isinstance(request, TakeBack):
+        return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
     if _is_refusal(answer):
         return _refusal(request, answer)
     match request:
@@ -290,29 +351,54 @@ def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
         number: int = answer[at]
         if number < 0:
             break
-        key: bytes = answer[at + 1]
-        lease: bytes = answer[at + 2]
-        record: bytes = answer[at + 3]
-        fence, _, expires_at = LEASE.unpack_from(lease)
-        unpacked = ITEM.unpack_from(record)
-        past = ITEM.size + unpacked[8]
-        items.append(
-            Claimed(
-                queues[number][0],
-                key.decode(),
-                record[past + unpacked[9] :],
-                int(unpacked[0]),
-                lease[LEASE.size :].decode(),
-                int(fence),
-                unpacked[6] + 1,
-                int(unpacked[2]),
-                expires_at or None,
-                unpacked[1],
-                record[ITEM.size : past].decode(),
-                unpacked[5] or None,
-            )
-        )
+        items.append(leased(queues[number][0], answer[at + 1], answer[at + 2], answer[at + 3]))
     return tuple(items)
+
+
+def leased(queue: str, key: bytes, lease: bytes, record: bytes) -> Claimed:
+    """An item that was leased."""
+    fence, _, expires_at = LEASE.unpack_from(lease)
+    unpacked = ITEM.unpack_from(record)
+    past = ITEM.size + unpacked[8]
+    return Claimed(
+        queue,
+        key.decode(),
+        record[past + unpacked[9] :],
+        int(unpacked[0]),
+        lease[LEASE.size :].decode(),
+        int(fence),
+        unpacked[6] + 1,
+        int(unpacked[2]),
+        expires_at or None,
+        unpacked[1],
+        record[ITEM.size : past].decode(),
+        unpacked[5] or None,
+    )
+
+
+def given(message: bytes) -> tuple[int, Claimed]:
+    """What was leased by a claim that was left, and by which: as the script publishes it."""
+    turn, names, keys = GIVEN.unpack_from(message)
+    key = GIVEN.size + names
+    lease = key + keys
+    record = lease + LEASE.size + TOKEN_SIZE
+    queue = message[GIVEN.size : key].decode()
+    item = leased(queue, message[key:lease], message[lease:record], message[record:])
+    return int(turn), item
+
+
+def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
+    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
+
+    Raises:
+        StoreError: Nothing was leased, and something failed.
+    """
+    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
+    if not any(claimed):
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+    return claimed
 
 
 def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any] | None:

@@ -1,10 +1,36 @@
 """`Store`: the contract, and queues on it."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from leasedkeyq.stores.contract import StoreContract
+from leasedkeyq.stores.contract import Claim, Claimed, StoreContract
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.types import Duration
+
+
+class Claimer:
+    """Claims for one worker.
+
+    Args:
+        store: Where it claims.
+    """
+
+    def __init__(self, store: StoreContract) -> None:
+        self._store = store
+
+    async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`, one call at a time.
+
+        Args:
+            requests: The claims.
+            idle: The worker does nothing else, and takes at once what comes later: a store that
+                can leaves the claim standing if it finds nothing.
+        """
+        del idle
+        return await self._store.claim(requests)
+
+    async def close(self) -> None:
+        """Leave no claim standing. What it was given meanwhile is taken before this returns."""
 
 
 class Store(StoreContract):
@@ -19,6 +45,16 @@ class Store(StoreContract):
     def is_idle(self) -> bool:
         """Whether this process has asked it for nothing at present; False if that is unknown."""
         return False
+
+    def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
+        """Claims for a worker, in this event loop.
+
+        Args:
+            take: Is given items that were put after a claim had found nothing, one at a time, and
+                no more of them than there were such claims.
+        """
+        del take
+        return Claimer(self)
 
     def queue(
         self,

@@ -10,6 +10,7 @@
 --   b   hash  id -> buried record           bo  zset  id by id   bk  zset  key..id   bt  zset  id by age
 --   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
+--   s   hash  worker -> its standing claim
 --
 -- Most calls are short, and every command, function and table counts. So what is asked most is tried
 -- first, without functions; then it is found out what is wanted, and functions are made for that only;

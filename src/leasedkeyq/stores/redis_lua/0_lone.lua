@@ -30,7 +30,80 @@ while plain do -- once; `break` leaves the request to the rest
     break
   end
   local answer, kept
-  local noted, changed = false, true
+  local noted, changed, new = false, true, false
+
+  -- Leases the next items: what is told about them, and what is kept; nil if the rest has to do it.
+  local function lease_next(room, lease_time, wanted, seed)
+    local expires = lease_time and now + lease_time or 0
+    local members, records, count = {}, {}, 0
+    if wanted then
+      local most = room + 4
+      local page = call('ZRANGE', base .. 'r', 0, most - 1)
+      for number = 1, #page do
+        local raw = call('HGET', base .. 'i', sub(page[number], 9))
+        local kind = sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+        for place_in = 1, #wanted do
+          if wanted[place_in] == kind then
+            count = count + 1
+            members[count], records[count] = page[number], raw
+            break
+          end
+        end
+        if count == room then
+          break
+        end
+      end
+      if count < room and #page == most then
+        return nil -- The others may be further back.
+      end
+      if count > 0 then
+        call('ZREM', base .. 'r', unpack(members))
+      end
+    else
+      local popped = call('ZPOPMIN', base .. 'r', room) -- with their scores
+      for number = 1, #popped, 2 do
+        count = count + 1
+        members[count] = popped[number]
+        records[count] = call('HGET', base .. 'i', sub(popped[number], 9))
+      end
+    end
+    local told, short = {}, {}
+    if count > 0 then
+      local fence -- the one before the first
+      if clustered then
+        last, noted = max(last + 1, micros) + count - 1, true
+        fence = last - count
+      else
+        fence = micros - 1
+        local before_it = tonumber(call('SET', prefix .. ':m', fence + count, 'GET') or 0)
+        if before_it > fence then
+          fence = before_it
+          call('SET', prefix .. ':m', fence + count)
+        end
+      end
+      local held, timed = {}, {}
+      for number = 1, count do
+        fence = fence + 1
+        local key = sub(members[number], 9)
+        local lease = spack('>ddd', fence, now, expires)
+          .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
+        local second, size, third = 2 * number, 4 * number, 3 * number
+        held[second - 1], held[second] = key, lease
+        timed[second - 1], timed[second] = expires, spack('>I8', MIDDLE - fence) .. key
+        told[size - 3], told[size - 2] = 0, key
+        told[size - 1], told[size] = lease, records[number]
+        short[third - 2], short[third - 1], short[third] = 0, key, lease
+      end
+      call('HSET', base .. 'l', unpack(held))
+      if expires ~= 0 then
+        call('ZADD', base .. 't', unpack(timed))
+        if expires < earliest then
+          earliest, noted = expires, true
+        end
+      end
+    end
+    return told, short
+  end
 
   if verb == 'put' then
     local key, value, kind, priority = request[3][1], request[4][1], request[9], request[6]
@@ -41,7 +114,8 @@ while plain do -- once; `break` leaves the request to the rest
     local deadline = request[10] and now + request[10] or 0
     local record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
       .. value
-    if call('HSETNX', base .. 'i', key, record) == 1 then
+    new = call('HSETNX', base .. 'i', key, record) == 1
+    if new then
       if clustered then
         last, noted = place, true
       else
@@ -73,75 +147,11 @@ while plain do -- once; `break` leaves the request to the rest
     kept = answer
 
   elseif verb == 'claim' then
-    local room, wanted, seed = min(request[2][2], request[3]), request[6], request[8]
-    local expires = request[5] and now + request[5] or 0
-    local members, records, count = {}, {}, 0
-    if wanted then
-      local most = room + 4
-      local page = call('ZRANGE', base .. 'r', 0, most - 1)
-      for number = 1, #page do
-        local raw = call('HGET', base .. 'i', sub(page[number], 9))
-        local kind = sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
-        for place_in = 1, #wanted do
-          if wanted[place_in] == kind then
-            count = count + 1
-            members[count], records[count] = page[number], raw
-            break
-          end
-        end
-        if count == room then
-          break
-        end
-      end
-      if count < room and #page == most then
-        break -- The others may be further back.
-      end
-      if count > 0 then
-        call('ZREM', base .. 'r', unpack(members))
-      end
-    else
-      local popped = call('ZPOPMIN', base .. 'r', room) -- with their scores
-      for number = 1, #popped, 2 do
-        count = count + 1
-        members[count] = popped[number]
-        records[count] = call('HGET', base .. 'i', sub(popped[number], 9))
-      end
+    answer, kept = lease_next(min(request[2][2], request[3]), request[5], request[6], request[8])
+    if not answer then
+      break
     end
-    answer, kept, changed = {}, {}, count > 0
-    if changed then
-      local fence -- the one before the first
-      if clustered then
-        last, noted = max(last + 1, micros) + count - 1, true
-        fence = last - count
-      else
-        fence = micros - 1
-        local before = tonumber(call('SET', prefix .. ':m', fence + count, 'GET') or 0)
-        if before > fence then
-          fence = before
-          call('SET', prefix .. ':m', fence + count)
-        end
-      end
-      local held, timed = {}, {}
-      for number = 1, count do
-        fence = fence + 1
-        local key = sub(members[number], 9)
-        local lease = spack('>ddd', fence, now, expires)
-          .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
-        local second, size, third = 2 * number, 4 * number, 3 * number
-        held[second - 1], held[second] = key, lease
-        timed[second - 1], timed[second] = expires, spack('>I8', MIDDLE - fence) .. key
-        answer[size - 3], answer[size - 2] = 0, key
-        answer[size - 1], answer[size] = lease, records[number]
-        kept[third - 2], kept[third - 1], kept[third] = 0, key, lease
-      end
-      call('HSET', base .. 'l', unpack(held))
-      if expires ~= 0 then
-        call('ZADD', base .. 't', unpack(timed))
-        if expires < earliest then
-          earliest, noted = expires, true
-        end
-      end
-    end
+    changed = answer[1] ~= nil
 
   else
     local key, token, keep = request[3], request[4], request[6]
@@ -176,6 +186,32 @@ while plain do -- once; `break` leaves the request to the rest
     kept = answer
   end
 
+  if new and not clustered then
+    -- A worker that found nothing has left its claim here (see 5_standing.lua).
+    for _ = 1, 3 do
+      local left = call('HRANDFIELD', base .. 's', 1, 'WITHVALUES')
+      local name = left[1]
+      if not name then
+        break
+      end
+      local till, turn, lease_time, wanted, seed, queues_left = unpack(cmsgpack.unpack(left[2]))
+      local channel = prefix .. ':g:' .. name
+      local heard = redis.pcall('PUBSUB', 'NUMSUB', channel)[2]
+      local waits = till > now and heard and heard > 0
+      local told = waits and lease_next(1, lease_time, wanted, seed) or {}
+      if told[1] or not waits then
+        for number = 1, #queues_left do
+          call('HDEL', prefix .. ':{' .. tag(queues_left[number]) .. '}:s', name)
+        end
+      end
+      if told[1] then
+        local lease = spack('>dI4I4', turn, #names[1], #told[2]) .. names[1] .. told[2] .. told[3]
+        call('SET', channel, lease, 'PX', lifetime)
+        call('PUBLISH', channel, lease .. told[4])
+        break
+      end
+    end
+  end
   if changed then
     redis.pcall('PUBLISH', base .. 'w', client)
   end

@@ -61,7 +61,7 @@ if recorded then
 end
 
 -- What is wanted. Everything is, but for what is asked most.
-local puts, claims, urgent, acks, keeps, releases, changes, caps, reads
+local puts, claims, urgent, acks, keeps, releases, changes, caps, reads, standing
 local moves = editing
 for number = 1, #requests do
   local request = requests[number]
@@ -82,6 +82,8 @@ for number = 1, #requests do
     keeps = keeps or request[6] > 0
   elseif verb == 'release' or verb == 'extend' then
     releases = true
+  elseif verb == 'leave' or verb == 'take_back' then
+    standing = true
   elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
     or verb == 'purge' then
     changes = true

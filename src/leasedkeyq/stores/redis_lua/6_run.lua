@@ -47,11 +47,16 @@ while requests[number] do
     end
     before = verb
   end
-  local count = verb == 'claim' and requests[number + 1] and alike(number) or 1
-  if count > 1 then
-    claim_together(number, count, answers)
+  local count = 1
+  if verb == 'claim' and passed_over > 0 then
+    answers[number], passed_over = {}, passed_over - 1
   else
-    answers[number] = verbs[verb](request)
+    count = verb == 'claim' and requests[number + 1] and alike(number) or 1
+    if count > 1 then
+      claim_together(number, count, answers)
+    else
+      answers[number] = verbs[verb](request, answers, number)
+    end
   end
   local answer = answers[number]
   number = number + count

@@ -1,0 +1,105 @@
+"""Claims that stay on the server: what is put then is leased at once, without another trip."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from leasedkeyq.errors import StoreError
+from leasedkeyq.stores.batching import AnyBatcher
+from leasedkeyq.stores.contract import Claim, Claimed
+from leasedkeyq.stores.redis_wire import Leave, TakeBack, claims_of, given
+from leasedkeyq.stores.store import Claimer, Store
+
+MOST_QUEUES: Final = 50
+"""At which a claim is left."""
+
+
+class StandingClaimer(Claimer):
+    """Claims for one worker, whose claim stands on the server while it is idle.
+
+    A claim is left with a number, its turn. What it was given arrives by a message, or, whatever
+    became of the message, by the call that takes the claim back. The first of the two counts. So
+    a claim is taken back before another one is made, and then that one is not made if the first
+    has been given something: the worker never has more than it asked for.
+
+    Args:
+        store: Where it claims.
+        batcher: The calls of the store.
+        worker: Its name, which nobody else has.
+        lifetime: Seconds for which a claim stands. As long, a worker that has stopped without the
+            server's noticing may still be given an item.
+        listen: Has what is published for it passed on, until the returned function is called.
+        take: Takes what was leased.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batcher: AnyBatcher[Any, Any],
+        *,
+        worker: str,
+        lifetime: float,
+        listen: Callable[[Callable[[bytes], None]], Callable[[], None]],
+        take: Callable[[Claimed], None],
+    ) -> None:
+        super().__init__(store)
+        self._batcher = batcher
+        self._worker = worker
+        self._lifetime = lifetime
+        self._take = take
+        self._stop_listening = listen(self._given)
+        self._turn = 0
+        self._left: dict[int, set[str]] = {}
+        """The turns that are left, or may be, and have given nothing yet; and where."""
+
+    async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
+        """As `Claimer.claim`."""
+        back = self._take_back(len(requests))
+        leave = self._leave(requests) if idle else []
+        if not back and not leave:
+            return await self._store.claim(requests)
+        # If one of them waited for another call, more could be claimed than there is room for.
+        answers = await self._batcher.submit_many([*back, *requests, *leave], alone=bool(back))
+        if back:
+            self._taken_back(back[0], answers.pop(0))
+        if leave and answers.pop() != 1:
+            self._left.pop(leave[0].turn, None)
+        return claims_of(answers)
+
+    async def close(self) -> None:
+        """As `Claimer.close`."""
+        try:
+            back = self._take_back(0)
+            if back:
+                answers = await self._batcher.submit_many(back)
+                self._taken_back(back[0], answers[0])
+        finally:
+            self._stop_listening()
+
+    def _given(self, message: bytes) -> None:
+        """A claim was given something."""
+        turn, item = given(message)
+        if self._left.pop(turn, None) is not None:
+            self._take(item)
+
+    def _leave(self, requests: Sequence[Claim]) -> list[Leave]:
+        queues = {queue for claim in requests for queue, _ in claim.queues}
+        limited = any(claim.caps or claim.key is not None for claim in requests)
+        if limited or not queues or len(queues) > MOST_QUEUES:
+            return []
+        self._turn += 1
+        self._left[self._turn] = queues
+        return [Leave(self._worker, self._turn, self._lifetime, tuple(requests))]
+
+    def _take_back(self, claims: int) -> list[TakeBack]:
+        if not self._left:
+            return []
+        queues = {queue for places in self._left.values() for queue in places}
+        return [TakeBack(self._worker, tuple(self._left), tuple(queues), claims)]
+
+    def _taken_back(self, back: TakeBack, answer: tuple[int, Claimed] | StoreError | None) -> None:
+        if isinstance(answer, StoreError):
+            raise answer
+        if answer is not None and answer[0] in self._left:
+            self._take(answer[1])
+        for turn in back.turns:
+            self._left.pop(turn, None)

@@ -24,6 +24,8 @@ Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 
 LONELY: Final = 3
 """After so many calls in a row that nobody joined, the next one is sent at once."""
+MANY: Final = 32
+"""Callers that are parted in two groups, which take turns."""
 END_TIME: Final = 1.0
 """Seconds for which an event loop that ends waits for what is under way."""
 
@@ -233,9 +235,14 @@ class _Site(Generic[Request, Answer]):
         batch: list[Call[Request, Answer]] = []
         size = 0
         waiting = self._waiting
+        calls = len(waiting)
+        if calls >= MANY:
+            # Half of the callers wait for the engine while the other half goes on.
+            calls = min(calls, (calls + len(self._batch) + 1) // 2)
         while waiting:
             call = waiting[0]
-            if batch and (call.alone or size + len(call.requests) > self._most):
+            full = len(batch) >= calls or size + len(call.requests) > self._most
+            if batch and (call.alone or full):
                 break
             waiting.popleft()
             if call.taken or (call.turn is not None and call.turn.done()):

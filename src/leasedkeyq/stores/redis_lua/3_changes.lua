@@ -99,6 +99,24 @@ if puts then
     return target.id
   end
 
+  -- New items are written together with those of the next requests.
+  local function gather_new(queue, key, id, priority, place_of, record)
+    local new = queue.new
+    if not new then
+      new = {
+        size = 0, keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
+        order = gathered('ZADD', queue.o),
+      }
+      queue.new, queue.changed = new, true
+    end
+    local first = new.size + 1
+    local second = first + 1
+    new.size, new.keys[key] = second, true
+    new.items[first], new.items[second] = key, record
+    new.ready[first], new.ready[second] = -priority, spack('>I8', MIDDLE + place_of) .. key
+    new.order[first], new.order[second] = id, key
+  end
+
   local function put_new(queue, key, value, put, due)
     local id = next_id(queue)
     local item = {
@@ -114,20 +132,7 @@ if puts then
     if clustered then
       item.place = next_number(queue)
     end
-    queue.changed = true
-    local new = queue.new
-    if not new then
-      new = {
-        keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
-        order = gathered('ZADD', queue.o),
-      }
-      queue.new = new
-    end
-    local size = #new.items
-    new.keys[key] = true
-    new.items[size + 1], new.items[size + 2] = key, pack_item(item)
-    new.ready[size + 1], new.ready[size + 2] = -item.priority, place_member(item.place, key)
-    new.order[size + 1], new.order[size + 2] = id, key
+    gather_new(queue, key, id, item.priority, item.place, pack_item(item))
     return id
   end
 
@@ -173,12 +178,23 @@ if puts then
   end
 
   function verbs.put(request)
+    local keys, queue = request[3], at(request[2])
+    local key = keys[1]
+    if key and not keys[2] and not request[7] and request[8] == 0 and request[5] ~= 'reject'
+      and not journal and not clustered and not (queue.new and queue.new.keys[key])
+      and call('HEXISTS', queue.i, key) == 0 then
+      local id, priority, kind = next_number(queue), request[6] or 0, request[9]
+      local deadline = request[10] and now + request[10] or 0
+      gather_new(queue, key, id, priority, id,
+        spack(ITEM, id, now, priority, id, 0, deadline, 0, 0, #kind, 0) .. kind .. request[4][1])
+      return { id }
+    end
     local put = {
       policy = request[5], priority = request[6], delay = request[7], max_items = request[8],
       kind = request[9], deadline = request[10] and now + request[10] or 0,
     }
     next_given = request[11]
-    return put_items(at(request[2]), put, request[3], request[4])
+    return put_items(queue, put, keys, request[4])
   end
 end
 

@@ -26,7 +26,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.store import Claimer, Store
 
 __all__ = [
     # Opening a store
@@ -34,6 +34,7 @@ __all__ = [
     "schemes",
     # Using it
     "Capabilities",
+    "Claimer",
     "Limits",
     "MemoryStore",
     "Store",

@@ -16,10 +16,10 @@ MOST_QUEUES: Final = 50
 class StandingClaimer(Claimer):
     """Claims for one worker, whose claim stands on the server while it is idle.
 
-    A claim is left with a number, its turn. What it was given arrives by a message, or, whatever
-    became of the message, by the call that takes the claim back. The first of the two counts. So
-    a claim is taken back before another one is made, and then that one is not made if the first
-    has been given something: the worker never has more than it asked for.
+    A claim is left with a number, its turn, and each turn is given one item at most. It arrives by
+    a message, or, whatever became of the message, by the call that takes the claim back: the first
+    of the two counts. A claim is taken back before another one is made, and that one is not made
+    if the first has been given something: the worker never has more than it asked for.
 
     Args:
         store: Where it claims.
@@ -46,10 +46,10 @@ class StandingClaimer(Claimer):
         self._worker = worker
         self._lifetime = lifetime
         self._take = take
-        self._stop_listening = listen(self._given)
         self._turn = 0
-        self._left: dict[int, set[str]] = {}
-        """The turns that are left, or may be, and have given nothing yet; and where."""
+        self._left: set[str] = set()
+        """Where the claim of this turn is left, or may be; empty if it was given something."""
+        self._stop_listening = listen(self._given)
 
     async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
         """As `Claimer.claim`."""
@@ -59,10 +59,11 @@ class StandingClaimer(Claimer):
             return await self._store.claim(requests)
         # If one of them waited for another call, more could be claimed than there is room for.
         answers = await self._batcher.submit_many([*back, *requests, *leave], alone=bool(back))
+        left = leave and answers.pop() == 1
         if back:
-            self._taken_back(back[0], answers.pop(0))
-        if leave and answers.pop() != 1:
-            self._left.pop(leave[0].turn, None)
+            self._taken_back(answers.pop(0))
+        if not left:
+            self._left.clear()
         return claims_of(answers)
 
     async def close(self) -> None:
@@ -70,36 +71,38 @@ class StandingClaimer(Claimer):
         try:
             back = self._take_back(0)
             if back:
-                answers = await self._batcher.submit_many(back)
-                self._taken_back(back[0], answers[0])
+                [answer] = await self._batcher.submit_many(back)
+                self._taken_back(answer)
+                self._left.clear()
         finally:
             self._stop_listening()
-
-    def _given(self, message: bytes) -> None:
-        """A claim was given something."""
-        turn, item = given(message)
-        if self._left.pop(turn, None) is not None:
-            self._take(item)
 
     def _leave(self, requests: Sequence[Claim]) -> list[Leave]:
         queues = {queue for claim in requests for queue, _ in claim.queues}
         limited = any(claim.caps or claim.key is not None for claim in requests)
         if limited or not queues or len(queues) > MOST_QUEUES:
             return []
-        self._turn += 1
-        self._left[self._turn] = queues
+        if not self._left:
+            self._turn += 1
+        self._left |= queues
         return [Leave(self._worker, self._turn, self._lifetime, tuple(requests))]
 
     def _take_back(self, claims: int) -> list[TakeBack]:
         if not self._left:
             return []
-        queues = {queue for places in self._left.values() for queue in places}
-        return [TakeBack(self._worker, tuple(self._left), tuple(queues), claims)]
+        return [TakeBack(self._worker, self._turn, tuple(self._left), claims)]
 
-    def _taken_back(self, back: TakeBack, answer: tuple[int, Claimed] | StoreError | None) -> None:
+    def _taken_back(self, answer: tuple[int, Claimed] | StoreError | None) -> None:
         if isinstance(answer, StoreError):
             raise answer
-        if answer is not None and answer[0] in self._left:
-            self._take(answer[1])
-        for turn in back.turns:
-            self._left.pop(turn, None)
+        if answer is not None:
+            self._found(*answer)
+
+    def _given(self, message: bytes) -> None:
+        self._found(*given(message))
+
+    def _found(self, turn: int, item: Claimed) -> None:
+        """A claim was given something, which a message, taking it back, or both tell of."""
+        if turn == self._turn and self._left:
+            self._left.clear()
+            self._take(item)

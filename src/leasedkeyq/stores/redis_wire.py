@@ -72,7 +72,7 @@ class Leave(msgspec.Struct, frozen=True):
 
     Attributes:
         worker: Whose claim it is.
-        turn: Tells it from earlier ones of that worker.
+        turn: A number, which is used again until it has been given something.
         lifetime: Seconds.
         claims: Those just before it.
     """
@@ -84,20 +84,20 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class TakeBack(msgspec.Struct, frozen=True):
-    """Takes back what was left.
+    """Takes back a claim that was left.
 
-    Answer: what was leased by it meanwhile, and by which turn, or None. If there is anything, the
-    claims just behind this request are not made. It may be asked again.
+    Answer: its turn and what was leased by it meanwhile, or None. If there is anything, the claims
+    just behind this request are not made. It may be asked again.
 
     Attributes:
         worker: Whose claim it is.
-        turns: Those that may have been left.
-        queues: Where they may have been left.
+        turn: Which one.
+        queues: Where it may have been left.
         claims: How many are just behind.
     """
 
     worker: str
-    turns: tuple[int, ...]
+    turn: int
     queues: tuple[str, ...]
     claims: int = 0
 
@@ -256,7 +256,7 @@ def _leave(request: Leave) -> list[Any]:
 
 
 def _take_back(request: TakeBack) -> list[Any]:
-    return ["take_back", request.worker, request.turns, request.queues, request.claims]
+    return ["take_back", request.worker, request.turn, request.queues, request.claims]
 
 
 def _read(request: Read) -> list[Any]:

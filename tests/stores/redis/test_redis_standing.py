@@ -149,6 +149,37 @@ def test_a_lost_message_is_found_by_the_next_claim(server: Server, prefix: str) 
     asyncio.run(main())
 
 
+def test_what_was_given_and_is_leased_no_more(server: Server, prefix: str) -> None:
+    """The worker claims as if nothing had been given."""
+
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            await worker.claim(Claim((("q", 1),), 1, lease_time=0.01))
+            worker.lose_messages()
+            await store.put([one()])
+            await asyncio.sleep(0.05)
+            [item] = await worker.claim()
+            assert item.attempt == 2
+            assert not worker.given
+
+    asyncio.run(main())
+
+
+def test_what_an_earlier_claim_was_given_counts_no_more(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            await worker.claim()
+            await store.put([one()])
+            await until(lambda: worker.given)
+            assert await worker.claim() == ()
+            await store.put([Put("q", (("x", b"1"), ("y", b"1")))])
+            [item] = await worker.claim()
+            assert item.key == "x"
+            assert len(worker.given) == 1
+
+    asyncio.run(main())
+
+
 def test_a_batch_that_is_parted_claims_no_more(server: Server, prefix: str) -> None:
     """Taking a claim back and claiming are one step, however large the batch of others is."""
 

@@ -7,11 +7,11 @@ local passed_over = 0 -- claims that are not made, as something was given meanwh
 if standing then
   local given
 
-  -- {'take_back', worker, turns, queues, claims}: what one of its claims was given, or {}. If there is
+  -- {'take_back', worker, turn, queues, claims}: what its claim was given, or {}. If there is
   -- anything, so many claims behind this request are passed over: the worker has less room than it
   -- thought. It may be asked again.
   function verbs.take_back(request)
-    local worker, turns, left = request[2], request[3], request[4]
+    local worker, turn, left = request[2], request[3], request[4]
     for number = 1, #left do
       call('HDEL', prefix .. ':{' .. tag(left[number]) .. '}:s', worker)
     end
@@ -24,15 +24,11 @@ if standing then
     local key = sub(raw, 17 + name_size, 16 + name_size + key_size)
     local lease = sub(raw, 17 + name_size + key_size)
     local base = prefix .. ':{' .. tag(name) .. '}:'
-    for number = 1, #turns do
-      if turns[number] == its_turn then
-        given, passed_over = true, request[5]
-        if call('HGET', base .. 'l', key) == lease then
-          return { its_turn, name, key, lease, call('HGET', base .. 'i', key) }
-        end
-      end
+    if its_turn ~= turn or call('HGET', base .. 'l', key) ~= lease then
+      return {} -- or its lease has ended
     end
-    return {}
+    given, passed_over = true, request[5]
+    return { turn, name, key, lease, call('HGET', base .. 'i', key) }
   end
 
   -- {'leave', worker, turn, milliseconds, {queue, lease time, kinds, ...}, claims, seed of tokens}:

@@ -119,3 +119,15 @@ def kill(process: "subprocess.Popen[str]") -> None:
     """End it as a crash does (SIGKILL)."""
     process.kill()
     process.communicate()
+
+
+def taken(repository: QueueRepository) -> QueueItem:
+    made = repository.dequeue()
+    assert made is not None
+    return made
+
+
+def found(repository: QueueRepository, item_id: str) -> QueueItem:
+    made = repository.get_item(item_id)
+    assert made is not None
+    return made

@@ -2,21 +2,22 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from benchmarks import servers
+from benchmarks import figures, servers
 from benchmarks.lane_scenarios import lane_scenarios
 from benchmarks.measure import WorkerError, run_scenarios
-from benchmarks.page import page, readme_table, replace_between_markers
+from benchmarks.page import FEWEST_ROUNDS, page, readme_table, replace_between_markers
 from benchmarks.peers import ROOT, SetUpError, find_peers, our_version
-from benchmarks.report import Results, terminal_table
-from benchmarks.scenarios import memory_scenarios
+from benchmarks.report import Results, machine, peers_of, terminal_table
+from benchmarks.scenarios import Scenario, memory_scenarios
 from benchmarks.server_scenarios import postgres_scenarios, redis_scenarios
 from benchmarks.store_scenarios import store_scenarios
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
+FIGURES = ROOT / "benchmarks" / "figures"
 PARTS = {
     "memory": memory_scenarios,
     "stores": store_scenarios,
@@ -37,12 +38,27 @@ def progress(text: str) -> None:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
-        "--quick", action="store_true", help="try everything in small, write and judge nothing"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"measure, judge and write these alone: {', '.join(PARTS)}",
     )
     parser.add_argument(
-        "--only", choices=tuple(PARTS), help="measure and judge this part alone, write nothing"
+        "--rounds",
+        type=int,
+        default=FEWEST_ROUNDS,
+        metavar="N",
+        help="default: %(default)s; fewer write nothing",
+    )
+    parser.add_argument(
+        "--scenario",
+        default="",
+        metavar="TEXT",
+        help="measure and judge what has this in its title, write nothing",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="try everything in small, write and judge nothing"
     )
     parser.add_argument(
         "--no-fail", action="store_true", help="exit with 0 when a target is missed"
@@ -53,6 +69,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if unknown := sorted({*options.parts} - PARTS.keys()):
+        parser.error(f"there is no part {', '.join(unknown)}: {', '.join(PARTS)}")
     return options
 
 
@@ -68,40 +86,87 @@ def main(arguments: Sequence[str]) -> int:
         from benchmarks import flat  # noqa: PLC0415  # the one module here that needs the queue
 
         return flat.main(100_000 if quick else 10_000_000, say)
-    parts = [options.only] if options.only else list(PARTS)
-    scenarios = [scenario for part in parts for scenario in PARTS[part](quick=quick)]
-    wanted = {case.peer for scenario in scenarios for case in scenario.cases}
+    parts = chosen(options.parts, options.scenario, quick=quick)
+    if not parts:
+        say(f"no scenario has {options.scenario!r} in its title")
+        return 2
+    wanted = {case.peer for part in parts.values() for scenario in part for case in scenario.cases}
     peers, left_out = find_peers(wanted, set_up=not quick)
     for name, reason in left_out.items():
         say(f"left out: {name}: {reason}")
-    start = time.monotonic()
     try:
         with servers.running(parts):
+            scenarios = [scenario for part in parts.values() for scenario in part]
             how_often = 1 if quick else options.rounds
-            rounds, facts = run_scenarios(scenarios, peers, how_often, progress)
+            measured = iter(run_scenarios(scenarios, peers, how_often, progress))
     except (SetUpError, WorkerError) as error:
         progress("")
         say(str(error))
         return 2
     progress("")
-    results = Results(scenarios, rounds, facts, version, judged=not quick)
+    results = [
+        Results(
+            name,
+            part,
+            [next(measured) for _ in part],
+            peers_of(part),
+            version,
+            datetime.now(UTC).date().isoformat(),
+            machine(),
+            judged=not quick,
+        )
+        for name, part in parts.items()
+    ]
     say(terminal_table(results))
-    say(f"\n{time.monotonic() - start:.0f} seconds")
+    say(f"\n{took(results)}")
     if quick:
         say("a quick run: the figures mean nothing, and nothing was written")
         return 0
-    if not left_out and not options.only:
+    if left_out or options.scenario or options.rounds < FEWEST_ROUNDS:
+        say("nothing was written: that takes all scenarios, libraries and rounds")
+    else:
         write(results)
-    missed = results.missed()
+    missed = [claim.text for part in results for claim in part.missed()]
     if missed:
-        say(f"{len(missed)} target(s) missed: {'; '.join(claim.text for claim in missed)}")
+        say(f"{len(missed)} target(s) missed: {'; '.join(missed)}")
     return 1 if missed and not options.no_fail else 0
 
 
-def write(results: Results) -> None:
+def chosen(
+    names: Sequence[str], text: str = "", *, quick: bool = False
+) -> dict[str, tuple[Scenario, ...]]:
+    """The scenarios of the parts, or of all parts, that have this text in their titles."""
+    parts = {
+        name: tuple(scenario for scenario in made(quick=quick) if text in scenario.title)
+        for name, made in PARTS.items()
+        if name in names or not names
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def took(results: Sequence[Results]) -> str:
+    """How long each part took."""
+    seconds = {part.part: sum(found.seconds for found in part.measured) for part in results}
+    each = ", ".join(f"{name} {some:.0f}" for name, some in seconds.items())
+    return f"{sum(seconds.values()):.0f} seconds: {each}"
+
+
+def write(results: Sequence[Results]) -> None:
+    """Keep what was found, and write the page from what is known about all parts."""
+    for part in results:
+        figures.save(part, FIGURES)
+        say(f"wrote the figures of {part.part}")
+    known = {name: figures.load(name, part, FIGURES) for name, part in chosen(()).items()}
+    if missing := [name for name, part in known.items() if part is None]:
+        say(f"the page waits for the figures of {', '.join(missing)}")
+        return
+    write_page([part for part in known.values() if part is not None])
+
+
+def write_page(results: Sequence[Results]) -> None:
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(results), encoding="utf-8")
-    say(f"wrote {PAGE.relative_to(ROOT)}")
+    say(f"wrote the page {PAGE.name}")
     table = readme_table(results)
     if README.is_file():
         text = replace_between_markers(README.read_text(encoding="utf-8"), table)

@@ -140,7 +140,7 @@ def _backlog(quick: bool) -> Scenario:
 
 def _workers(quick: bool, processes: int) -> Scenario:
     items = 60 if quick else 3000
-    some = 30 if quick else 1000
+    some = 30 if quick else 300
     shared = {"processes": processes}
     cases = [
         Case(OURS, OUR_LANES, "drain", {**shared, "items": items, "most": MOST}),

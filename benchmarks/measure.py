@@ -13,10 +13,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
+from time import monotonic
 from typing import Any, ClassVar
 
 from benchmarks.peers import ENVIRONMENTS, ROOT, Peer
@@ -26,6 +27,19 @@ Turns = dict[str, list[float]]
 """The values of one round by the name of the case, in the order of the turns."""
 Facts = dict[str, dict[str, str]]
 """What the workers said about how they ran, by the name of the case."""
+
+
+@dataclass
+class Measured:
+    """What the rounds of one scenario have found.
+
+    Attributes:
+        seconds: That it took, with the start of the workers.
+    """
+
+    rounds: list[Turns] = field(default_factory=list[Turns])
+    facts: Facts = field(default_factory=dict[str, dict[str, str]])
+    seconds: float = 0.0
 
 
 class WorkerError(Exception):
@@ -39,10 +53,11 @@ class Figure:
     value: float
     low: float
     high: float
+    rounds: int
 
     @classmethod
     def of(cls, rounds: Sequence[float]) -> "Figure":
-        return cls(median(rounds), min(rounds), max(rounds))
+        return cls(median(rounds), min(rounds), max(rounds), len(rounds))
 
 
 class Worker:
@@ -132,23 +147,26 @@ def run_scenarios(
     peers: Mapping[str, Peer],
     rounds: int,
     say: Callable[[str], None],
-) -> tuple[list[list[Turns]], list[Facts]]:
-    """All rounds of all scenarios: for each scenario its rounds, and what its workers said.
+) -> list[Measured]:
+    """All rounds of all scenarios.
 
     A round goes through all scenarios, so that the rounds of each lie minutes apart. Every other
     round goes through the cases backwards, so that no case always comes first.
     """
-    results: list[list[Turns]] = [[] for _ in scenarios]
-    facts: list[Facts] = [{} for _ in scenarios]
+    measured = [Measured() for _ in scenarios]
     ENVIRONMENTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=ENVIRONMENTS) as folder:
         for number in range(rounds):
-            for scenario, result, told in zip(scenarios, results, facts, strict=True):
+            for scenario, found in zip(scenarios, measured, strict=True):
+                if len(found.rounds) == scenario.rounds:
+                    continue
                 say(f"round {number + 1} of {rounds}: {scenario.title}")
+                start = monotonic()
                 backwards = number % 2 == 1
-                turns = run_round(scenario, peers, Path(folder), told, backwards=backwards)
-                result.append(turns)
-    return results, facts
+                turns = run_round(scenario, peers, Path(folder), found.facts, backwards=backwards)
+                found.rounds.append(turns)
+                found.seconds += monotonic() - start
+    return measured
 
 
 def case_figure(scenario: Scenario, case: Case, rounds: Sequence[Turns]) -> Figure | None:
@@ -160,7 +178,8 @@ def case_figure(scenario: Scenario, case: Case, rounds: Sequence[Turns]) -> Figu
 
 def claim_figure(scenario: Scenario, claim: Claim, rounds: Sequence[Turns]) -> Figure | None:
     """The figure of a claim; None if one of its cases was not measured."""
-    if any(name not in turns for turns in rounds for name in (*claim.over, *claim.under)):
+    names = (*claim.over, *claim.under)
+    if not rounds or any(name not in turns for turns in rounds for name in names):
         return None
     return Figure.of([_claimed(scenario, claim, turns) for turns in rounds])
 

@@ -1,30 +1,44 @@
 """The results in Markdown: docs/benchmarks.md, and the short table of the README."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmarks.peers import PUBLISHED_VERSION
-from benchmarks.report import HEAD, Results, case_rows, fact_rows, machine, markdown_table
-from benchmarks.server_scenarios import versions as server_versions
+from benchmarks.report import HEAD, Results, Row, case_rows, fact_rows, markdown_table
 from benchmarks.servers import POSTGRES_SETTINGS, REDIS_SETTINGS
-from benchmarks.store_scenarios import versions
 
 START, END = "<!-- benchmark:start -->", "<!-- benchmark:end -->"
 POSTGRES_TOLD = ("synchronous_commit", "fsync", "max_connections")
+NAMES = {
+    "memory": "the queue in memory",
+    "stores": "SQLite and files",
+    "lanes": "lanes",
+    "postgres": "PostgreSQL",
+    "redis": "Redis",
+}
+"""What the page calls the parts."""
+PARTS_HEAD: Row = ("part", "leasedkeyq", "measured", "rounds", "compared with", "machine")
+FEWEST_ROUNDS = 3
+"""With fewer, a median says nothing about how far the rounds lie apart."""
 
 PAGE = """\
 # Benchmarks
 
 <!-- Written by `make bench`. Edit benchmarks/page.py and not this page. -->
 
-leasedkeyq {version} beside its predecessor on PyPI, leasedkeyq {published}, and beside
-`asyncio.Queue`; its stores and lanes beside other queues on SQLite, PostgreSQL and Redis:
-{machine}. A row with a target is a promise, and `make bench` fails when it is not kept. A row
-without one is there for information.
+leasedkeyq beside its predecessor on PyPI, leasedkeyq {published}, and beside `asyncio.Queue`; its
+stores and lanes beside other queues on SQLite, PostgreSQL and Redis. A row with a target is a
+promise, and `make bench` fails when it is not kept. A row without one is there for information.
 
 {claims}
 
 *Speed* is a ratio of times per operation: 2x means half the time. *Cost* is the ratio the other
-way round. *Single rounds* are the lowest and the highest of the {rounds} rounds of this run.
+way round. *Single rounds* are the lowest and the highest round; where a million items have to be
+put first, there is one round, of more slices.
+
+What is compared is always measured side by side, in the same rounds. The parts may come from
+several runs:
+
+{parts}
 
 ## What to make of it
 
@@ -80,33 +94,37 @@ waiting for the disk is part of the cost. Before each slice garbage is collected
 is frozen (`gc.freeze`); the collector stays on. Keys are strings, and exist before the clock
 starts.
 
-The stores are compared with {versions}, each in an environment of its own and used as its
-documentation has it: from threads where there are many callers, while this package has as many
-tasks in one event loop. All files are in the folder of the project, on its disk. How the
-connections were set, as they said themselves:
+The other libraries have an environment each, and are used as their documentation has it: on SQLite
+from threads where there are many callers, while this package has as many tasks in one event loop.
+All files are in the folder of the project, on its disk. How the connections were set, as they said
+themselves:
 
 {facts}
 
 The servers are one PostgreSQL ({postgres_settings}, everything else as it comes) and one Valkey
 ({redis_settings}), on this machine, for all libraries alike, each of which has a database of its
-own that is emptied before each slice. On PostgreSQL this package is compared with
-{postgres_versions}; on Redis with {redis_versions}. All have hiredis where they use redis-py, and
-pgqueuer its uvloop; this package runs on the event loop of asyncio. Callers are tasks, and threads
-where a library blocks. A worker is a process of its own that runs as many jobs at a time as it is
-told; the rows say how many.
+own that is emptied before each slice. All have hiredis where they use redis-py, and pgqueuer its
+uvloop; this package runs on the event loop of asyncio. Callers are tasks, and threads where a
+library blocks. A worker is a process of its own that runs as many jobs at a time as it is told;
+the rows say how many.
 
 `synchronous` decides what a commit survives: with `FULL` a loss of power, with `NORMAL` the end of
 the process only. huey and persist-queue do not set it and have SQLite's default. `full` of this
 package is `FULL`.
 
-To repeat it, which takes a few minutes and writes this page and the table in the README:
+To repeat it, which takes about a quarter of an hour and writes this page and the table in the
+README:
 
 ```sh
 make bench
-make bench PYTHON=python3.13 BENCH_ARGS="--rounds 9"
-make bench BENCH_ARGS="--only redis"  # one part, and writes nothing
+make bench BENCH_ARGS=redis  # one part; the others keep their figures
+make bench PYTHON=python3.13 BENCH_ARGS="--rounds 9 memory lanes"
+make bench BENCH_ARGS="--scenario 'submit to start'"  # what has this in its title; writes nothing
 make bench BENCH_ARGS=--flat  # ten million cycles, and the memory after each million
 ```
+
+The parts are `memory`, `stores`, `lanes`, `postgres` and `redis`. Their figures are kept in
+`benchmarks/figures`. A run of fewer than {fewest} rounds writes nothing.
 
 ## The times behind the ratios
 
@@ -118,38 +136,43 @@ the speed of a machine changes from one moment to the next.
 """
 
 
-def page(results: Results) -> str:
+def page(results: Sequence[Results]) -> str:
     """The page of the docs."""
     cases = [
         f"### {scenario.title}\n\n{scenario.about}\n\n"
-        + markdown_table(("", "median", "lowest", "highest"), case_rows(scenario, rounds))
-        for scenario, rounds in zip(results.scenarios, results.rounds, strict=True)
+        + markdown_table(("", "median", "lowest", "highest"), case_rows(scenario, found.rounds))
+        for part in results
+        for scenario, found in zip(part.scenarios, part.measured, strict=True)
     ]
     facts = fact_rows(results)
     return PAGE.format(
-        version=results.version,
         published=PUBLISHED_VERSION,
-        machine=machine(),
-        claims=markdown_table(HEAD, results.rows()),
-        rounds=len(results.rounds[0]),
-        versions=versions(),
+        claims=markdown_table(HEAD, [row for part in results for row in part.rows()]),
+        parts=markdown_table(PARTS_HEAD, [_part_row(part) for part in results]),
+        fewest=FEWEST_ROUNDS,
         postgres_settings=_told(POSTGRES_SETTINGS, *POSTGRES_TOLD),
         redis_settings=_told(REDIS_SETTINGS, "appendonly", "appendfsync"),
-        postgres_versions=server_versions("PostgreSQL"),
-        redis_versions=server_versions("Redis"),
         facts=markdown_table(facts[0], facts[1:]),
         cases="\n\n".join(cases),
     )
+
+
+def _part_row(part: Results) -> Row:
+    compared = ", ".join(part.peers)
+    return NAMES[part.part], part.version, part.date, str(part.rounds), compared, part.machine
 
 
 def _told(settings: Mapping[str, str], *names: str) -> str:
     return ", ".join(f"`{name} {settings[name]}`" for name in names)
 
 
-def readme_table(results: Results) -> str:
+def readme_table(results: Sequence[Results]) -> str:
     """The short table, with a line that says where it comes from."""
-    rows = [row[:3] for row in results.rows(headlines_only=True)]
-    return f"{markdown_table(HEAD[:3], rows)}\n\nWritten by `make bench`: {machine()}.\n"
+    rows = [row[:3] for part in results for row in part.rows(headlines_only=True)]
+    dates = sorted({part.date for part in results})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    where = "; ".join(dict.fromkeys(part.machine for part in results))
+    return f"{markdown_table(HEAD[:3], rows)}\n\nWritten by `make bench`, {when}: {where}.\n"
 
 
 def replace_between_markers(text: str, new: str) -> str | None:

@@ -5,7 +5,8 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Facts, Figure, Turns, case_figure, claim_figure, is_met
+from benchmarks.measure import Figure, Measured, Turns, case_figure, claim_figure, is_met
+from benchmarks.peers import PACKAGES
 from benchmarks.scenarios import Claim, Measure, Scenario
 
 Row = tuple[str, ...]
@@ -14,24 +15,34 @@ HEAD: Row = ("what", "target", "measured", "single rounds", "met")
 
 @dataclass(frozen=True)
 class Results:
-    """What a run has found.
+    """What a run has found about one part.
 
     Attributes:
-        rounds: For each scenario its rounds.
-        facts: For each scenario what its workers said about how they ran.
+        measured: For each scenario what its rounds have found.
+        peers: The packages that this one was compared with, and their versions.
+        version: Of this package.
+        date, machine: When and where.
         judged: The figures mean something, and targets are looked at.
     """
 
+    part: str
     scenarios: Sequence[Scenario]
-    rounds: Sequence[Sequence[Turns]]
-    facts: Sequence[Facts]
+    measured: Sequence[Measured]
+    peers: Sequence[str]
     version: str
+    date: str
+    machine: str
     judged: bool = True
+
+    @property
+    def rounds(self) -> int:
+        """How many there were, of the scenario that had the most."""
+        return max(len(found.rounds) for found in self.measured)
 
     def claims(self) -> list[tuple[Claim, Figure | None]]:
         return [
-            (claim, claim_figure(scenario, claim, rounds))
-            for scenario, rounds in zip(self.scenarios, self.rounds, strict=True)
+            (claim, claim_figure(scenario, claim, found.rounds))
+            for scenario, found in zip(self.scenarios, self.measured, strict=True)
             for claim in scenario.claims
         ]
 
@@ -48,9 +59,16 @@ class Results:
         return [claim for claim, figure in self.claims() if is_met(claim, figure) is False]
 
 
-def terminal_table(results: Results) -> str:
+def peers_of(scenarios: Sequence[Scenario]) -> list[str]:
+    """The packages from PyPI that are compared with, and their versions."""
+    names = [case.peer for scenario in scenarios for case in scenario.cases]
+    packages = [PACKAGES[name] for name in names if name in PACKAGES]
+    return list(dict.fromkeys(f"{package.name} {package.version}" for package in packages))
+
+
+def terminal_table(results: Sequence[Results]) -> str:
     """All claims, in columns."""
-    rows = [HEAD, *results.rows()]
+    rows = [HEAD, *(row for part in results for row in part.rows())]
     plain = [tuple(cell.replace("`", "").strip("*") for cell in row) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*plain, strict=True)]
     plain.insert(1, tuple("-" * width for width in widths))
@@ -76,9 +94,10 @@ def case_rows(scenario: Scenario, rounds: Sequence[Turns]) -> list[Row]:
     return rows
 
 
-def fact_rows(results: Results) -> list[Row]:
+def fact_rows(results: Sequence[Results]) -> list[Row]:
     """A head, and a row per case that said how it ran; cases of one name are one."""
-    cases = {name: facts for told in results.facts for name, facts in told.items()}
+    told = [found.facts for part in results for found in part.measured]
+    cases = {name: facts for some in told for name, facts in some.items()}
     names = list(dict.fromkeys(name for facts in cases.values() for name in facts))
     rows = [(case, *(facts.get(name, "") for name in names)) for case, facts in cases.items()]
     return [("", *names), *rows]
@@ -95,7 +114,9 @@ def _row(claim: Claim, figure: Figure | None, judged: bool) -> Row:
     met = {None: "", True: "yes", False: "**no**"}[is_met(claim, figure) if judged else None]
     if figure is None:
         return claim.text, _target(claim), "not measured", "", met
-    spread = f"{_value(figure.low, claim)} to {_value(figure.high, claim)}"
+    spread = "one round"
+    if figure.rounds > 1:
+        spread = f"{_value(figure.low, claim)} to {_value(figure.high, claim)}"
     return claim.text, _target(claim), _value(figure.value, claim), spread, met
 
 

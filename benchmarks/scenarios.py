@@ -51,6 +51,7 @@ class Scenario:
         warm_up: How often before that, for nothing.
         averaged: Some turns cost more than others, and all of them count.
         measure: What the cases tell.
+        rounds: At most so many, where getting ready takes longer than measuring.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Scenario:
     warm_up: int = 1
     averaged: bool = field(default=False, kw_only=True)
     measure: Measure = field(default="seconds", kw_only=True)
+    rounds: int | None = field(default=None, kw_only=True)
 
 
 def memory_scenarios(*, quick: bool) -> tuple[Scenario, ...]:

@@ -18,6 +18,8 @@ AGAINST = "speed against the fastest of the others"
 CALLERS = 100
 PLENTY = 100
 """Jobs that run at a time, where a worker is to be as fast as it can."""
+IDLE = 100
+"""Jobs that are put when a worker is idle, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Rival:
 
     Attributes:
         drained: Jobs that its worker runs in a turn.
-        concurrency: What its worker is set to, each in a case of its own.
+        concurrency: What its worker is set to, each in a case of its own. Where more are not
+            faster than fewer, both are here.
         one_by_one: Whether its users put in coroutines, so that one of them may be compared.
         batches: Whether it puts many jobs by one call.
         idle: Jobs that are put when its worker is idle.
+        idle_concurrency: What that worker is set to.
         options: What its class wants to know.
     """
 
@@ -40,7 +44,8 @@ class Rival:
     concurrency: Sequence[int]
     one_by_one: bool = True
     batches: bool = True
-    idle: int = 50
+    idle: int = IDLE
+    idle_concurrency: int = 10
     options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
@@ -51,14 +56,15 @@ ON_POSTGRES = (
     Rival("bullmq", peers.BULLMQ, "postgres_peers.BullMQ", 200, (10, 100)),
 )
 ON_REDIS = (
-    Rival("saq", peers.SAQ, "postgres_peers.Saq", 1000, (10, 100), batches=False),
-    Rival("arq", peers.ARQ, "redis_peers.Arq", 500, (10, 100), batches=False, idle=5),
-    Rival("streaq", peers.STREAQ, "redis_peers.Streaq", 500, (16, 100)),
+    Rival("saq", peers.SAQ, "postgres_peers.Saq", 500, (100,), batches=False),
+    # It looks for jobs twice a second.
+    Rival("arq", peers.ARQ, "redis_peers.Arq", 500, (100,), batches=False, idle=3),
+    Rival("streaq", peers.STREAQ, "redis_peers.Streaq", 300, (100,)),
     Rival(
         "taskiq, stream",
         peers.TASKIQ,
         "redis_peers.Taskiq",
-        2000,
+        1000,
         (100,),
         batches=False,
         options={"broker": "stream"},
@@ -76,12 +82,13 @@ ON_REDIS = (
         "dramatiq",
         peers.DRAMATIQ,
         "redis_peers.Dramatiq",
-        3000,
+        2000,
         (8, 16),
         one_by_one=False,
         batches=False,
+        idle_concurrency=8,
     ),
-    Rival("rq", peers.RQ, "redis_peers.Rq", 200, (1,), one_by_one=False),
+    Rival("rq", peers.RQ, "redis_peers.Rq", 200, (1,), one_by_one=False, idle_concurrency=1),
     Rival(
         "huey",
         peers.HUEY_ON_REDIS,
@@ -90,8 +97,9 @@ ON_REDIS = (
         (1, 8),
         one_by_one=False,
         batches=False,
+        idle_concurrency=1,
     ),
-    Rival("bullmq", peers.BULLMQ, "postgres_peers.BullMQ", 500, (10, 100)),
+    Rival("bullmq", peers.BULLMQ, "postgres_peers.BullMQ", 500, (100,)),
     Rival("pydocket", peers.PYDOCKET, "redis_peers.Docket", 50, (10,)),
 )
 
@@ -139,13 +147,6 @@ def postgres_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
 def redis_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
     """Redis; `quick` makes them so small that they only show that all of it works."""
     return _scenarios(REDIS_ENGINE, quick)
-
-
-def versions(name: str) -> str:
-    """The libraries that are compared with on PostgreSQL or Redis, and their versions."""
-    engine = {"PostgreSQL": POSTGRES_ENGINE, "Redis": REDIS_ENGINE}[name]
-    packages = [peers.PACKAGES[rival.peer] for rival in engine.rivals]
-    return ", ".join(dict.fromkeys(f"{package.name} {package.version}" for package in packages))
 
 
 def _scenarios(engine: Engine, quick: bool) -> tuple[Scenario, ...]:
@@ -287,7 +288,7 @@ def _batches(engine: Engine, quick: bool) -> Scenario:
         _own(engine, PUT, QUEUE, "batches", {"items": 100 if quick else 20_000}),
         _own(engine, OURS, LANES, "batches", {"items": 100 if quick else 20_000}),
         *(
-            _case(engine, rival, "batches", {"items": 100 if quick else 5000})
+            _case(engine, rival, "batches", {"items": 100 if quick else 2000})
             for rival in engine.rivals
             if rival.batches
         ),
@@ -312,7 +313,7 @@ def _batches(engine: Engine, quick: bool) -> Scenario:
 
 
 def _one_by_one(engine: Engine, quick: bool) -> Scenario:
-    options = {"items": 20 if quick else 300, "callers": 1}
+    options = {"items": 20 if quick else 200, "callers": 1}
     cases = (
         _own(engine, OURS, LANES, "puts", options),
         _own(engine, PUT, QUEUE, "puts", options),
@@ -340,14 +341,17 @@ def _one_by_one(engine: Engine, quick: bool) -> Scenario:
 def _latency(engine: Engine, quick: bool) -> Scenario:
     cases = (
         _own(
-            engine, OURS, LANES, "latency", {"operations": 5 if quick else 200, "concurrency": 10}
+            engine, OURS, LANES, "latency", {"operations": 5 if quick else IDLE, "concurrency": 10}
         ),
         *(
             _case(
                 engine,
                 rival,
                 "latency",
-                {"operations": 2 if quick else rival.idle, "concurrency": rival.concurrency[0]},
+                {
+                    "operations": 2 if quick else rival.idle,
+                    "concurrency": rival.idle_concurrency,
+                },
             )
             for rival in engine.rivals
         ),
@@ -402,5 +406,6 @@ def _claims(engine: Engine, quick: bool) -> Scenario:
             )
             for case in (waiting, in_flight)
         ),
-        turns=1 if quick else 9,
+        turns=1 if quick else 25,
+        rounds=1,
     )

@@ -1,6 +1,6 @@
 """What is measured of the stores, and what it has to show."""
 
-from benchmarks.peers import HUEY, LITEQUEUE, OUR_STORES, PACKAGES, PERSISTQUEUE
+from benchmarks.peers import HUEY, LITEQUEUE, OUR_STORES, PERSISTQUEUE
 from benchmarks.scenarios import Case, Claim, Scenario
 
 OURS = "this package"
@@ -52,10 +52,10 @@ def _callers(quick: bool) -> Scenario:
 
 
 def _drain(quick: bool) -> Scenario:
-    items = 20 if quick else 3000
+    items, fewer = (20, 20) if quick else (3000, 1000)
     ours = {"items": items, "callers": 100}
-    loop = {"items": items, "callers": 1}
-    threads = {"items": items, "callers": THREADS}
+    loop = {"items": fewer, "callers": 1}
+    threads = {"items": fewer, "callers": THREADS}
     each = {**threads, "way": "one for each"}
     cases = (
         Case(OURS, OUR_STORES, "drain", ours),
@@ -77,10 +77,10 @@ def _drain(quick: bool) -> Scenario:
     at_full += ("persist-queue", f"persist-queue, {THREADS} threads")
     at_normal = ("litequeue", f"litequeue, {THREADS} threads")
     return Scenario(
-        f"SQLite: draining a queue of {items:,} items",
-        "Get and acknowledge until nothing is left: 100 tasks of one process, and for the others "
-        f"one loop or {THREADS} threads. huey has no acknowledgement: what it hands out is gone, "
-        "which saves it a transaction.",
+        "SQLite: draining a queue",
+        f"Get and acknowledge until nothing is left of {items:,} items: 100 tasks of one process. "
+        f"For the others {fewer:,} items, and one loop or {THREADS} threads. huey has no "
+        "acknowledgement: what it hands out is gone, which saves it a transaction.",
         cases,
         (
             Claim(
@@ -110,18 +110,19 @@ def _drain(quick: bool) -> Scenario:
 def _puts(quick: bool) -> Scenario:
     callers = 10 if quick else 100
     options = {"items": callers * (2 if quick else 30), "callers": callers}
-    lite = {"library": LITEQUEUE, **options}
+    fewer = {"items": callers * (2 if quick else 10), "callers": callers}
+    lite = {"library": LITEQUEUE, **fewer}
     each = {**lite, "way": "one for each"}
     locked = {**lite, "way": "locked"}
     cases = (
         Case(OURS, OUR_STORES, "puts", options),
         Case(OURS_AT_NORMAL, OUR_STORES, "puts", {**options, "durability": "normal"}),
-        Case("huey", HUEY, "puts", {"library": HUEY, **options}),
+        Case("huey", HUEY, "puts", {"library": HUEY, **fewer}),
         Case("litequeue", LITEQUEUE, "puts", lite),
         Case("litequeue, an object per thread", LITEQUEUE, "puts", each),
         Case("litequeue behind a lock", LITEQUEUE, "puts", locked),
         Case(f"{LITEQUEUE_AT_FULL} behind a lock", LITEQUEUE, "puts", {**locked, "full": True}),
-        Case("persist-queue", PERSISTQUEUE, "puts", {"library": PERSISTQUEUE, **options}),
+        Case("persist-queue", PERSISTQUEUE, "puts", {"library": PERSISTQUEUE, **fewer}),
     )
     return Scenario(
         f"SQLite: putting by {callers} callers",
@@ -260,12 +261,4 @@ def _files(quick: bool) -> Scenario:
         cases,
         claims,
         turns=1 if quick else 3,
-    )
-
-
-def versions() -> str:
-    """The libraries that are compared with, and their versions."""
-    return ", ".join(
-        f"{PACKAGES[name].name} {PACKAGES[name].version}"
-        for name in (HUEY, LITEQUEUE, PERSISTQUEUE)
     )

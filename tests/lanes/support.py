@@ -19,6 +19,14 @@ def clock() -> float:
     return EPOCH + asyncio.get_running_loop().time()
 
 
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def nothing() -> None:
+    return None
+
+
 def in_memory() -> QueueManagerBuilder:
     return QueueManagerBuilder(clock=clock)
 

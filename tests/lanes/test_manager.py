@@ -2,74 +2,24 @@
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 
-from leasedkeyq.errors import KeyAlreadyInFlightError, WrongEventLoopError
+from leasedkeyq.errors import KeyAlreadyInFlightError
 from leasedkeyq.lanes import (
     CommandCancelledError,
     CommandExitError,
-    CommandPayloadError,
     CommandTimeoutError,
     DrainTimeoutError,
     LaneConfig,
-    LaneConfigError,
     ManagerClosedError,
     PriorityBoostConfig,
-    QueueManager,
-    QueueManagerBuilder,
     RateLimitConfig,
     RetryPolicy,
     ShuttingDownError,
-    UnknownLaneError,
-    UnregisteredCommandError,
 )
-from tests.lanes.support import Build, Work, everywhere, in_memory, on_a_store
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-anything: Any = 17
-
-
-class Diary:
-    """Commands that note when they start and end."""
-
-    def __init__(self, manager: QueueManager) -> None:
-        self.lines: list[tuple[float, str]] = []
-        self.running = 0
-        self.most = 0
-
-        @manager.command("note")
-        async def note(name: str, seconds: float = 0.0) -> str:
-            self.lines.append((round(now(), 3), name))
-            self.running += 1
-            self.most = max(self.most, self.running)
-            try:
-                await asyncio.sleep(seconds)
-            finally:
-                self.running -= 1
-            return name
-
-        self.note = note
-        self.failures = 0
-
-        @manager.command("flaky")
-        async def flaky(times: int) -> str:
-            self.lines.append((round(now(), 3), f"attempt {self.failures + 1}"))
-            if self.failures < times:
-                self.failures += 1
-                raise ValueError(f"failure {self.failures}")
-            return "at last"
-
-        self.flaky = flaky
-
-    @property
-    def names(self) -> list[str]:
-        return [name for _, name in self.lines]
+from tests.lanes.diary import Diary
+from tests.lanes.support import Build, Work, everywhere, in_memory, nothing, now, on_a_store
 
 
 @everywhere
@@ -320,13 +270,9 @@ async def test_a_command_that_does_not_stop_is_left_to_itself(
         assert now() == pytest.approx(3)
         assert "did not stop within 2" in caplog.text
         assert await manager.dlq.len() == 1
-        assert await (await manager.submit("x", Work(_nothing))) is None
+        assert await (await manager.submit("x", Work(nothing))) is None
         await asyncio.sleep(300)
         assert done
-
-
-async def _nothing() -> None:
-    return None
 
 
 @everywhere
@@ -461,7 +407,7 @@ async def test_pressure_is_told_once_and_idle_after_it() -> None:
     told = manager.subscribe_filtered(lambda event: event.key.startswith("queue.lane"))
     async with manager:
         for _ in range(6):
-            await manager.submit("x", Work(_nothing))
+            await manager.submit("x", Work(nothing))
         await manager.drain()
     assert (await told.recv()).payload == {"lane": "x", "pending": 3, "threshold": 3}
     assert (await told.recv()).key == "queue.lane.idle"
@@ -542,141 +488,3 @@ async def test_every_kind_of_exception_is_the_failure_of_its_command(build: Buil
                 await handle
             assert handle.status == "failed"
         assert await manager.dlq.len() == 5
-
-
-async def test_wrong_submissions() -> None:
-    manager = in_memory().with_lane("x", LaneConfig(0, 1), 0).build()
-    diary = Diary(manager)
-    note: Any = diary.note
-    async with manager:
-        with pytest.raises(UnknownLaneError, match="no lane 'y'; the lanes are: x"):
-            await manager.submit("y", diary.note("a"))
-        with pytest.raises(TypeError, match="call it with its arguments"):
-            await manager.submit("x", note)
-        with pytest.raises(TypeError, match="a command has"):
-            await manager.submit("x", anything)
-        with pytest.raises(ValueError, match="timeout must be greater than 0"):
-            await manager.submit("x", diary.note("a"), timeout=0)
-        with pytest.raises(ValueError, match="if_in_flight"):
-            await manager.submit("x", diary.note("a"), if_in_flight=anything)
-        with pytest.raises(TypeError, match="key must be a str"):
-            await manager.submit("x", diary.note("a"), key=anything)
-        with pytest.raises(CommandPayloadError, match="Expected `str`, got `int`"):
-            note(3)
-        with pytest.raises(CommandPayloadError, match="missing required field `name`"):
-            note()
-        with pytest.raises(CommandPayloadError, match="given twice"):
-            note("a", name="b")
-        with pytest.raises(CommandPayloadError, match="at most 2"):
-            note("a", 1, 2)
-        with pytest.raises(CommandPayloadError, match="unknown field `more`"):
-            note("a", more=1)
-    assert diary.lines == []
-
-
-async def test_a_store_takes_registered_commands_that_can_be_written_down() -> None:
-    manager = on_a_store().with_lane("x", LaneConfig(0, 1), 0).build()
-
-    @manager.command("opaque")
-    async def opaque(thing: Any) -> Any:
-        return thing
-
-    async with manager:
-        with pytest.raises(UnregisteredCommandError, match=r'@manager.command\("work"\)'):
-            await manager.submit("x", Work(_nothing))
-        with pytest.raises(CommandPayloadError, match="cannot be written down"):
-            await manager.submit("x", opaque(object()))
-        assert (await manager.stats()).total_pending == 0
-
-
-async def test_a_result_that_cannot_be_written_down_is_still_a_result() -> None:
-    manager = on_a_store().with_lane("x", LaneConfig(0, 1), 0).build()
-
-    @manager.command("thing")
-    async def thing() -> Any:
-        return object()
-
-    async with manager:
-        handle = await manager.submit("x", thing())
-        assert type(await handle) is object
-
-
-async def test_a_type_that_this_worker_does_not_know_stays() -> None:
-    builder = on_a_store().with_lane("x", LaneConfig(0, 1), 0)
-    knows = builder.build()
-    diary = Diary(knows)
-    store = builder._storage
-    assert store is not None
-    other = QueueManagerBuilder().with_lane("x", LaneConfig(0, 1), 0).with_storage(store).build()
-    known: list[int] = []
-
-    @other.command("other")
-    async def mine(number: int) -> None:
-        known.append(number)
-
-    await knows.submit("x", diary.note("a"))
-    await other.submit("x", mine(1))
-    await other.start()
-    await asyncio.sleep(5)
-    assert known == [1]
-    assert diary.names == []
-    assert (await other.stats()).total_pending == 1
-    async with knows:
-        await knows.drain()
-    assert diary.names == ["a"]
-    await other.close()
-
-
-def test_wrong_lanes() -> None:
-    builder = QueueManagerBuilder()
-    with pytest.raises(LaneConfigError, match="at least one lane"):
-        builder.build()
-    builder.with_lane("x", LaneConfig(2, 2), 0)
-    with pytest.raises(LaneConfigError, match="two lanes of the name 'x'"):
-        builder.with_lane("x", LaneConfig(), 1)
-    with pytest.raises(LaneConfigError, match="minimum cannot be above"):
-        LaneConfig(3, 2)
-    with pytest.raises(LaneConfigError, match="more than the capacity of 1"):
-        builder.with_capacity(1).build()
-    with pytest.raises(LaneConfigError, match="lane 'y' has no minimum"):
-        builder.with_capacity(2).with_lane("y", LaneConfig(0, 1), 2).build()
-    with pytest.raises(ValueError, match="timeout must be greater than 0"):
-        LaneConfig(timeout=0)
-    with pytest.raises(TypeError, match="retry_policy"):
-        LaneConfig(retry_policy=anything)
-    with pytest.raises(LaneConfigError, match="heartbeat"):
-        LaneConfig(lease_time=3, heartbeat=4)
-
-
-def test_wrong_commands() -> None:
-    manager = QueueManagerBuilder().with_default_lanes().build()
-
-    def block() -> None:
-        raise AssertionError
-
-    blocking: Any = block
-
-    async def many(*things: int) -> None:
-        raise AssertionError
-
-    with pytest.raises(TypeError, match=r"must be an async function.*to_thread"):
-        manager.command("a", blocking)
-    with pytest.raises(TypeError, match="name the parameters"):
-        manager.command("a", many)
-    manager.command("a", _nothing)
-    with pytest.raises(LaneConfigError, match="registered already"):
-        manager.command("a", _nothing)
-    with pytest.raises(TypeError, match="a command type is a name"):
-        manager.command("", _nothing)
-
-
-def test_a_manager_belongs_to_one_event_loop() -> None:
-    manager = QueueManagerBuilder().with_default_lanes().build()
-    asyncio.run(_submit_nothing(manager))
-    with pytest.raises(WrongEventLoopError, match="run_coroutine_threadsafe"):
-        asyncio.run(_submit_nothing(manager))
-
-
-async def _submit_nothing(manager: QueueManager) -> None:
-    handle = await manager.submit("query", Work(_nothing))
-    assert handle.status == "pending"

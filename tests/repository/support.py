@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("memory", "sqlite", "yaml", "json")
 SHARED_KINDS = ("sqlite", "yaml")
 """Those that processes share."""
+WAIT = 60
+"""Seconds for what should come at once."""
 
 
 def open_store(kind: str, folder: Path, clock: ManualClock) -> Store:
@@ -32,6 +35,10 @@ def open_store(kind: str, folder: Path, clock: ManualClock) -> Store:
 def source_of(kind: str, folder: Path) -> str:
     """A path or a URL, for those that processes share."""
     return f"sqlite://{folder}/queue.db" if kind == "sqlite" else str(folder / f"queue.{kind}")
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "leasedkeyq" in thread.name}
 
 
 class World:
@@ -112,3 +119,15 @@ def kill(process: "subprocess.Popen[str]") -> None:
     """End it as a crash does (SIGKILL)."""
     process.kill()
     process.communicate()
+
+
+def taken(repository: QueueRepository) -> QueueItem:
+    made = repository.dequeue()
+    assert made is not None
+    return made
+
+
+def found(repository: QueueRepository, item_id: str) -> QueueItem:
+    made = repository.get_item(item_id)
+    assert made is not None
+    return made

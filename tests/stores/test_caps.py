@@ -18,7 +18,7 @@ from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.testing import ManualClock
 from tests.stores import repository_documents
-from tests.stores.test_sqlite import plans, run
+from tests.stores.sqlite_support import plans, run
 
 SLOW = Cap("q", rate=0.001)
 

@@ -8,18 +8,14 @@ import pytest
 import yaml
 
 from leasedkeyq import errors
-from leasedkeyq.stores.contract import (
-    Ack,
-    Bury,
-    Cancel,
-    Put,
-)
+from leasedkeyq.stores.contract import Ack, Bury, Cancel, Put
 from leasedkeyq.stores.document import RepositorySettings
 from leasedkeyq.stores.file import FileStoreWarning
 from leasedkeyq.stores.fileops import FileOps
 from leasedkeyq.stores.repository_fields import FIELDS
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.shorthand import EVERY_STATE
+from tests.stores.file_support import SUFFIXES, edit
 from tests.stores.repository_documents import (
     CREATED,
     NOW,
@@ -34,7 +30,6 @@ from tests.stores.repository_documents import (
     seen,
     value,
 )
-from tests.stores.test_file import SUFFIXES, edit
 
 
 @pytest.fixture

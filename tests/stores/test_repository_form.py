@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq import errors
-from leasedkeyq.stores.contract import (
-    Ack,
-    Bury,
-    Cancel,
-    Claim,
-    Limits,
-    Put,
-    Release,
-)
+from leasedkeyq.stores.contract import Ack, Bury, Cancel, Claim, Limits, Put, Release
 from leasedkeyq.stores.document import Document, FreeFormError
 from leasedkeyq.stores.fields import NonsenseError
 from leasedkeyq.stores.file import FileStore
@@ -34,6 +26,7 @@ from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
 from tests.stores.disguise import Disguise
+from tests.stores.file_support import SUFFIXES
 from tests.stores.repository_documents import (
     CREATED,
     FORM,
@@ -49,7 +42,6 @@ from tests.stores.repository_documents import (
     value,
 )
 from tests.stores.test_document import everything, text
-from tests.stores.test_file import SUFFIXES
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ import yaml
 
 from leasedkeyq import errors
 from leasedkeyq.stores import connect
-from leasedkeyq.stores.contract import (
-    Limits,
-    Put,
-)
+from leasedkeyq.stores.contract import Limits, Put
 from leasedkeyq.stores.document import RepositorySettings
 from leasedkeyq.stores.document_file import FileOptions
 from leasedkeyq.stores.file import FileEngine, FileStore
@@ -25,6 +22,7 @@ from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.sealing import unseal
 from leasedkeyq.stores.syncing import sync
 from leasedkeyq.testing.shorthand import EVERY_STATE
+from tests.stores.file_support import edit
 from tests.stores.repository_documents import (
     FORM,
     NOW,
@@ -35,7 +33,6 @@ from tests.stores.repository_documents import (
     seen,
     value,
 )
-from tests.stores.test_file import edit
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ class Engine(ABC):
         self.running: set[Job] = set()
         self.started = False
         self.stopped = False
+        self.shutting_down = False
         self._metrics = next((one for one in instruments if isinstance(one, LaneMetrics)), None)
         """Counted in place, which costs half as much as telling it like the others."""
         self._instrument = together([one for one in instruments if one is not self._metrics])

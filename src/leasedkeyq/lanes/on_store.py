@@ -312,7 +312,8 @@ class StoreEngine(Engine):
                     else:
                         await self._set_alarm()
             except StoreClosedError:
-                logger.error("the store was closed; no more commands are started")  # noqa: TRY400
+                if not self.stopped and not self.shutting_down:
+                    logger.error("the store was closed; no more commands are started")  # noqa: TRY400
                 return
             except Exception as error:
                 report("commands could not be claimed", error)

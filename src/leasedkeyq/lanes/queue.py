@@ -313,6 +313,7 @@ class CommandQueue:
         """Take no more commands. What was submitted is still run."""
         if not self._shutting_down:
             self._shutting_down = True
+            self._engine.shutting_down = True
             if self.emitter.listening:
                 self.emitter.emit(events.SHUTDOWN_STARTED, {})
 

@@ -33,7 +33,7 @@ from leasedkeyq.stores.redis_engine import Engine, Names, UnfitError
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
-from leasedkeyq.stores.redis_server import LEVELS, examine
+from leasedkeyq.stores.redis_server import LEVELS, check_format, examine
 from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.redis_watch import Refusals, WakeUps
 from leasedkeyq.stores.redis_wire import STATES, Read, claims_of, counts, shown
@@ -114,6 +114,7 @@ class RedisStore(Store):
         self._link = Link(url, options, retry_for)
         try:
             found = examine(self._link, wait_aof=wait_aof, required=require_durability)
+            check_format(self._link, prefix)
         except BaseException:
             self._link.close()
             raise

@@ -71,6 +71,8 @@ class LoopWakeUps:
         loop = asyncio.get_running_loop()
         ear = self._ears.get(loop)
         if ear is None:
+            for gone in [other for other in self._ears if other.is_closed()]:
+                del self._ears[gone]  # its task would keep it
             ear = self._ears[loop] = self._new_ear()
         return ear
 
@@ -258,7 +260,8 @@ class _Ear(asyncio.Protocol):
                 lost.exception()  # else it would be reported as unseen
             transport, self._transport = self._transport, None
             if transport is not None:
-                transport.abort()
+                with suppress(RuntimeError):  # the event loop was closed without a word
+                    transport.abort()
             self._lost = None
             self._heard.clear()
 

@@ -1,6 +1,7 @@
 """What a Redis or Valkey server keeps, by its own settings, and what it must not do."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, get_args
 
 import msgspec
@@ -14,6 +15,9 @@ WAITAOF_SINCE: Final = (7, 2)
 LEVELS: Final[tuple[Durability, ...]] = get_args(Durability)
 SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
 UNKNOWN: Final = "unknown"
+FORMAT: Final = 1
+"""How the keys of a store are laid out. Another number means that an older program, or a newer
+one, would misread them."""
 
 LOSES_A_SECOND: Final = (
     "the server syncs its append-only file once a second: a crash or a failover may lose the last "
@@ -85,6 +89,32 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
             f"required: {'; '.join(warnings)}"
         )
     return Found(durability, warnings, version)
+
+
+def check_format(link: Link, prefix: str) -> None:
+    """Mark the keys of a store with the version of their layout, unless they have a mark.
+
+    Raises:
+        StoreError: They are of a version that we would misread.
+    """
+    key = f"{prefix}:format"
+    # Should it fail, as on a server without memory, whoever opens the store next does it.
+    with suppress(*link.failures):
+        link.client.execute_command("SET", key, FORMAT, "NX")
+    found: bytes | None = link.command("GET", key)
+    if found is None or found == b"%d" % FORMAT:
+        return
+    if not found.isdigit():
+        raise StoreError(
+            f"{link.address}: the key {key!r} is not one of leasedkeyq; use another prefix"
+        )
+    way_out = "upgrade leasedkeyq"
+    if int(found) < FORMAT:
+        way_out = "empty the queues with the leasedkeyq that filled them, or use another prefix"
+    raise StoreError(
+        f"{link.address}: the prefix {prefix!r} has keys of version {int(found)}, this leasedkeyq "
+        f"knows version {FORMAT}: {way_out}"
+    )
 
 
 def _nodes(link: Link) -> Iterable[Any]:

@@ -5,6 +5,7 @@ import gc
 import logging
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -173,6 +174,31 @@ def test_one_store_in_many_event_loops(server: Server, prefix: str) -> None:
     for number in range(120):
         asyncio.run(put(number))
     assert asyncio.run(store.count()) == {"q": Counts(available=120)}
+    asyncio.run(store.close())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_event_loops_that_were_closed_without_a_word_are_let_go(
+    server: Server, prefix: str
+) -> None:
+    store = opened(server, prefix)
+
+    async def listen() -> None:
+        changed = asyncio.Event()
+        stop = store.watch("q", changed.set)
+        await asyncio.wait_for(changed.wait(), PATIENCE)  # by the subscription
+        stop()
+
+    def left() -> weakref.ref[Any]:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(listen())
+        loop.close()
+        return weakref.ref(loop)
+
+    loops = [left() for _ in range(3)]
+    asyncio.run(listen())
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3
     asyncio.run(store.close())
 
 

@@ -69,7 +69,7 @@ def test_an_empty_queue_leaves_nothing_for_ever_but_the_numbers(
     asyncio.run(main())
     found = keys_of(server, prefix)
     for_ever = {key for key, seconds in found.items() if seconds < 0}
-    assert for_ever == {f"{prefix}:m", f"{prefix}:q"}, found
+    assert for_ever == {f"{prefix}:format", f"{prefix}:m", f"{prefix}:q"}, found
 
 
 def test_the_keys_of_a_queue_are_in_one_slot(server: Server, prefix: str) -> None:

@@ -1,0 +1,270 @@
+"""Commands of one key: what waits, what runs, and what is cancelled."""
+
+import asyncio
+
+import pytest
+
+from leasedkeyq.lanes import CommandCancelledError, LaneConfig
+from leasedkeyq.stores import MemoryStore
+from leasedkeyq.stores.contract import Cancel
+from leasedkeyq.telemetry.metrics import LaneMetrics
+from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now
+from tests.lanes.trouble import Trouble, on, soon
+
+
+async def test_a_command_without_a_key_never_meets_a_key() -> None:
+    manager = in_memory().with_lane("x", LaneConfig(0, 1), 0).build()
+    ran: list[str] = []
+
+    @manager.command("note")
+    async def note(name: str) -> None:
+        ran.append(name)
+
+    for number in range(20):
+        await manager.submit("x", note(f"none {number}"))
+    for number in range(20):
+        await manager.submit("x", note(f"key {number}"), key=f"{number:x}")
+    async with manager:
+        await manager.drain(10)
+    assert len(ran) == 40
+
+
+@everywhere
+async def test_a_handle_cancels_its_own_command_and_not_the_one_behind_it(build: Build) -> None:
+    manager = build().with_lane("x", LaneConfig(0, 4), 0).build()
+    ran: list[str] = []
+
+    @manager.command("note")
+    async def note(name: str, seconds: float) -> str:
+        ran.append(name)
+        await asyncio.sleep(seconds)
+        return name
+
+    async with manager:
+        first = await manager.submit("x", note("first", 60), key="k")
+        await soon(lambda: bool(ran))
+        second = await manager.submit("x", note("second", 1), key="k", if_in_flight="buffer")
+        assert await first.cancel()
+        with pytest.raises(CommandCancelledError):
+            await first
+        assert await second == "second"
+    assert ran == ["first", "second"]
+
+
+@everywhere
+async def test_what_is_cancelled_while_the_manager_stops_does_not_run_again(build: Build) -> None:
+    builder = build().with_lane("x", LaneConfig(0, 4, cancel_grace=60), 0)
+    manager = builder.build()
+
+    @manager.command("slow")
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(10)
+
+    await manager.start()
+    first, second = [await manager.submit("x", slow(), key=key) for key in "ab"]
+    await soon(lambda: first.status == second.status == "running")
+    closing = asyncio.create_task(manager.close())
+    await asyncio.sleep(1)
+    assert await first.cancel()
+    assert await manager.cancel("x", "b")
+    await closing
+    for handle in (first, second):
+        with pytest.raises(CommandCancelledError):
+            await handle
+    assert not (await builder.build().stats()).total_pending
+
+
+async def test_a_key_is_cancelled_although_a_lost_run_of_it_goes_on() -> None:
+    store = MemoryStore(clock=clock)
+    manager = on(store).with_lane("x", LaneConfig(0, 4, cancel_grace=60), 0).build()
+    elsewhere = on(store).with_lane("x", LaneConfig(0, 4), 0).build()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(30)
+
+    command, other = manager.command("slow", slow), elsewhere.command("slow", slow)
+    async with manager:
+        first = await manager.submit("x", command(), key="k")
+        await soon(lambda: first.status == "running")
+        await manager.pause("x")
+        await elsewhere.cancel("x", "k")
+        await asyncio.sleep(2)
+        waiting = await elsewhere.submit("x", other(), key="k")
+        assert await manager.cancel("x", "k")
+        with pytest.raises(CommandCancelledError):
+            await asyncio.wait_for(waiting.wait(), 5)
+        assert await store.look("x", ["k"]) == [()]
+        await manager.resume("x")
+    await elsewhere.close()
+
+
+async def test_what_waits_behind_a_cancelled_run_is_cancelled_at_once() -> None:
+    """Also by a worker that always has something to settle."""
+    store = Trouble()
+    store.takes["settle"] = 0.2
+    manager = on(store).with_lane("x", LaneConfig(0, 40), 0).build()
+    ran: list[int] = []
+
+    @manager.command("note")
+    async def note(number: int, seconds: float) -> None:
+        ran.append(number)
+        await asyncio.sleep(seconds)
+
+    async def keep_busy() -> None:
+        while True:
+            await manager.submit("x", note(0, 0.0))
+            await asyncio.sleep(0.05)
+
+    async with manager:
+        busy = asyncio.create_task(keep_busy())
+        first = await manager.submit("x", note(1, 600), key="k")
+        await soon(lambda: 1 in ran)
+        second = await manager.submit("x", note(2, 600), key="k", if_in_flight="buffer")
+        assert await manager.cancel("x", "k")
+        for handle in (first, second):
+            with pytest.raises(CommandCancelledError):
+                await asyncio.wait_for(handle.wait(), 5)
+        busy.cancel()
+    assert 2 not in ran
+
+
+async def test_a_store_that_does_not_answer_does_not_keep_a_manager_from_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Trouble()
+    manager = on(store).with_lane("x", LaneConfig(0, 4), 0).build()
+    manager.command("nothing", nothing)
+    await manager.start()
+    store.takes["count"] = 3600
+    began = now()
+    assert await manager.close() == {}
+    assert now() - began < 30
+    assert "how many commands are left is not known: the store does not answer" in caplog.text
+
+
+@everywhere
+async def test_metrics_that_are_reset_count_what_starts_afterwards(build: Build) -> None:
+    metrics = LaneMetrics()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).with_metrics(metrics=metrics).build()
+    command = manager.command("nothing", nothing)
+    for _ in range(3):
+        await manager.submit("x", command())
+    metrics.reset()
+    async with manager:
+        await manager.drain(1)
+    (series,) = metrics.snapshot().series
+    assert (series.submitted, series.started, series.completed) == (0, 3, 3)
+
+
+async def test_a_handle_cancels_its_own_command_and_not_the_one_before_it() -> None:
+    manager = in_memory().with_lane("x", LaneConfig(0, 4), 0).build()
+
+    @manager.command("note")
+    async def note(name: str) -> str:
+        await asyncio.sleep(1)
+        return name
+
+    async with manager:
+        first = await manager.submit("x", note("first"), key="k")
+        await asyncio.sleep(0.5)
+        second = await manager.submit("x", note("second"), key="k", if_in_flight="buffer")
+        assert await second.cancel()
+        assert await first == "first"
+        with pytest.raises(CommandCancelledError):
+            await second
+        await manager.drain(1)
+
+
+@everywhere
+async def test_cancelling_a_key_cancels_all_there_is_of_it(build: Build) -> None:
+    manager = build().with_lane("x", LaneConfig(0, 4), 0).build()
+    ran: list[str] = []
+
+    @manager.command("note")
+    async def note(name: str) -> None:
+        ran.append(name)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+            raise
+
+    async with manager:
+        handles = [await manager.submit("x", note("first"), key="k")]
+        await soon(lambda: bool(ran))
+        handles.append(await manager.submit("x", note("second"), key="k", if_in_flight="buffer"))
+        assert await manager.cancel("x", "k")
+        for handle in handles:
+            with pytest.raises(CommandCancelledError):
+                await handle
+        await manager.drain(10)
+    assert ran == ["first"]
+
+
+async def test_a_cancelled_command_that_lost_its_lease_leaves_its_successor_alone() -> None:
+    store = MemoryStore(clock=clock)
+    config = LaneConfig(0, 1, cancel_grace=20)
+    first = on(store).with_lane("x", config, 0).build()
+    started = asyncio.Event()
+
+    @first.command("slow")
+    async def slow() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+            raise
+
+    await first.start()
+    await first.submit("x", slow(), key="k")
+    await started.wait()
+    assert await first.cancel("x", "k")
+    # While it cleans up, somebody takes the key away, and it is used anew.
+    await store.settle([Cancel("x", "k")])
+    first.pause("x")
+    again = await first.submit("x", slow(), key="k")
+    await asyncio.sleep(30)
+    assert again.status == "pending"
+    assert (await first.stats()).total_pending == 1
+    await first.close()
+
+
+@everywhere
+async def test_a_delay_of_nothing_ends_the_waiting(build: Build) -> None:
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).build()
+
+    @manager.command("note")
+    async def note() -> None:
+        return None
+
+    async with manager:
+        manager.pause("x")
+        handle = await manager.submit("x", note(), key="k", delay=100)
+        assert str(handle.status) == "scheduled"
+        await manager.submit("x", note(), key="k", delay=0)
+        assert str(handle.status) == "pending"
+        manager.resume("x")
+        await handle
+        assert now() < 1
+
+
+async def test_the_letter_of_a_command_that_was_buffered_has_its_priority() -> None:
+    manager = in_memory().with_lane("x", LaneConfig(0, 1), 0).build()
+
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("no")
+
+    async with manager:
+        await manager.submit("x", Work(fail), key="k", priority=5)
+        await asyncio.sleep(0.5)
+        await manager.submit("x", Work(fail), key="k", if_in_flight="buffer")
+        await manager.drain()
+        assert [letter.priority for letter in await manager.dlq.list()] == [5, 5]

@@ -1,11 +1,11 @@
-"""The whole conformance suite in three ways, under ``TORTURE=1``.
+"""The whole conformance suite in four ways, under ``TORTURE=1``.
 
-On an old Redis, on a cluster, and by the parts of the script that large batches use.
+On an old Redis, on a cluster, by the parts of the script for large batches, and in small steps.
 """
 
 import os
 
-from tests.stores.redis.test_redis_conformance import InFull, OnCluster, OnRedis6
+from tests.stores.redis.test_redis_conformance import InFull, InSmallSteps, OnCluster, OnRedis6
 
 if os.environ.get("TORTURE") == "1":
 
@@ -16,4 +16,7 @@ if os.environ.get("TORTURE") == "1":
         """All of it."""
 
     class TestInFull(InFull):
+        """All of it."""
+
+    class TestInSmallSteps(InSmallSteps):
         """All of it."""

@@ -3,17 +3,18 @@
 tests/torture runs all of it on these two.
 """
 
+import atexit
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 
 import pytest
 
 from leasedkeyq.stores import Store, connect
-from leasedkeyq.stores.redis_link import Script
 from leasedkeyq.testing import Place, StoreConformance
 from leasedkeyq.testing.suite import checks_of
-from tests.servers.valkey import shared_cluster, shared_server, shared_url
+from tests.servers.valkey import Server, shared_cluster, shared_server, shared_url
+from tests.stores.redis.support import SMALL_STEPS, change_script, use_small_steps
 
 SLOW = {"cross_process", "durability", "hypothesis"}
 
@@ -51,23 +52,39 @@ class InFull(TestValkey):
     @pytest.fixture(autouse=True)
     def leave_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lone = files("leasedkeyq.stores").joinpath("redis_lua", "0_lone.lua").read_text("utf-8")
-        begin = Script.__init__
+        change_script(monkeypatch, lone, "")
 
-        def shortened(script: Script) -> None:
-            begin(script)
-            assert lone in script.text
-            script.text = script.text.replace(lone, "")
 
-        monkeypatch.setattr(Script, "__init__", shortened)
+@cache
+def server_for_small_steps() -> Server:
+    server = Server("--appendonly", "yes", *SMALL_STEPS)
+    atexit.register(server.close)
+    return server
+
+
+class InSmallSteps(Timed):
+    """What is cut into steps takes many, and others have a turn between them."""
+
+    @pytest.fixture(autouse=True)
+    def cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        use_small_steps(monkeypatch)
+
+    def opener(self, place: Place) -> Callable[..., Store]:
+        return partial(connect, server_for_small_steps().url, prefix=place.name)
 
 
 class TestInFull(InFull):
     """The random requests."""
 
 
+class TestInSmallSteps(InSmallSteps):
+    """The random requests."""
+
+
 for found in list(checks_of(Timed)):
     if "random" not in found.name or found.needs in SLOW:
         setattr(TestInFull, found.name, None)
+        setattr(TestInSmallSteps, found.name, None)
     if found.needs in SLOW or "random" in found.name:
         setattr(TestRedis6, found.name, None)
         setattr(TestCluster, found.name, None)

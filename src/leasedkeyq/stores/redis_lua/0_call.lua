@@ -11,6 +11,7 @@
 --   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
 --   s   hash  worker -> its standing claim
+--   x   hash  pattern -> count of leases    x:  and a pattern: see 1_tally.lua
 --
 -- Most calls are short, and every command, function and table counts. So what is asked most is tried
 -- first, without functions; then it is found out what is wanted, and functions are made for that only;
@@ -33,7 +34,8 @@ local now = input[4] or time[1] + time[2] / 1000000
 
 -- Notes: when they were written; the moment before which nothing comes due, and that before which no
 -- result is to be forgotten; the count of buffered items; the last number given, on a cluster; until
--- when the queue is edited, and by whom. Notes last for a day. Without them one has to look.
+-- when the queue is edited; then a '+' if leases are counted by pattern, and who edits. Notes last for
+-- a day. Without them one has to look.
 local NOTES = '>dddddd'
 local NOTES_SIZE = 48
 local NOTES_LIFETIME = 86400

@@ -1,7 +1,7 @@
 -- What is asked most, alone: a put of one item, a claim of the next items of one queue, an ack. This is
 -- what 3_changes.lua and 4_claims.lua do, in less than half the time. Whatever is out of the ordinary
--- is left to them, before anything is written: a queue that is edited or was not used for long,
--- something that is due, buffered items, a repeated call.
+-- is left to them, before anything is written: a queue that is edited, whose leases are counted by
+-- pattern or that was not used for long, something that is due, buffered items, a repeated call.
 local FEW = 10 -- items of such a claim
 local request = requests[1]
 local plain = false

@@ -7,16 +7,17 @@ for number = 1, #names do
   local queue = {
     name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
     l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
-    d = base .. 'd',
+    d = base .. 'd', x = base .. 'x',
     written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
-    changed = false, noted = false, new = false, later = false,
+    changed = false, noted = false, new = false, later = false, kept = false, asked = false,
   }
   local notes = call('GET', queue.m)
   if notes then
     queue.written, queue.earliest, queue.over, queue.buffered, queue.last, queue.edited =
       sunpack(NOTES, notes)
+    queue.kept = sub(notes, NOTES_SIZE + 1, NOTES_SIZE + 1) == '+'
     if queue.edited > micros then
-      queue.editor = sub(notes, NOTES_SIZE + 1)
+      queue.editor = sub(notes, NOTES_SIZE + (queue.kept and 2 or 1))
     elseif queue.edited > 0 then
       queue.edited, queue.noted = 0, true -- That edit took too long.
     end
@@ -25,6 +26,7 @@ for number = 1, #names do
     queue.earliest = tonumber(call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')[2] or huge)
     queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
     queue.buffered = call('HLEN', queue.n)
+    queue.kept = call('EXISTS', queue.x) == 1
     queue.noted = notes and true or queue.noted
   end
   opened[number], queues[name] = queue, queue
@@ -61,7 +63,7 @@ if recorded then
 end
 
 -- What is wanted. Everything is, but for what is asked most.
-local puts, claims, urgent, acks, keeps, releases, changes, caps, reads, standing
+local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, standing
 local moves = editing
 for number = 1, #requests do
   local request = requests[number]
@@ -76,6 +78,7 @@ for number = 1, #requests do
     for _, lease_time in ipairs(request[11] or {}) do
       moves = moves or (lease_time and now + lease_time <= now)
     end
+    counted = counted or request[7]
     urgent = urgent or request[10]
   elseif verb == 'ack' then
     acks = true
@@ -89,6 +92,7 @@ for number = 1, #requests do
     changes = true
   else
     reads = true
+    counted = counted or (verb == 'ranks' and request[6])
   end
 end
 for number = 1, #opened do
@@ -100,6 +104,7 @@ for number = 1, #opened do
   end
   moves = moves or queue.earliest <= now or queue.buffered > 0
   keeps = keeps or queue.over <= now
+  counted = counted or queue.kept
 end
 urgent = urgent or reads
 caps = caps or reads

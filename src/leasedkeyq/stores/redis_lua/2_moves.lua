@@ -69,6 +69,9 @@ if moves then
 
   function end_lease(queue, key, lease)
     hdel(queue.l, key)
+    if queue.kept or queue.tally then
+      ended(queue, key)
+    end
     local fence, _, expires = sunpack('>ddd', lease)
     if expires ~= 0 then
       zrem(queue.t, place_member(-fence, key))

@@ -273,6 +273,9 @@ if acks then
     end
     local fence, _, expires = sunpack('>ddd', lease)
     local size = #later.leases + 1
+    if queue.kept or queue.tally then
+      ended(queue, key)
+    end
     queue.changed = true
     later.gone[key] = true
     later.leases[size], later.items[size], later.order[size] = key, key, key
@@ -469,6 +472,9 @@ if changes then
       count = count + call('HLEN', queue.i) + queue.buffered
       for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p' }) do
         remove_all(queue[name])
+      end
+      if queue.kept or queue.tally then
+        ended_all(queue)
       end
       queue.buffered, queue.earliest, queue.noted = 0, huge, true
     end

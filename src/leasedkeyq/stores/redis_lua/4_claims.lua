@@ -32,52 +32,6 @@ local function rank_behind(queue, score, member)
 end
 
 if caps then
-  -- Tells whether a key matches the pattern of a cap: `*` is any characters, the rest stands for itself.
-  local function matcher(pattern)
-    if not string.find(pattern, '[^*]') then
-      return function()
-        return true
-      end
-    end
-    local parts = {}
-    for part in string.gmatch(pattern .. '*', '([^*]*)%*') do
-      parts[#parts + 1] = part
-    end
-    if #parts == 1 then
-      return function(key)
-        return key == pattern
-      end
-    end
-    local first, last = parts[1], parts[#parts]
-    return function(key)
-      local at = #first + 1
-      if sub(key, 1, #first) ~= first or #key < #first + #last then
-        return false
-      end
-      for number = 2, #parts - 1 do
-        local _, stop = string.find(key, parts[number], at, true)
-        if not stop and parts[number] ~= '' then
-          return false
-        end
-        at = (stop or at - 1) + 1
-      end
-      return #key - #last + 1 >= at and sub(key, #key - #last + 1) == last
-    end
-  end
-
-  local function count_leased(queue, pattern, matches)
-    if not string.find(pattern, '[^*]') then
-      return call('HLEN', queue.l)
-    end
-    local count = 0
-    for _, key in ipairs(call('HKEYS', queue.l)) do
-      if matches(key) then
-        count = count + 1
-      end
-    end
-    return count
-  end
-
   local function bucket_of(queue, rooms, name)
     local bucket = rooms.buckets[name]
     if bucket == nil then
@@ -113,7 +67,7 @@ if caps then
   local function has_room(queue, rooms, cap, key)
     if cap.in_flight then
       if not rooms.leased[cap.pattern] then
-        rooms.leased[cap.pattern] = count_leased(queue, cap.pattern, cap.matches)
+        rooms.leased[cap.pattern] = count_of(queue, cap.pattern)
       end
       if rooms.leased[cap.pattern] >= cap.in_flight then
         return false
@@ -185,7 +139,7 @@ if caps then
 
   -- Nothing is kept for ever: the buckets go, at the latest, an hour after the last one is full.
   function keep_buckets(queue, rooms)
-    local longest = 0
+    local longest, count = 0, 0
     for name, bucket in pairs(rooms.taken) do
       call('HSET', queue.base .. 'c', name,
         spack('>dddd', bucket.level, bucket.at, bucket.next_at, bucket.full_at))
@@ -195,7 +149,7 @@ if caps then
       else
         call('ZREM', queue.base .. 'cn', name)
       end
-      longest = max(longest, bucket.full_at - now)
+      longest, count = max(longest, bucket.full_at - now), count + 1
     end
     longest = math.ceil(longest) + 3600
     if longest > 3600 and call('TTL', queue.base .. 'c') < longest then
@@ -205,7 +159,12 @@ if caps then
     if call('TTL', queue.base .. 'cn') < longest then
       call('EXPIRE', queue.base .. 'cn', longest)
     end
-    forget_buckets(queue, 20)
+    -- More than were made, so that they do not become ever more.
+    for _ = 0, 2 * count, 20 do
+      if not forget_buckets(queue, 20) then
+        break
+      end
+    end
   end
 
   function next_token(queue)
@@ -293,6 +252,9 @@ if claims then
       end
     end
     call_many('HSET', queue.l, held)
+    if queue.kept or queue.tally then
+      began(queue, keys)
+    end
     if expires ~= 0 then
       call_many('ZADD', queue.t, timed)
       expect(queue, expires)

@@ -16,7 +16,10 @@ local function finish()
       local write = (queue.changed or queue.editor ~= '') and call or redis.pcall
       local notes = spack(NOTES, micros, queue.earliest, queue.over, queue.buffered, queue.last,
         queue.edited)
-      write('SET', queue.m, notes .. queue.editor, 'EX', NOTES_LIFETIME)
+      write('SET', queue.m, notes .. (queue.kept and '+' or '') .. queue.editor, 'EX', NOTES_LIFETIME)
+    end
+    if queue.tally then
+      keep_tally(queue) -- behind the notes: without a '+' there nobody looks at it
     end
   end
   if last_number and last_number ~= written_number then
@@ -29,6 +32,18 @@ if moves then
   local left = CHUNK
   for number = 1, #opened do
     left = left and advance(opened[number], left)
+  end
+  if not left then
+    return { 'more', {}, finish() }
+  end
+end
+
+if counted then
+  local left = CHUNK
+  for number = 1, #requests do
+    local request = requests[number]
+    local limits = request[1] == 'claim' and request[7] or request[1] == 'ranks' and request[6]
+    left = left and count_leases(limits or {}, left)
   end
   if not left then
     return { 'more', {}, finish() }
@@ -97,6 +112,7 @@ if editing then
     local queue = opened[entry]
     end_edit(queue)
     if refused then
+      queue.tally = nil -- Nothing else has changed it: all that was due had moved with the lock.
       queue.earliest = -huge -- Whoever comes next has to look.
     end
   end

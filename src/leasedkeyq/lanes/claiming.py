@@ -44,8 +44,12 @@ class ClaimPlan:
         self._claimer = self._store.claimer(take)
 
     async def close(self) -> None:
-        """Claim nothing more, and leave no claim standing."""
+        """Leave no claim standing."""
         await self._claimer.close()
+
+    def abandon(self) -> None:
+        """Take nothing more, at once."""
+        self._claimer.abandon()
 
     def has_room(self) -> bool:
         """Whether any lane may start another command."""
@@ -63,6 +67,7 @@ class ClaimPlan:
         if self.coming.total() and sum(rooms.values()) < MANY:
             return None
         if not rooms:
+            await self._claimer.claim([], idle=False)  # What stands would be given something.
             return []
         requests = self._requests(rooms)
         self.coming.update(rooms)

@@ -244,8 +244,7 @@ class StoreEngine(Engine):
     def pause(self, lane: Lane, paused: bool) -> Written:
         """As `Engine.pause`, for all workers of the store."""
         written = self._control.pause(lane, paused)
-        if not paused:
-            self.wake()
+        self.wake()
         return written
 
     async def quiet(self) -> None:
@@ -279,6 +278,7 @@ class StoreEngine(Engine):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._plan.abandon()
         if self._alarm is not None:
             self._alarm.cancel()
         for unwatch in self._unwatch.values():
@@ -342,12 +342,14 @@ class StoreEngine(Engine):
     def _take_given(self, claimed: Claimed) -> None:
         """Run a command that came while a claim was standing, and ask for more."""
         share = next(share for share in self.shares if share.queue == claimed.queue)
+        if self._tracing is not None:
+            self._tracing.claimed(share.lane.id, 1)
         self._take(share, claimed)
         self.wake()
 
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed, unless it cannot be read."""
-        if self.stopped or share.lane.paused:  # since the claim was begun
+        if self.stopped or share.lane.paused or not share.owned:  # since the claim was begun
             change = Release(share.queue, claimed.key, claimed.token, undo=True)
             self._outbox.add(change, _ignore)
             return

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
@@ -145,6 +147,9 @@ class RedisStore(Store):
         self._poll = poll
         self._waits = wait_aof or bool(wait_replicas)
         self._workers = count()
+        self._claimers: WeakKeyDictionary[StandingClaimer, asyncio.AbstractEventLoop] = (
+            WeakKeyDictionary()
+        )
         self._closed = False
         name = f"Redis store {self._link.address}"
         self._batcher: AnyBatcher[Any, Any]
@@ -175,6 +180,7 @@ class RedisStore(Store):
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
+        self._check_open()
         return claims_of(await self._batcher.submit_many(requests))
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
@@ -185,9 +191,11 @@ class RedisStore(Store):
         channel = self._engine.worker_channel(worker)
         listen = partial(self._wakeups.pass_on, channel)
         lifetime = self._poll + MARGIN
-        return StandingClaimer(
+        claimer = StandingClaimer(
             self, self._batcher, worker=worker, lifetime=lifetime, listen=listen, take=take
         )
+        self._claimers[claimer] = asyncio.get_running_loop()
+        return claimer
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
@@ -206,8 +214,7 @@ class RedisStore(Store):
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `StoreContract.watch`."""
-        if self._closed:
-            raise StoreClosedError(f"the Redis store {self._link.address} is closed")
+        self._check_open()
         stop_waking = self._watchers.add(queue, wake, asyncio.get_running_loop())
         stop_listening = self._wakeups.add(queue)
 
@@ -279,6 +286,11 @@ class RedisStore(Store):
         """As `StoreContract.close`."""
         self._closed = True
         self._link.stop_trying()
+        here = asyncio.get_running_loop()
+        for claimer, loop in list(self._claimers.items()):
+            if loop is here:
+                with suppress(LeasedKeyQError):  # then it stands until its time is over
+                    await claimer.retire()
         listening = self._wakeups.close()
         try:
             await self._batcher.close()
@@ -286,6 +298,10 @@ class RedisStore(Store):
             self._link.close()
             await listening
         self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the Redis store {self._link.address} is closed")
 
     def _apply(self, requests: list[Any]) -> list[Any]:
         return self._link.drive(self._engine.apply(requests))

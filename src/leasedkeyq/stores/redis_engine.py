@@ -165,7 +165,7 @@ class Engine:
 
     def worker_channel(self, worker: str) -> str:
         """Where a worker is told what its standing claim was given; a key of that name keeps it."""
-        return f"{self._prefix}:g:{worker}"
+        return f"{self._prefix}:{{{worker}}}:g"
 
     # Batches
 

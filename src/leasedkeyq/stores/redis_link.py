@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import StoreClosedError, StoreError
 
 T = TypeVar("T")
 
@@ -157,9 +157,16 @@ class Link:
         """Have something done that blocks.
 
         Not in the threads of `asyncio.to_thread`: they may all wait for the store.
+
+        Raises:
+            StoreClosedError: `close` was called.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, copy_context().run, work)
+        try:
+            doing = loop.run_in_executor(self._threads, copy_context().run, work)
+        except RuntimeError as error:  # the threads have ended
+            raise StoreClosedError(f"the Redis store {self.address} is closed") from error
+        return await doing
 
     def new_connection(self) -> Any:
         """Another connection, ready for use; blocks."""

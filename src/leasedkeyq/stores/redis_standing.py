@@ -1,16 +1,18 @@
 """Claims that stay on the server: what is put then is leased at once, without another trip."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.batching import AnyBatcher
-from leasedkeyq.stores.contract import Claim, Claimed
+from leasedkeyq.stores.contract import Claim, Claimed, Release
 from leasedkeyq.stores.redis_wire import Leave, TakeBack, claims_of, given
 from leasedkeyq.stores.store import Claimer, Store
 
 MOST_QUEUES: Final = 50
-"""At which a claim is left."""
+"""Of a claim that is left."""
 
 
 class StandingClaimer(Claimer):
@@ -47,50 +49,64 @@ class StandingClaimer(Claimer):
         self._lifetime = lifetime
         self._take = take
         self._turn = 0
-        self._left: set[str] = set()
-        """Where the claim of this turn is left, or may be; empty if it was given something."""
+        self._left = False
+        """Whether the claim of this turn is left, or may be, and has been given nothing."""
+        self._retired = False
+        self._token = ""
+        """Of what was given last."""
+        self._returns: set[asyncio.Task[Any]] = set()
         self._stop_listening = listen(self._given)
 
     async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
         """As `Claimer.claim`."""
+        if self._retired:
+            return await super().claim(requests, idle=idle)
         back = self._take_back(len(requests))
         leave = self._leave(requests) if idle else []
         if not back and not leave:
-            return await self._store.claim(requests)
+            return await super().claim(requests, idle=idle)
         # If one of them waited for another call, more could be claimed than there is room for.
         answers = await self._batcher.submit_many([*back, *requests, *leave], alone=bool(back))
-        left = leave and answers.pop() == 1
+        left = answers.pop() if leave else 0
         if back:
             self._taken_back(answers.pop(0))
-        if not left:
-            self._left.clear()
+        if left == 0:
+            self._left = False
         return claims_of(answers)
 
     async def close(self) -> None:
         """As `Claimer.close`."""
         try:
-            back = self._take_back(0)
-            if back:
+            if back := self._take_back(0):
                 [answer] = await self._batcher.submit_many(back)
                 self._taken_back(answer)
-                self._left.clear()
+                self._left = False
         finally:
-            self._stop_listening()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """As `Claimer.abandon`."""
+        self._stop_listening()
+
+    async def retire(self) -> None:
+        """Before the store is closed: as `close`, but give back what was given meanwhile."""
+        self._take = self._give_back
+        self._retired = True
+        await self.close()
+        await asyncio.gather(*self._returns)
 
     def _leave(self, requests: Sequence[Claim]) -> list[Leave]:
-        queues = {queue for claim in requests for queue, _ in claim.queues}
+        queues = sum(len(claim.queues) for claim in requests)
         limited = any(claim.caps or claim.key is not None for claim in requests)
-        if limited or not queues or len(queues) > MOST_QUEUES:
+        if limited or not 0 < queues <= MOST_QUEUES:
             return []
         if not self._left:
             self._turn += 1
-        self._left |= queues
+        self._left = True
         return [Leave(self._worker, self._turn, self._lifetime, tuple(requests))]
 
     def _take_back(self, claims: int) -> list[TakeBack]:
-        if not self._left:
-            return []
-        return [TakeBack(self._worker, self._turn, tuple(self._left), claims)]
+        return [TakeBack(self._worker, self._turn, claims)] if self._left else []
 
     def _taken_back(self, answer: tuple[int, Claimed] | StoreError | None) -> None:
         if isinstance(answer, StoreError):
@@ -103,6 +119,22 @@ class StandingClaimer(Claimer):
 
     def _found(self, turn: int, item: Claimed) -> None:
         """A claim was given something, which a message, taking it back, or both tell of."""
+        if item.token == self._token:
+            return
+        self._token = item.token
         if turn == self._turn and self._left:
-            self._left.clear()
+            self._left = False
             self._take(item)
+        else:
+            # The server has left a claim a second time, as it has lost what it knew of the first.
+            self._give_back(item)
+
+    def _give_back(self, item: Claimed) -> None:
+        release = Release(item.queue, item.key, item.token, undo=True)
+        task = asyncio.get_running_loop().create_task(self._returned(release))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _returned(self, release: Release) -> None:
+        with suppress(StoreError):  # then its lease ends some time
+            await self._batcher.submit(release)

@@ -92,13 +92,11 @@ class TakeBack(msgspec.Struct, frozen=True):
     Attributes:
         worker: Whose claim it is.
         turn: Which one.
-        queues: Where it may have been left.
         claims: How many are just behind.
     """
 
     worker: str
     turn: int
-    queues: tuple[str, ...]
     claims: int = 0
 
 
@@ -246,17 +244,18 @@ def _purge(request: Purge) -> list[Any]:
 
 
 def _leave(request: Leave) -> list[Any]:
-    parts: list[Any] = []
+    claims: list[Any] = []
     for claim in request.claims:
+        parts: list[Any] = []
         for number, (queue, _) in enumerate(claim.queues):
-            parts += [queue, seconds(claim.lease_time_of(number)), or_false(claim.kinds)]
+            parts += [queue, seconds(claim.lease_time_of(number))]
+        claims.append([or_false(claim.kinds), parts])
     milliseconds = int(request.lifetime * 1000)
-    asked = ["leave", request.worker, request.turn, milliseconds, parts, len(request.claims)]
-    return [*asked, _new_seed()]
+    return ["leave", request.worker, request.turn, milliseconds, _new_seed(), claims]
 
 
 def _take_back(request: TakeBack) -> list[Any]:
-    return ["take_back", request.worker, request.turn, request.queues, request.claims]
+    return ["take_back", request.worker, request.turn, request.claims]
 
 
 def _read(request: Read) -> list[Any]:

@@ -1,5 +1,7 @@
 """Stores and requests for the tests of the Redis store."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,3 +46,10 @@ def use_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SMALL_STEPS = ("--hash-max-ziplist-entries", "0")
 """Options of a server for them: others read a small hash in one step."""
+
+
+async def until(true: Callable[[], Any]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)

@@ -3,14 +3,13 @@
 import asyncio
 import itertools
 import random
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.stores.contract import Ack, Cap, Claim, Claimed, Counts, Put, Refusal
 from leasedkeyq.stores.redis import RedisStore
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
@@ -18,7 +17,7 @@ from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.store import Claimer
 from tests.servers.proxy import Direction, Proxy, Verdict
 from tests.servers.valkey import Server
-from tests.stores.redis.support import keys_of, opened
+from tests.stores.redis.support import keys_of, opened, until
 
 PATIENCE = 20.0
 NEXT = Claim((("q", 1),), 1, lease_time=30.0)
@@ -33,12 +32,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 def one(queue: str = "q", kind: str = "") -> Put:
     return Put(queue, ((f"key {next(fresh)}", b"1"),), kind=kind)
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 async def used(store: RedisStore, *queues: str) -> None:
@@ -70,8 +63,9 @@ class Worker:
 
     def left_at(self, queue: str = "q") -> bool:
         assert isinstance(self.claimer, StandingClaimer)
-        key = self.store._engine.channel(queue)[:-1] + "s"
-        return bool(self.store._link.client.hexists(key, self.claimer._worker))
+        client, worker = self.store._link.client, self.claimer._worker
+        left = client.exists(self.store._engine.worker_channel(worker)[:-1] + "s")
+        return bool(left and client.sismember(self.store._engine.channel(queue)[:-1] + "s", worker))
 
     def lose_messages(self) -> None:
         """Messages arrive, and nobody hears them."""
@@ -362,12 +356,10 @@ def test_a_claim_stands_for_a_while(server: Server, prefix: str) -> None:
         worker = Worker(store)
         await worker.listening()
         await worker.claim()
-        nonlocal_time = now + PATIENCE + 1.5
-        later = opened(server, prefix, clock=lambda: nonlocal_time)
+        later = opened(server, prefix, clock=lambda: now + PATIENCE + 1.5)
         await later.put([one()])
         await asyncio.sleep(0.05)
         assert not worker.given
-        assert not worker.left_at()
         await later.close()
         await store.close()
 
@@ -416,9 +408,9 @@ def test_all_that_is_kept_for_it_has_a_lifetime(server: Server, prefix: str) -> 
             await until(lambda: worker.given)
             await worker.claim()
             kept = {key: left for key, left in keys_of(server, prefix).items() if key not in before}
-            assert any(":g:" in key for key in kept)
-            assert any(key.endswith(":s") for key in kept)
-            assert all(left > 0 for key, left in kept.items() if ":g:" in key or key[-2:] == ":s")
+            assert sum(key.endswith(":g") for key in kept) == 1
+            assert sum(key.endswith(":s") for key in kept) == 2
+            assert all(left > 0 for key, left in kept.items() if key[-2:] in (":s", ":g"))
 
     asyncio.run(main())
 
@@ -473,115 +465,100 @@ def test_a_repeated_call_gives_the_same(server: Server, prefix: str, lost: str) 
     asyncio.run(main())
 
 
-# With lanes
-
-
-class Lanes:
-    """A worker of two lanes, and what it has run."""
-
-    def __init__(self, server: Server, prefix: str, slots: int, **options: Any) -> None:
-        self.store = opened(server, prefix, **options)
-        self.ran: list[int] = []
-        self.most = 0
-        running = 0
-        built = QueueManagerBuilder().with_storage(self.store)
-        for lane in ("jobs", "others"):
-            built = built.with_lane(lane, LaneConfig(0, slots), 0)
-        self.manager: QueueManager = built.build()
-
-        async def job(number: int, seconds: float) -> None:
-            nonlocal running
-            running += 1
-            self.most = max(self.most, running)
-            self.ran.append(number)
-            if seconds:
-                await asyncio.sleep(seconds)
-            running -= 1
-
-        self.job = self.manager.command("job", job)
-
-    async def close(self) -> None:
-        await self.manager.close()
-        await self.store.close()
-
-
-def test_lanes_never_run_more_than_they_may(server: Server, prefix: str) -> None:
-    """Puts come at any moment: alone, in twos, while a claim is under way."""
+def test_a_store_gives_nothing_to_its_own_workers(server: Server, prefix: str) -> None:
+    """They would start what the store does not yet know to have been put."""
 
     async def main() -> None:
-        chance = random.Random(5)
-        submitter = Lanes(server, prefix, 1)
-        workers = [Lanes(server, prefix, 1, poll=0.05) for _ in range(2)]
-        for worker in workers:
-            await worker.manager.start()
-        many = 400
-        for number in range(many):
-            lane = chance.choice(("jobs", "others"))
-            seconds = chance.choice((0.0, 0.0, 0.002))
-            await submitter.manager.submit(lane, submitter.job(number, seconds))
-            await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.004)))
-        await until(lambda: sum(len(worker.ran) for worker in workers) >= many)
-        await asyncio.sleep(0.05)
-        ran = Counter(number for worker in workers for number in worker.ran)
-        assert ran == Counter(range(many))
-        for worker in workers:
-            assert worker.most <= 2, "one in each lane"
-        for each in (*workers, submitter):
-            await each.close()
+        async with scene(server, prefix) as (_, worker):
+            await worker.claim()
+            await worker.store.put([one()])
+            await asyncio.sleep(0.05)
+            assert not worker.given
+            assert len(await worker.claim()) == 1
 
     asyncio.run(main())
 
 
-def test_an_idle_worker_starts_what_comes_without_asking(server: Server, prefix: str) -> None:
+@pytest.mark.parametrize("rights", ["resetchannels", "-publish", "-srandmember", "-pubsub"])
+def test_who_may_not_publish_puts_all_the_same(prefix: str, rights: str) -> None:
     async def main() -> None:
-        submitter = Lanes(server, prefix, 1)
-        worker = Lanes(server, prefix, 1, poll=PATIENCE)
-        await worker.manager.start()
-        for number in range(5):
-            await submitter.manager.submit("jobs", submitter.job(number, 0))
-            await until(lambda: len(worker.ran) > number)  # noqa: B023
-            await asyncio.sleep(0.02)
-        claims: list[Any] = []
-        claim = StandingClaimer.claim
-
-        async def noted(self: StandingClaimer, *arguments: Any, **options: Any) -> Any:
-            claims.append(len(worker.ran))
-            return await claim(self, *arguments, **options)
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(StandingClaimer, "claim", noted)
-            await submitter.manager.submit("jobs", submitter.job(5, 0))
-            await until(lambda: len(worker.ran) > 5)
-        assert all(begun == 6 for begun in claims), "it was running before anything was claimed"
-        await worker.close()
-        await submitter.close()
+        with Server("--port", "0") as server:
+            with server.client() as client:
+                client.execute_command(
+                    *("ACL", "SETUSER", "putter", "on", ">x", "~*", "&*", "+@all", rights)
+                )
+            async with scene(server, prefix) as (_, worker):
+                await worker.claim(Claim((("q", 1),), 1, lease_time=0.2))
+                url = f"unix://{server.socket}?username=putter&password=x"
+                putter = RedisStore(url, prefix=prefix)
+                await putter.put([one()])
+                await asyncio.sleep(0.3)
+                assert len(await worker.claim()) == 1
+                await putter.close()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("how", ["paused", "closed"])
-def test_what_a_lane_was_given_and_may_not_start(server: Server, prefix: str, how: str) -> None:
-    """It is given back at once, and was not tried."""
+def test_what_nobody_expects_is_given_back(server: Server, prefix: str) -> None:
+    """The server lost what it knew, and a call that is made again leaves a claim again."""
 
     async def main() -> None:
-        submitter = Lanes(server, prefix, 1)
-        worker = Lanes(server, prefix, 1, poll=PATIENCE)
-        await worker.manager.start()
-        await submitter.manager.submit("jobs", submitter.job(0, 0))
-        await until(lambda: worker.ran)
-        await asyncio.sleep(0.05)
-        assert server.client().keys(f"{prefix}:*:s")
-        if how == "paused":
-            await worker.manager.pause("jobs")
-        else:
-            await worker.manager.close()
-            assert not server.client().keys(f"{prefix}:*:s")
-        await submitter.manager.submit("jobs", submitter.job(1, 0))
-        await asyncio.sleep(0.1)
-        assert worker.ran == [0]
-        [item] = (await submitter.store.browse("jobs")).items
-        assert (item.state, item.attempt) == ("available", 0)
-        await worker.close()
-        await submitter.close()
+        async with scene(server, prefix) as (store, worker):
+            await worker.claim()
+            assert isinstance(worker.claimer, StandingClaimer)
+            worker.claimer._left = False
+            await store.put([one()])
+            async with asyncio.timeout(PATIENCE):
+                while not (await store.count(["q"]))["q"].available:
+                    await asyncio.sleep(0.005)
+            assert not worker.given
+            [item] = await worker.claim()
+            assert item.attempt == 1
+
+    asyncio.run(main())
+
+
+def test_a_claim_of_which_nothing_is_known_is_taken_back(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            assert isinstance(worker.claimer, StandingClaimer)
+            batcher = worker.claimer._batcher
+            submit_many = batcher.submit_many
+
+            async def fail(requests: Any, *, alone: bool = False) -> Any:
+                answers = await submit_many(requests, alone=alone)
+                return [*answers[:-1], StoreError("who knows")]
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(batcher, "submit_many", fail)
+                assert await worker.claim() == ()
+            worker.lose_messages()
+            await store.put([one()])
+            assert await worker.claim() == ()
+            assert len(worker.given) == 1
+
+    asyncio.run(main())
+
+
+def test_a_store_that_is_closed_keeps_nothing(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            await worker.claim()
+            worker.lose_messages()
+            await store.put([one()])
+            await worker.store.close()
+            assert not worker.given
+            [item] = (await store.browse("q")).items
+            assert (item.state, item.attempt) == ("available", 0)
+
+    asyncio.run(main())
+
+
+def test_a_store_that_was_closed_says_so_in_every_event_loop(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store._link.in_thread(lambda: None)
 
     asyncio.run(main())

@@ -10,7 +10,7 @@
 --   b   hash  id -> buried record           bo  zset  id by id   bk  zset  key..id   bt  zset  id by age
 --   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
---   s   hash  worker -> its standing claim
+--   s   set   workers that have left a claim, see 5_standing.lua
 --   x   hash  pattern -> count of leases    x:  and a pattern: see 1_tally.lua
 --
 -- Most calls are short, and every command, function and table counts. So what is asked most is tried

@@ -3,6 +3,7 @@
 -- is left to them, before anything is written: a queue that is edited, whose leases are counted by
 -- pattern or that was not used for long, something that is due, buffered items, a repeated call.
 local FEW = 10 -- items of such a claim
+local GIVEN_SIZE = 1024 * 1024 -- bytes of a value that is sent to a worker without its asking
 local request = requests[1]
 local plain = false
 if recorded and request and not requests[2] and names[1] and not names[2] and edit_token == '' then
@@ -186,29 +187,37 @@ while plain do -- once; `break` leaves the request to the rest
     kept = answer
   end
 
-  if new and not clustered then
-    -- A worker that found nothing has left its claim here (see 5_standing.lua).
+  if new and not clustered and #request[4][1] <= GIVEN_SIZE then
+    -- A worker that found nothing may have left its claim here (see 5_standing.lua). Not one of the
+    -- putter's own: it would start what it does not know yet to be put.
     for _ = 1, 3 do
-      local left = call('HRANDFIELD', base .. 's', 1, 'WITHVALUES')
-      local name = left[1]
-      if not name then
+      local worker = redis.pcall('SRANDMEMBER', base .. 's')
+      if type(worker) ~= 'string' then
         break
       end
-      local till, turn, lease_time, wanted, seed, queues_left = unpack(cmsgpack.unpack(left[2]))
-      local channel = prefix .. ':g:' .. name
-      local heard = redis.pcall('PUBSUB', 'NUMSUB', channel)[2]
-      local waits = till > now and heard and heard > 0
-      local told = waits and lease_next(1, lease_time, wanted, seed) or {}
-      if told[1] or not waits then
-        for number = 1, #queues_left do
-          call('HDEL', prefix .. ':{' .. tag(queues_left[number]) .. '}:s', name)
+      local place_of, own = prefix .. ':{' .. worker .. '}:', sub(worker, 1, #client) == client
+      local left = not own and call('GET', place_of .. 's')
+      local heard = left and redis.pcall('PUBSUB', 'NUMSUB', place_of .. 'g')[2] or 0
+      local told = {}
+      if heard > 0 then
+        local till, turn, seed, claims = unpack(cmsgpack.unpack(left))
+        for number = 1, till > now and #claims or 0 do
+          local wanted, parts = claims[number][1], claims[number][2]
+          for at = 1, #parts, 2 do
+            if parts[at] == names[1] and not told[1] then
+              told = lease_next(1, parts[at + 1], wanted, seed) or {}
+            end
+          end
         end
-      end
-      if told[1] then
-        local lease = spack('>dI4I4', turn, #names[1], #told[2]) .. names[1] .. told[2] .. told[3]
-        call('SET', channel, lease, 'PX', lifetime)
-        call('PUBLISH', channel, lease .. told[4])
-        break
+        if told[1] then
+          local lease = spack('>dI4I4', turn, #names[1], #told[2]) .. names[1] .. told[2] .. told[3]
+          call('DEL', place_of .. 's')
+          call('SET', place_of .. 'g', lease, 'PX', lifetime)
+          redis.pcall('PUBLISH', place_of .. 'g', lease .. told[4])
+          break
+        end
+      elseif not own then
+        redis.pcall('SREM', base .. 's', worker)
       end
     end
   end

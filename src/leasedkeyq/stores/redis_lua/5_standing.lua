@@ -1,21 +1,28 @@
--- Standing claims. A worker that has found nothing leaves its claim at the queues; a put of a lone item
--- leases it to one of those that are left there, and publishes it to its worker, which has it then
--- without asking (see 0_lone.lua). Should that message be lost, the worker finds the lease when it
--- takes its claim back, which it does before it claims again.
+-- Standing claims. A worker that has found nothing leaves its claim; a put of a lone item leases it to
+-- one that is left at its queue, and publishes it to the worker, which has it then without asking (see
+-- 0_lone.lua). Should that message be lost, the worker finds the lease when it takes its claim back,
+-- which it does before it claims again.
+--
+-- The keys of a worker:
+--   s   string  its claim: until when, which turn, the seed of its tokens, {kinds, {queue, lease time, ...}}, ...
+--   g   string  what it was given last; also the channel on which it is told
+-- The set `s` of a queue has the workers that have left a claim there since it was made, or so.
 local passed_over = 0 -- claims that are not made, as something was given meanwhile
 
 if standing then
-  local given
+  local given = {}
 
-  -- {'take_back', worker, turn, queues, claims}: what its claim was given, or {}. If there is
-  -- anything, so many claims behind this request are passed over: the worker has less room than it
-  -- thought. It may be asked again.
+  local function place_of(worker)
+    return prefix .. ':{' .. worker .. '}:'
+  end
+
+  -- {'take_back', worker, turn, claims}: what its claim was given, or {}. If there is anything, so many
+  -- claims behind this request are passed over: the worker has less room than it thought. It may be
+  -- asked again.
   function verbs.take_back(request)
-    local worker, turn, left = request[2], request[3], request[4]
-    for number = 1, #left do
-      call('HDEL', prefix .. ':{' .. tag(left[number]) .. '}:s', worker)
-    end
-    local raw = call('GET', prefix .. ':g:' .. worker)
+    local worker, turn = request[2], request[3]
+    call('DEL', place_of(worker) .. 's')
+    local raw = call('GET', place_of(worker) .. 'g')
     if not raw then
       return {}
     end
@@ -27,33 +34,32 @@ if standing then
     if its_turn ~= turn or call('HGET', base .. 'l', key) ~= lease then
       return {} -- or its lease has ended
     end
-    given, passed_over = true, request[5]
+    given[worker], passed_over = true, request[4]
     return { turn, name, key, lease, call('HGET', base .. 'i', key) }
   end
 
-  -- {'leave', worker, turn, milliseconds, {queue, lease time, kinds, ...}, claims, seed of tokens}:
-  -- leaves a claim, if so many claims before this request have found nothing. 1: it was left.
+  -- {'leave', worker, turn, milliseconds, seed, claims}: leaves these claims, if they were made just
+  -- before and have found nothing. 1: they were left.
   function verbs.leave(request, answers, place)
-    local worker, turn, milliseconds, parts = request[2], request[3], request[4], request[5]
-    local seed = request[7]
-    for number = place - request[6], place - 1 do
-      if given or not answers[number] or answers[number][1] then
+    local worker, turn, milliseconds, seed = request[2], request[3], request[4], request[5]
+    local claims_left = request[6]
+    for number = place - #claims_left, place - 1 do
+      if given[worker] or not answers[number] or answers[number][1] then
         return 0
       end
     end
-    local left = {}
-    for number = 1, #parts, 3 do
-      left[#left + 1] = parts[number]
+    local record = cmsgpack.pack({ now + milliseconds / 1000, turn, seed, claims_left })
+    -- Without memory for it, the worker is woken as if it had left none.
+    if redis.pcall('SET', place_of(worker) .. 's', record, 'PX', milliseconds).err then
+      return 0
     end
-    local till = now + milliseconds / 1000
-    for number = 1, #parts, 3 do
-      local key = prefix .. ':{' .. tag(parts[number]) .. '}:s'
-      local record = { till, turn, parts[number + 1], parts[number + 2], seed, left }
-      -- Without memory for it, the worker is woken as if it had left none.
-      if type(redis.pcall('HSET', key, worker, cmsgpack.pack(record))) == 'table' then
-        return 0
+    for number = 1, #claims_left do
+      local parts = claims_left[number][2]
+      for at = 1, #parts, 2 do
+        local key = prefix .. ':{' .. tag(parts[at]) .. '}:s'
+        call('SADD', key, worker)
+        call('EXPIRE', key, NOTES_LIFETIME)
       end
-      call('PEXPIRE', key, milliseconds)
     end
     return 1
   end

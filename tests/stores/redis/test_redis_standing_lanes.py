@@ -1,0 +1,228 @@
+"""Idle workers whose claims stand on the server: what is put then starts at once."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, on_store
+from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.stores.contract import Claim, Purge
+from leasedkeyq.stores.redis_standing import StandingClaimer
+from tests.servers.valkey import Server
+from tests.stores.redis.support import opened, until
+
+PATIENCE = 20.0
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis6"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(make=request.param) as running:
+        yield running
+
+
+class Lanes:
+    """A worker of two lanes, and what it has run."""
+
+    def __init__(self, server: Server, prefix: str, slots: int, **options: Any) -> None:
+        self.store = opened(server, prefix, **options)
+        self.ran: list[int] = []
+        self.most = 0
+        running = 0
+        built = QueueManagerBuilder().with_storage(self.store)
+        for lane in ("jobs", "others"):
+            built = built.with_lane(lane, LaneConfig(0, slots), 0)
+        self.manager: QueueManager = built.build()
+
+        async def job(number: int, seconds: float) -> None:
+            nonlocal running
+            running += 1
+            self.most = max(self.most, running)
+            self.ran.append(number)
+            if seconds:
+                await asyncio.sleep(seconds)
+            running -= 1
+
+        self.job = self.manager.command("job", job)
+        engine = self.manager._queue._engine
+        assert isinstance(engine, StoreEngine)
+        self.engine = engine
+
+    async def close(self) -> None:
+        await self.manager.close()
+        await self.store.close()
+
+
+def standing(server: Server, prefix: str) -> list[bytes]:
+    """The claims that are left by workers, whose names have dots."""
+    found: list[bytes] = server.client().keys(f"{prefix}:*.*:s")
+    return found
+
+
+def test_lanes_never_run_more_than_they_may(server: Server, prefix: str) -> None:
+    """Puts come at any moment: alone, in twos, while a claim is under way."""
+
+    async def main() -> None:
+        chance = random.Random(5)
+        submitter = Lanes(server, prefix, 1)
+        workers = [Lanes(server, prefix, 1, poll=0.05) for _ in range(2)]
+        for worker in workers:
+            await worker.manager.start()
+        many = 400
+        for number in range(many):
+            lane = chance.choice(("jobs", "others"))
+            seconds = chance.choice((0.0, 0.0, 0.002))
+            await submitter.manager.submit(lane, submitter.job(number, seconds))
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.004)))
+        await until(lambda: sum(len(worker.ran) for worker in workers) >= many)
+        await asyncio.sleep(0.05)
+        ran = Counter(number for worker in workers for number in worker.ran)
+        assert ran == Counter(range(many))
+        for worker in workers:
+            assert worker.most <= 2, "one in each lane"
+        for each in (*workers, submitter):
+            await each.close()
+
+    asyncio.run(main())
+
+
+def test_an_idle_worker_starts_what_comes_without_asking(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        submitter = Lanes(server, prefix, 1)
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        for number in range(5):
+            await submitter.manager.submit("jobs", submitter.job(number, 0))
+            await until(lambda: len(worker.ran) > number)  # noqa: B023
+            await asyncio.sleep(0.02)
+        claims: list[Any] = []
+        claim = StandingClaimer.claim
+
+        async def noted(self: StandingClaimer, *arguments: Any, **options: Any) -> Any:
+            claims.append(len(worker.ran))
+            return await claim(self, *arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StandingClaimer, "claim", noted)
+            await submitter.manager.submit("jobs", submitter.job(5, 0))
+            await until(lambda: len(worker.ran) > 5)
+        assert all(begun == 6 for begun in claims), "it was running before anything was claimed"
+        await worker.close()
+        await submitter.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["paused", "closed"])
+def test_what_a_lane_was_given_and_may_not_start(server: Server, prefix: str, how: str) -> None:
+    """It is given back at once, and was not tried."""
+
+    async def main() -> None:
+        submitter = Lanes(server, prefix, 1)
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        await submitter.manager.submit("jobs", submitter.job(0, 0))
+        await until(lambda: worker.ran)
+        await asyncio.sleep(0.05)
+        assert standing(server, prefix)
+        if how == "paused":
+            await worker.manager.pause("jobs")
+        else:
+            await worker.manager.close()
+            assert not standing(server, prefix)
+        await submitter.manager.submit("jobs", submitter.job(1, 0))
+        await asyncio.sleep(0.1)
+        assert worker.ran == [0]
+        [item] = (await submitter.store.browse("jobs")).items
+        assert (item.state, item.attempt) == ("available", 0)
+        await worker.close()
+        await submitter.close()
+
+    asyncio.run(main())
+
+
+def test_a_worker_without_work_takes_its_claim_back(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        await until(lambda: standing(server, prefix))
+        await worker.manager.pause("jobs")
+        await worker.manager.pause("others")
+        await until(lambda: not standing(server, prefix))
+        await worker.close()
+
+    asyncio.run(main())
+
+
+def test_what_belongs_to_a_part_that_others_have_now_is_given_back(
+    server: Server, prefix: str
+) -> None:
+    async def main() -> None:
+        submitter = Lanes(server, prefix, 1)
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        await worker.manager.pause("jobs")
+        await submitter.manager.submit("jobs", submitter.job(0, 0))
+        [[claimed]] = await worker.store.claim([Claim((("jobs", 1),), 1, lease_time=30.0)])
+        [share] = [share for share in worker.engine.shares if share.queue == "jobs"]
+        share.owned, share.lane.paused = False, False
+        worker.engine._take_given(claimed)
+        share.owned, share.lane.paused = True, True
+        async with asyncio.timeout(PATIENCE):
+            while not (await submitter.store.count(["jobs"]))["jobs"].available:
+                await asyncio.sleep(0.005)
+        assert not worker.ran
+        await worker.close()
+        await submitter.close()
+
+    asyncio.run(main())
+
+
+def test_a_manager_that_closed_without_the_server_is_given_nothing(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        await until(lambda: standing(server, prefix))
+
+        async def no_answer(*_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(on_store, "PATIENCE", 0.1)
+        monkeypatch.setattr(StandingClaimer, "claim", no_answer)
+        worker.engine.wake()
+        await asyncio.sleep(0.01)
+        await worker.manager.close()
+        client = server.client()
+        await until(lambda: not client.pubsub_channels(f"{prefix}:*.*:g"))
+        await worker.store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_is_closed_under_its_manager(server: Server, prefix: str) -> None:
+    """What comes in that moment has been run, or waits for another worker."""
+
+    async def main() -> None:
+        submitter = Lanes(server, prefix, 1)
+        for turns in range(12):
+            worker = Lanes(server, prefix, 1, poll=PATIENCE)
+            await worker.manager.start()
+            await until(lambda: standing(server, prefix))
+            closing = asyncio.create_task(worker.store.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await submitter.manager.submit("jobs", submitter.job(turns, 0))
+            await closing
+            counts = (await submitter.store.count(["jobs"]))["jobs"]
+            assert counts.in_flight == 0
+            assert counts.available + len(worker.ran) == 1
+            await submitter.store.settle([Purge("jobs")])
+            await worker.manager.close()
+        await submitter.close()
+
+    asyncio.run(main())

@@ -102,6 +102,9 @@ class Batch:
         self._named: set[tuple[str, str]] = set()
         self._naming = 0
         self._acked: set[str] = set()
+        """The keys of the last run of acks."""
+        self._putting: dict[str, int | None] = {}
+        """Those of the last run of puts, with their priorities."""
         self.queues: set[str] = set()
         """All that are named."""
         self.claims = False
@@ -224,13 +227,17 @@ class Batch:
             run.sizes.append(len(put.items))
             return
         like = ("puts", queue)
-        joined = self._joined(number, like)
+        # A key that comes again with another priority moves: not before what is put in between.
+        moves = any(self._putting.get(key, put.priority) != put.priority for key, _ in put.items)
+        joined = None if moves else self._joined(number, like)
         if joined is None:
             self._naming += 1
+            self._putting.clear()
             joined = self._add(number, like, op="puts", queue=queue)
             joined.told["from"] = start
         joined.sizes.append(len(put.items))
         for key, value in put.items:
+            self._putting[key] = put.priority
             self._item(key, put.policy, value, put.priority, put.kind, deadline=put.deadline)
         joined.told["to"] = len(self._keys)
 
@@ -304,7 +311,9 @@ class Batch:
         if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
             like = ("claims", queue, each, lease)
-            run = self._joined(number, like)
+            # The server counts on from the first: none that asks for nothing is in between.
+            follows = bool(self._runs) and self._runs[-1].numbers[-1] == number - 1
+            run = self._joined(number, like) if follows else None
             if run is None:
                 run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
                 run.told["lease"] = _seconds(lease)

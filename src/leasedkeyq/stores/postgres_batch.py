@@ -7,9 +7,10 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import groupby, islice, repeat
 from math import inf
-from typing import Any, Final, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -39,6 +40,23 @@ FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
 MOST_LEASED: Final = 1_000_000
 """By one claim: more than that is no limit."""
 
+MOST_KNOWN: Final = 10_000
+"""Leases of which it is remembered where their rows are."""
+
+STATEMENTS: Final = {
+    "apply_1": (
+        "SELECT * FROM lkq.apply_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    ),
+    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
+    "work_1": (
+        "SELECT * FROM lkq.work_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    ),
+    "count_leased_1": "SELECT lkq.count_leased_1($1)",
+}
+"""Of the functions that apply a batch, or prepare for it."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,6 +83,31 @@ Told: TypeAlias = tuple[str, tuple[Any, ...]]
 """A function of the server, and what it is called with, but for its first four arguments."""
 
 
+class Leased:
+    """Where the rows of leases are that were claimed here, by their tokens; of the latest ones.
+
+    A row stays there until somebody changes it.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, str, str]] = {}
+
+    def add(self, rows: Iterable[tuple[Claimed, str]]) -> None:
+        """Remember where these are."""
+        known = self._known
+        for item, at in rows:
+            known[item.token] = (item.queue, item.key, at)
+        while len(known) > MOST_KNOWN:
+            del known[next(iter(known))]
+
+    def pop(self, token: str, queue: str, key: str) -> str | None:
+        """Where a row is that is changed now; None: not known."""
+        known = self._known.pop(token, None)
+        return known[2] if known is not None and known[:2] == (queue, key) else None
+
+
 class Run:
     """Requests that are applied together: what the server is told, and which they are."""
 
@@ -84,11 +127,21 @@ class Batch:
     Args:
         schema: Where the tables are; the locks of queues depend on it.
         requests: What is asked for.
+        leased: Where the rows of leases are; None: nothing is known.
         ordered: Whether the requests must be applied in this order.
     """
 
-    def __init__(self, schema: str, requests: Sequence[Request], *, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        schema: str,
+        requests: Sequence[Request],
+        leased: Leased | None = None,
+        *,
+        ordered: bool = False,
+    ) -> None:
         self._schema = schema
+        self._leased = Leased() if leased is None else leased
+        self._at: list[str | None] = []
         self._order = None if ordered else in_rounds(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[Run] = []
@@ -102,11 +155,17 @@ class Batch:
         self._named: set[tuple[str, str]] = set()
         self._naming = 0
         self._acked: set[str] = set()
+        """The keys of the last run of acks."""
+        self._putting: dict[str, int | None] = {}
+        """Those of the last run of puts, with their priorities."""
         self.queues: set[str] = set()
         """All that are named."""
+        self.counted: set[str] = set()
+        """Those of which the leased keys of a pattern are counted."""
         self.claims = False
         """Whether something may be leased."""
-        for number, request in enumerate(self._requests):
+        start = self._first_acks()
+        for number, request in enumerate(self._requests[start:], start):
             _ADD[type(request)](self, number, request)
 
     def arguments(self) -> tuple[Any, ...]:
@@ -154,14 +213,22 @@ class Batch:
                 )
                 return "put_1", (*where, *[column[0] for column in items])
             case ["acks"]:
-                return "work_1", (*where, "", self._keys, self._tokens, 0, 0, 1, None, None)
+                return "work_1", (*where, "", *self._acks(), 0, 0, 1, None, None)
             case ["claims"] | ["claim"] | ["acks", "claims"] | ["acks", "claim"]:
                 claim = _plain_claim(told[-1])
                 if claim is not None:
-                    return "work_1", (*where, _secret(), self._keys, self._tokens, *claim)
+                    return "work_1", (*where, _secret(), *self._acks(), *claim)
             case _:
                 pass
         return None
+
+    def _acks(self) -> tuple[int, str, str | None, str | None]:
+        """What ``work_1`` is told of the acks; texts, as the driver is slow with lists."""
+        acks = _encode((self._keys, self._tokens)).decode()
+        at = [at for at in self._at if at is not None]
+        if len(at) < len(self._keys):
+            return len(self._keys), acks, None, None
+        return len(at), acks, " ".join(self._tokens), " ".join(at)
 
     # Runs
 
@@ -224,19 +291,23 @@ class Batch:
             run.sizes.append(len(put.items))
             return
         like = ("puts", queue)
-        joined = self._joined(number, like)
+        # A key that comes again with another priority moves: not before what is put in between.
+        moves = any(self._putting.get(key, put.priority) != put.priority for key, _ in put.items)
+        joined = None if moves else self._joined(number, like)
         if joined is None:
             self._naming += 1
+            self._putting.clear()
             joined = self._add(number, like, op="puts", queue=queue)
             joined.told["from"] = start
         joined.sizes.append(len(put.items))
         for key, value in put.items:
+            self._putting[key] = put.priority
             self._item(key, put.policy, value, put.priority, put.kind, deadline=put.deadline)
         joined.told["to"] = len(self._keys)
 
     def _change(self, number: int, change: Change) -> None:
         self.queues.add(change.queue)
-        if isinstance(change, Ack) and change.keep <= 0 and change.token:
+        if isinstance(change, Ack) and _is_plain_ack(change):
             self._ack(number, change)
             return
         run = self._add(number, None, op=type(change).__name__.lower(), queue=change.queue)
@@ -269,11 +340,13 @@ class Batch:
             told["id"] = change.id
         elif isinstance(change, Ack | Release | Extend | Bury):
             told["token"] = change.token
+            self._leased.pop(change.token, change.queue, change.key)
 
     def _ack(self, number: int, ack: Ack) -> None:
         """Those that follow each other are one run as long as each is of another key."""
         like = ("acks", ack.queue)
         item = self._item(ack.key, ack.token)
+        self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
         run = None if ack.key in self._acked else self._joined(number, like)
         if run is None:
             self._naming += 1
@@ -283,6 +356,39 @@ class Batch:
         run.told["to"] = item
         self._acked.add(ack.key)
         self._named.add((ack.queue, ack.key))
+
+    def _first_acks(self) -> int:
+        """Take the acks that come first, if each is of another key: a worker's batch has many.
+
+        It does at once what `_ack` does for each. Returns how many they are.
+        """
+        acks: list[Ack] = []
+        for request in self._requests:
+            if not _is_plain_ack(request):
+                break
+            acks.append(request)
+        many = len(acks)
+        keys = [ack.key for ack in acks]
+        queues = {ack.queue for ack in acks}
+        if len(queues) != 1 or len(set(keys)) < many:
+            return 0
+        [queue] = queues
+        self.queues.add(queue)
+        self._keys = keys
+        self._tokens = [ack.token for ack in acks]
+        pop = self._leased.pop
+        self._at = [pop(ack.token, queue, ack.key) for ack in acks]
+        self._values = [b""] * many
+        self._priorities = [None] * many
+        self._kinds = [""] * many
+        self._deadlines = [None] * many
+        run = self._add(0, ("acks", queue), op="acks", queue=queue)
+        run.told.update({"from": 1, "to": many})
+        run.numbers = list(range(many))
+        self._naming = 1
+        self._acked.update(keys)
+        self._named.update(zip(repeat(queue), keys, strict=False))
+        return many
 
     def _claim(self, number: int, claim: Claim) -> None:
         queues = [
@@ -298,13 +404,18 @@ class Batch:
         for cap in claim.caps:
             if cap.queue in self.queues:
                 self._alone.add(lock_number(self._schema, "caps", cap.queue))
-                caps.setdefault(cap.queue, []).append(_told_cap(cap))
+                told_cap = _told_cap(cap)
+                caps.setdefault(cap.queue, []).append(told_cap)
+                if cap.in_flight is not None and told_cap["like"] != "%":
+                    self.counted.add(cap.queue)
         any_key = claim.key is None and claim.kinds is None and not caps
         queue, most, lease = queues[0]
         if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
             like = ("claims", queue, each, lease)
-            run = self._joined(number, like)
+            # The server counts on from the first: none that asks for nothing is in between.
+            follows = bool(self._runs) and self._runs[-1].numbers[-1] == number - 1
+            run = self._joined(number, like) if follows else None
             if run is None:
                 run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
                 run.told["lease"] = _seconds(lease)
@@ -333,10 +444,17 @@ class Batch:
     # Answers
 
     def answers(self, claimed: Iterable[Sequence[Any]], outcome: Outcome) -> list[Any]:
-        """The answers to the requests; of a row of `claimed` the first is the request."""
+        """The answers to the requests.
+
+        Of a row of `claimed` the first is the request, and the last one of use where it is.
+        """
         answers: list[Any] = [_NOTHING.get(type(request)) for request in self._requests]
-        for row in sorted(claimed, key=_fence_of):
-            answers[row[0]] += (Claimed(*row[1:SAID]),)
+        leased = [
+            (row[0], Claimed(*row[1:SAID]), row[SAID]) for row in sorted(claimed, key=_fence_of)
+        ]
+        self._leased.add([(item, at) for _, item, at in leased])
+        for number, of_one in groupby(leased, itemgetter(0)):
+            answers[number] += tuple([item for _, item, _ in of_one])
         runs = {run.numbers[0]: run for run in self._runs}
         for number, word, what in outcome.said:
             run = runs[number]
@@ -390,6 +508,10 @@ _ROUNDS: Final[dict[type, int]] = {Put: 1, Claim: 2}
 def _secret() -> str:
     """What nobody can guess, for the tokens of leases."""
     return secrets.token_hex(16)
+
+
+def _is_plain_ack(request: Request) -> TypeGuard[Ack]:
+    return type(request) is Ack and request.keep <= 0 and bool(request.token)
 
 
 def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:

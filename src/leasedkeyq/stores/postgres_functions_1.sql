@@ -130,6 +130,7 @@ BEGIN
     SELECT * INTO found FROM lkq.floors WHERE queue = p_queue;
     IF found.place IS NULL THEN
         found.place := 0;
+        found.counted := false;
     END IF;
     IF found.due IS NULL OR found.due > p_now THEN
         found.due := '-infinity';
@@ -449,7 +450,7 @@ BEGIN
                 p_in_flight + (SELECT coalesce(sum(in_flight), 0)::bigint
                     FROM lkq.tallies WHERE queue = p_queue)
             ELSE
-                (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2
+                (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND counted
                     AND key >= cap->>'prefix' AND starts_with(key, cap->>'prefix')
                     AND key LIKE cap->>'like')
         END);
@@ -751,6 +752,27 @@ BEGIN
     RETURN took;
 END $$;
 
+-- From now on, know of the leased keys of queues how many are like a pattern: what caps ask for. It
+-- takes as long as there are leases in a queue that nobody has asked so before. Nobody else changes
+-- it meanwhile.
+CREATE FUNCTION lkq.count_leased_1(p_queues text[]) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    q text;
+BEGIN
+    FOREACH q IN ARRAY p_queues LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM lkq.floors WHERE queue = q AND counted);
+        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', q));
+        INSERT INTO lkq.floors (queue, place, due, counted) VALUES (q, 0, '-infinity', true)
+        ON CONFLICT (queue) DO UPDATE SET counted = true;
+        UPDATE lkq.items SET counted = true WHERE queue = q AND state = 2 AND NOT counted;
+    END LOOP;
+END $$;
+
 -- Apply a batch, run by run. A run is one request of any sort, or several that are alike:
 -- "puts" of items that nothing refuses, "acks" that keep no result, or the same claim many times.
 -- Returns what was claimed, and in a last row all other answers.
@@ -767,7 +789,8 @@ CREATE FUNCTION lkq.apply_1(
     p_tokens text[], p_values bytea[], p_priorities bigint[], p_kinds text[], p_deadlines float8[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, answers text
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text,
+    answers text
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -853,10 +876,11 @@ BEGIN
                 FROM unnest(tids, numbers) u (at, number)
             )
             UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = c.until,
-                turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence)
+                turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence),
+                counted = EXISTS (SELECT FROM lkq.floors f WHERE f.queue = i.queue AND f.counted)
             FROM chosen c WHERE i.ctid = c.at
-            RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
+            RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
+                i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
             FOR one IN SELECT u.number, count(*) AS many FROM unnest(numbers) u (number) GROUP BY 1 LOOP
                 PERFORM lkq.tally_1(keys[one.number], ARRAY[-one.many, 0, 0, one.many, 0, 0]);
                 IF keys[one.number] <> ALL (changed) THEN
@@ -923,10 +947,11 @@ BEGIN
                             FROM unnest(tids) u (at)
                         )
                         UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = until,
-                            turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence)
+                            turn = -c.fence, leased_at = now_, counted = floor_.counted,
+                            token = c.token || md5(p_secret || c.fence)
                         FROM chosen c WHERE i.ctid = c.at
-                        RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                            i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
+                        RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
+                            i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
                         GET DIAGNOSTICS many = ROW_COUNT;
                         total := total - many;
                         t[1] := t[1] - many;
@@ -951,6 +976,7 @@ BEGIN
         SELECT * INTO floor_ FROM lkq.floors WHERE queue = q; -- as `floor_1`
         IF floor_.place IS NULL THEN
             floor_.place := 0;
+            floor_.counted := false;
         END IF;
         IF floor_.due IS NULL OR floor_.due > now_ THEN
             floor_.due := '-infinity';
@@ -982,11 +1008,11 @@ BEGIN
                     FROM unnest(tids) WITH ORDINALITY u (at, n)
                 )
                 UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = until,
-                    turn = -c.fence, leased_at = now_,
+                    turn = -c.fence, leased_at = now_, counted = floor_.counted,
                     token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
                 FROM chosen c WHERE i.ctid = c.at
-                RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                    i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
+                RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
+                    i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
             END IF;
             t[1] := t[1] - many;
             t[4] := t[4] + many;
@@ -1405,15 +1431,20 @@ END $$;
 -- up to `p_each` items, once or several times, of some kinds or of any. It does in a few statements
 -- what `apply_1` does, if nothing is due, and returns the same.
 --
+--   p_acked     how many acks there are
+--   p_acks      their keys and their tokens, as JSON: it is read only if it is needed
+--   p_tokens    their tokens, if it is known of all where their rows were when they were leased
+--   p_at        where that is
 --   p_first     the number of the first claim among the requests
 --   p_many      how many items the claims lease together
 CREATE FUNCTION lkq.work_1(
     p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
-    p_secret text, p_keys text[], p_tokens text[], p_first int, p_many int, p_each int,
-    p_lease float8, p_kinds text[]
+    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int,
+    p_each int, p_lease float8, p_kinds text[]
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, answers text
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text,
+    answers text
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -1427,8 +1458,11 @@ AS $$
 DECLARE
     now_ float8;
     floor_ bigint;
+    counted_ boolean;
     due_ boolean;
-    acked int := cardinality(p_keys);
+    acked int := p_acked;
+    keys text[];
+    tokens text[];
     leased int := 0;
     done int[];
     refused int[];
@@ -1441,11 +1475,11 @@ DECLARE
     nothing boolean := pg_advisory_xact_lock_shared(p_lock) IS NULL;
 BEGIN
     now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
-    SELECT coalesce(f.place, 0), f.due > now_ OR EXISTS (
+    SELECT coalesce(f.place, 0), coalesce(f.counted, false), f.due > now_ OR EXISTS (
         SELECT FROM lkq.items i
         WHERE i.queue = p_queue AND i.due >= coalesce(f.due, '-infinity') AND i.due <= now_
     )
-    INTO floor_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
+    INTO floor_, counted_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
     IF due_ THEN
         IF acked > 0 THEN
             runs := jsonb_build_array(jsonb_build_object(
@@ -1461,30 +1495,50 @@ BEGIN
         END IF;
         RETURN QUERY SELECT * FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,
-            p_keys, p_tokens, '{}', '{}', '{}', '{}'
+            ARRAY(SELECT json_array_elements_text(p_acks::json->0)),
+            ARRAY(SELECT json_array_elements_text(p_acks::json->1)), '{}', '{}', '{}', '{}'
         );
         RETURN;
     END IF;
     IF acked > 0 THEN
-        WITH held AS MATERIALIZED (
-            SELECT u.n, u.token, i.at
-            FROM unnest(p_keys, p_tokens) WITH ORDINALITY u (key, token, n)
-            CROSS JOIN LATERAL (
-                SELECT i.ctid AS at FROM lkq.items i
-                WHERE i.queue = p_queue AND i.key = u.key AND i.token = u.token
-                    AND i.next_id IS NULL AND (i.due IS NULL OR i.due > now_)
-                OFFSET 0
-            ) i
-        ), gone AS (
-            -- Somebody may have put a value beside it just now: what was seen must still hold.
-            DELETE FROM lkq.items i USING held
-            WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
-            RETURNING held.n
-        )
-        SELECT array_agg(n) INTO done FROM gone;
+        IF p_at IS NOT NULL THEN
+            WITH gone AS (
+                DELETE FROM lkq.items i USING (
+                    SELECT generate_series(1, acked) AS n,
+                        unnest(string_to_array(p_tokens, ' ')) AS token,
+                        unnest(string_to_array(p_at, ' ')::tid[]) AS at
+                ) u
+                WHERE i.ctid = u.at AND i.token = u.token AND i.next_id IS NULL
+                    AND (i.due IS NULL OR i.due > now_)
+                RETURNING u.n
+            )
+            SELECT array_agg(n) INTO done FROM gone;
+        ELSE
+            keys := ARRAY(SELECT json_array_elements_text(p_acks::json->0));
+            tokens := ARRAY(SELECT json_array_elements_text(p_acks::json->1));
+            WITH held AS MATERIALIZED (
+                SELECT u.n, u.token, i.at
+                FROM unnest(keys, tokens) WITH ORDINALITY u (key, token, n)
+                CROSS JOIN LATERAL (
+                    SELECT i.ctid AS at FROM lkq.items i
+                    WHERE i.queue = p_queue AND i.key = u.key AND i.token = u.token
+                        AND i.next_id IS NULL AND (i.due IS NULL OR i.due > now_)
+                    OFFSET 0
+                ) i
+            ), gone AS (
+                -- Somebody may have put a value beside it just now: what was seen must still hold.
+                DELETE FROM lkq.items i USING held
+                WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
+                RETURNING held.n
+            )
+            SELECT array_agg(n) INTO done FROM gone;
+        END IF;
         IF done IS NULL OR cardinality(done) < acked THEN
+            -- Among them those whose rows have moved since.
             SELECT * INTO refused, ended, buffered, available, scheduled
-            FROM lkq.acks_1(p_queue, now_, p_keys, p_tokens, done);
+            FROM lkq.acks_1(p_queue, now_,
+                coalesce(keys, ARRAY(SELECT json_array_elements_text(p_acks::json->0))),
+                coalesce(tokens, ARRAY(SELECT json_array_elements_text(p_acks::json->1))), done);
             acked := coalesce(cardinality(done), 0) + ended;
         END IF;
     END IF;
@@ -1511,11 +1565,11 @@ BEGIN
                 FROM unnest(tids) WITH ORDINALITY u (at, n)
             )
             UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = now_ + p_lease,
-                turn = -c.fence, leased_at = now_,
+                turn = -c.fence, leased_at = now_, counted = counted_,
                 token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
             FROM chosen c WHERE i.ctid = c.at
-            RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence,
-                i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, NULL::text;
+            RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
+                i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
         END IF;
     END IF;
 
@@ -1841,11 +1895,11 @@ END $$;
 CREATE FUNCTION lkq.claimed_1(p_queues text[], p_call text)
 RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
-    priority bigint, expires_at float8, put_at float8, kind text, deadline float8
+    priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text
 )
 LANGUAGE sql AS $$
     SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
-        i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline
+        i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text
     FROM lkq.items i
     WHERE i.queue = ANY (p_queues) AND i.state = 2 AND starts_with(i.token, p_call || '.')
     ORDER BY -i.turn

@@ -11,14 +11,7 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -28,7 +21,15 @@ from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
 from leasedkeyq.stores.batching import give_back
 from leasedkeyq.stores.contract import Limits, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.postgres_batch import Batch, Outcome, Told, decode_outcome, lock_number
+from leasedkeyq.stores.postgres_batch import (
+    STATEMENTS,
+    Batch,
+    Leased,
+    Outcome,
+    Told,
+    decode_outcome,
+    lock_number,
+)
 from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
 from leasedkeyq.stores.postgres_schema import explain, in_schema
@@ -43,17 +44,6 @@ SLOW: Final = 0.004
 """Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
 RAISE_PAUSES: Final = (0.2, 30.0)
 """Seconds between two looks where a queue begins, while they help and while they do not."""
-STATEMENTS: Final = {
-    "apply_1": (
-        "SELECT * FROM lkq.apply_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
-    ),
-    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
-    "work_1": (
-        "SELECT * FROM lkq.work_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-    ),
-}
-"""Of the functions that apply a batch."""
 TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
@@ -146,6 +136,9 @@ class Link:
         self._raise_at = float("-inf")
         self._raise_pause = RAISE_PAUSES[0]
         self._end_of_loop: AsyncGenerator[None] | None = None
+        self._leased = Leased()
+        self._counted: set[str] = set()
+        """Queues of which the server knows that their leased keys are counted."""
         self._under_way: set[asyncio.Future[None]] = set()
         """One for each batch that is being applied."""
         self.own: set[int] = set()
@@ -293,7 +286,7 @@ class Link:
         return answers
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
-        batch = Batch(self._settings.schema, requests)
+        batch = Batch(self._settings.schema, requests, self._leased)
         told = batch.told()
         deadline = self._deadline()
         lost = False
@@ -301,6 +294,10 @@ class Link:
             call = self._next_call(writer)
             try:
                 connection = await self._connected(writer, deadline)
+                if not batch.counted <= self._counted:
+                    statement, queues = self._statements["count_leased_1"], list(batch.counted)
+                    await connection.fetch(statement, queues, timeout=self._settings.call_timeout)
+                    self._counted |= batch.counted
                 began = time.monotonic()
                 rows = await self._send(connection, call, self._now(), told)
                 if batch.claims:
@@ -435,7 +432,7 @@ class Link:
             None if edit.keys is None else list(edit.keys),
         )
         changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
-        batch = Batch(schema, changes, ordered=True)
+        batch = Batch(schema, changes, self._leased, ordered=True)
         sent = await self._send(connection, call, now, batch.told())
         outcome = decode_outcome(sent[-1]["answers"])
         for answer in batch.answers((), outcome):

@@ -11,7 +11,7 @@ CREATE SEQUENCE lkq.burials;
 
 -- One row for each live key. `state`: 0 available, 1 scheduled, 2 in flight. `due` and `turn` order
 -- what comes due: a lease by its expiry and minus its fence, a scheduled item by its time and its
--- number. `next_*` is the value buffered beside a leased one.
+-- number. `next_*` is the value buffered beside a leased one. `counted`: see `floors`.
 --
 -- Every job inserts a row, moves it and deletes it, so most of the table is soon dead. Autovacuum
 -- comes after a number of dead rows, not after a share of the table: a share of a long backlog is
@@ -30,6 +30,7 @@ CREATE TABLE lkq.items (
     leased_at float8,
     attempt int NOT NULL DEFAULT 0,
     state smallint NOT NULL,
+    counted boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL DEFAULT '',
@@ -54,13 +55,20 @@ CREATE TABLE lkq.items (
     autovacuum_analyze_threshold = 20000,
     vacuum_truncate = off -- it would lock the table, and the room is needed again soon
 );
-CREATE UNIQUE INDEX items_by_key ON lkq.items (queue, key);
+-- A lease makes a new version of its row, with an entry in all indexes but that of the available
+-- ones: their pages have room for it beside the old one. No two entries are alike but by being of one
+-- row, so there is nothing to gain by looking for them.
+CREATE UNIQUE INDEX items_by_key ON lkq.items (queue, key)
+    WITH (fillfactor = 50, deduplicate_items = off);
 -- On a new table, of which nothing is known, one index on the queue is as good as another to the
 -- planner. So there is only one, and others say it in words of their own.
-CREATE INDEX items_by_id ON lkq.items ((queue || ''), id);
-CREATE INDEX items_ready ON lkq.items (queue, priority DESC, place, kind) WHERE state = 0;
-CREATE INDEX items_timed ON lkq.items (queue, due, turn) WHERE due IS NOT NULL;
-CREATE INDEX items_leased ON lkq.items (queue, key) WHERE state = 2;
+CREATE INDEX items_by_id ON lkq.items ((queue || ''), id)
+    WITH (fillfactor = 50, deduplicate_items = off);
+CREATE INDEX items_ready ON lkq.items (queue, priority DESC, place, kind)
+    WITH (deduplicate_items = off) WHERE state = 0;
+CREATE INDEX items_timed ON lkq.items (queue, due, turn)
+    WITH (deduplicate_items = off) WHERE due IS NOT NULL OR state = 2;
+CREATE INDEX items_counted ON lkq.items (queue, key) WHERE counted AND state = 2;
 CREATE INDEX items_buffered ON lkq.items (queue, next_id) WHERE next_id IS NOT NULL;
 
 CREATE TABLE lkq.buried (
@@ -124,9 +132,13 @@ CREATE INDEX tallies_by_queue ON lkq.tallies (queue);
 -- `place`, and nothing that comes due before `due`. Rows that were deleted stay in an index as long
 -- as any transaction in the database, of whatever program, is older than their end; who looks from
 -- the beginning walks over all of them. A queue has a row here once that was found to be slow.
+--
+-- `counted`: a cap asked how many keys of a pattern are in flight. Since then what is leased in the
+-- queue has an entry in the index for that; other queues do without.
 CREATE TABLE lkq.floors (
     place bigint NOT NULL,
     due float8 NOT NULL,
+    counted boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 50, vacuum_truncate = off);
 

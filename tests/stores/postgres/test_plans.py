@@ -179,7 +179,7 @@ def look_at_plans(queued: int) -> None:
 
 
 def fill(url: str, schema: str, queued: int) -> None:
-    """So many items that wait, and a tenth of it in flight and scheduled."""
+    """So many items that wait, and a tenth of it in flight, where caps count it, and scheduled."""
     leased = queued // 10
     listed = f"FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = 'items'"
     indexes = str(run_sql(url, f"SELECT string_agg(indexdef, ';') {listed}"))
@@ -190,14 +190,21 @@ def fill(url: str, schema: str, queued: int) -> None:
         f"""
         WITH new AS (
             INSERT INTO {schema}.items
-            (id, queue, key, state, priority, place, put_at, attempt, due, turn, token, value)
+            (id, queue, key, state, priority, place, put_at, attempt, due, turn, token, value,
+                counted)
             SELECT n, 'q', 'k' || n, CASE WHEN n <= {leased} THEN 2
                     WHEN n <= {2 * leased} THEN 1 ELSE 0 END, 0, n, 0, 0,
                 CASE WHEN n <= {2 * leased} THEN extract(epoch FROM now()) + 3600 + n END, n,
-                CASE WHEN n <= {leased} THEN 't' || n END, '1'
+                CASE WHEN n <= {leased} THEN 't' || n END, '1', n <= {leased}
             FROM generate_series(1, {queued + 2 * leased}) n RETURNING 1
         )
         INSERT INTO {schema}.tallies SELECT {queued}, 0, {leased}, {leased}, 0, 0, 'q'
+        """,
+    )
+    run_sql(
+        url,
+        f"""
+        INSERT INTO {schema}.floors (queue, place, due, counted) VALUES ('q', 0, '-infinity', true)
         """,
     )
     for index in indexes.split(";"):

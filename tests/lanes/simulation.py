@@ -8,6 +8,7 @@ submitted. What may start is worked out here anew, not taken from the scheduler.
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -24,12 +25,14 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
     RetryPolicy,
 )
+from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.errors import CommandLostError, RemoteCommandError
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Share
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores import MemoryStore
+from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
 
 EPOCH = 1_800_000_000.0
@@ -55,12 +58,35 @@ class CommandFailedOnPurpose(Exception):  # noqa: N818
     """What failing commands raise."""
 
 
+class FarStore(MemoryStore):
+    """A store to which claims and settlements take a while.
+
+    Of a settlement, its answer comes at once: who dies meanwhile has settled nothing.
+    """
+
+    trip = 0.0
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        if self.trip:
+            await asyncio.sleep(self.trip / 2)
+        found = await super().claim(requests)
+        if self.trip:
+            await asyncio.sleep(self.trip / 2)
+        return found
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        if self.trip:
+            await asyncio.sleep(self.trip)
+        return await super().settle(requests)
+
+
 class Simulation:
     """One run from a seed. `run` raises where a promise is broken."""
 
-    def __init__(self, seed: int, *, on_store: bool) -> None:
+    def __init__(self, seed: int, *, on_store: bool, trip: float = 0.0) -> None:
         self.random = Random(seed)
         self.seed = seed
+        self.trip = trip
         self.on_store = on_store
         self.running: dict[tuple[str, str], int] = {}
         self.active: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -110,7 +136,8 @@ class Simulation:
             self.capacity = minima + random.randint(1, 4)
         loop = asyncio.get_running_loop()
         if self.on_store:
-            self.store = MemoryStore(clock=lambda: EPOCH + loop.time())
+            self.store = FarStore(clock=lambda: EPOCH + loop.time())
+            self.store.trip = self.trip
 
     def worker(self, number: int) -> CommandQueue:
         """A process, as it were."""
@@ -285,6 +312,7 @@ class Simulation:
         engine._unwatch.clear()
         engine._tasks.clear()
         engine._outbox._waiting.clear()
+        engine._ahead = Ahead(lambda: engine._loop, lambda job: None)
         engine._outbox.empty.set()
         engine.stopped = True
         if engine._alarm is not None:
@@ -433,12 +461,12 @@ class Simulation:
             assert not task.done or task.revoked, f"{task.number} is told as {handle.status}"
 
 
-def simulate(seed: int, *, on_store: bool) -> Simulation:
+def simulate(seed: int, *, on_store: bool, trip: float = 0.0) -> Simulation:
     """Run one seed; what is broken is raised together with what happened."""
     logger = logging.getLogger("leasedkeyq")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    simulation = Simulation(seed, on_store=on_store)
+    simulation = Simulation(seed, on_store=on_store, trip=trip)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         try:
             runner.run(simulation.run())

@@ -30,9 +30,6 @@ class Server(MemoryStore):
         self.acks: list[int] = []
         self._line: deque[tuple[str, asyncio.Future[None]]] = deque()
 
-    def is_idle(self) -> bool:
-        return not self.under_way.total()
-
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         found = await super().claim(requests)
         self.claims.append(sum(len(answer) for answer in found))
@@ -84,7 +81,7 @@ def worker(
     return manager, job
 
 
-async def test_half_of_what_was_claimed_is_settled_while_the_other_half_runs() -> None:
+async def test_half_of_what_is_leased_is_settled_while_the_other_half_runs() -> None:
     store, ran = Server(), list[int]()
     manager, job = worker(store, ran)
     await manager.submit_many("jobs", [job(number) for number in range(1000)])
@@ -92,8 +89,9 @@ async def test_half_of_what_was_claimed_is_settled_while_the_other_half_runs() -
         await manager.drain()
     assert sorted(ran) == list(range(1000))
     assert store.together == {"claim": 2, "settle": 2}
-    assert Counter(store.claims)[SLOTS // 2] >= 16
-    assert store.acks[:2] == [SLOTS // 2, SLOTS // 2]
+    assert store.claims[:3] == [SLOTS, 2 * SLOTS, SLOTS]  # nothing is claimed ahead at first
+    assert set(store.acks) == {SLOTS}
+    assert asyncio.get_running_loop().time() <= 8 * TRIP
 
 
 @pytest.mark.parametrize("slots", [SLOTS, 1000, 1100, 2100])

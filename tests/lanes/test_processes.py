@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Worker:
     """A worker process, and the lines that it has told so far."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "tests.lanes.lane_worker", str(path)]
+    def __init__(self, path: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.lanes.lane_worker", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.lines: queue.Queue[str] = queue.Queue()
         self.told: list[str] = []
@@ -59,10 +59,10 @@ class Worker:
 
 
 @contextmanager
-def workers(path: Path, count: int) -> Generator[list[Worker]]:
+def workers(path: Path, count: int, *arguments: str) -> Generator[list[Worker]]:
     started: list[Worker] = []
     try:
-        started.extend(Worker(path) for _ in range(count))
+        started.extend(Worker(path, *arguments) for _ in range(count))
         yield started
     finally:
         for worker in started:
@@ -131,6 +131,25 @@ def test_a_killed_worker_is_healed_by_the_other(tmp_path: Path) -> None:
                 victim.send(signal.SIGKILL)
                 assert await handle == 42
                 assert handle.attempt == 2
+
+        produce(path, use)
+
+
+def test_what_a_killed_worker_had_claimed_ahead_runs_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    many = 1000
+    with workers(path, 1, "doomed") as (victim,):
+
+        async def use(manager: QueueManager, work: Any, fail: Any) -> None:
+            commands = {f"k{number}": work(number, 0) for number in range(many)}
+            handles = await manager.submit_many("work", commands)
+            told = await asyncio.to_thread(victim.everything)
+            assert victim.process.returncode == -signal.SIGKILL
+            with workers(path, 1):
+                assert await asyncio.gather(*handles) == [2 * number for number in range(many)]
+            twice = [handle.key for handle in handles if handle.attempt == 2]
+            assert any(f"start {key}" not in told for key in twice)
+            assert max(handle.attempt for handle in handles) == 2
 
         produce(path, use)
 

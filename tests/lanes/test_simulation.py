@@ -2,6 +2,7 @@
 
 import pytest
 
+from leasedkeyq.lanes import ahead
 from tests.lanes.simulation import simulate
 
 CHUNK = 50
@@ -19,6 +20,17 @@ def test_lanes_in_memory_keep_their_promises(first: int) -> None:
 def test_lanes_on_a_store_keep_their_promises(first: int) -> None:
     for seed in range(first, first + 25):
         assert simulate(seed, on_store=True).trace
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_workers_that_claim_ahead_keep_their_promises(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "ENOUGH", 1)
+    monkeypatch.setattr(ahead, "FADING", 0.9)
+    for seed in range(first, first + 25):
+        for trip in (0.02, 0.3):
+            assert simulate(seed, on_store=True, trip=trip).trace
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -1,10 +1,10 @@
-"""What to claim next from a store: as much as there are slots, the most urgent first."""
+"""What to claim next from a store: as much as there is room for, the most urgent first."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Protocol
 
+from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Share, Slots
@@ -15,8 +15,6 @@ from leasedkeyq.stores.store import Claimer, Store
 
 MOST = 1000
 """Commands in one claim."""
-TURNS = 3
-"""Of the event loop, in which commands begin, end, and are sent to the store."""
 
 
 class Claims(Protocol):
@@ -26,6 +24,7 @@ class Claims(Protocol):
     slots: Slots
     running: set[Job]
     registry: CommandRegistry
+    _ahead: Ahead
     _tracing: GuardedTracing | None
 
 
@@ -52,70 +51,74 @@ class ClaimPlan:
         self._claimer.abandon()
 
     def has_room(self) -> bool:
-        """Whether any lane may start another command."""
-        return any(share.owned and self._may_start(share) for share in self._engine.shares)
+        """Whether any lane has room for enough to be worth a claim."""
+        return any(self._room(share) > 0 and self.wants(share) for share in self._engine.shares)
 
-    def _may_start(self, share: Share) -> bool:
-        return self._engine.slots.may_start(share, self.coming[share])
+    def wants(self, share: Share) -> bool:
+        """Whether the room of a part of a lane is worth a claim.
+
+        Where commands are claimed ahead, that takes half of what may be leased: so claims stay
+        large. But no slot waits for that.
+        """
+        line = self._engine._ahead.lines.get(share)
+        if line is None or not line.most:
+            return True
+        active, most = share.active, share.most
+        coming = self.coming.get(share, 0)
+        waiting = len(line.jobs)
+        if 2 * (active + waiting + coming) <= most + line.most:
+            return True
+        return active < most and not waiting and not coming
+
+    def _room(self, share: Share) -> int:
+        """How many more commands a part of a lane may lease, if it had the manager for itself."""
+        if not share.owned or share.lane.paused:
+            return 0
+        coming = self.coming.get(share, 0)
+        line = self._engine._ahead.lines.get(share)
+        if line is not None and line.most:
+            return share.most + line.most - share.active - len(line.jobs) - coming
+        if self._engine.slots.may_start(share, coming):
+            return share.most - share.active - coming
+        return 0
 
     async def claim(self) -> list[tuple[Share, Claimed]] | None:
-        """Claim what may start now, in the order in which it is to be started.
+        """Claim what there is room for, in the order in which it is to be started.
 
         None: it is left to another claim, which is under way, and to who comes after it.
         """
         rooms = self._rooms()
         if self.coming.total() and sum(rooms.values()) < MANY:
             return None
+        if rooms:
+            self._engine._ahead.decide(self._engine.running)
+            rooms = self._rooms()
         if not rooms:
             await self._claimer.claim([], idle=False)  # What stands would be given something.
             return []
         requests = self._requests(rooms)
         self.coming.update(rooms)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             answers = await self._claimer.claim(requests, idle=not self._engine.running)
         finally:
             self.coming.subtract(rooms)
         shares = {share.queue: share for share in rooms}
         found = [(shares[item.queue], item) for answer in answers for item in answer]
+        if found:
+            self._engine._ahead.travelled(loop.time() - began)
         if found and self._engine._tracing is not None:
             for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
         return found
 
-    async def hand_out(
-        self, claimed: list[tuple[Share, Claimed]], take: Callable[[Share, Claimed], None]
-    ) -> None:
-        """Have what was claimed taken, and let it begin before more is asked for.
-
-        If the store has nothing to do, half of it comes first: what ends at once is settled there,
-        and more is claimed, while the other half begins here. From then on the two take turns.
-        """
-        later: list[tuple[Share, Claimed]] = []
-        alone = not self.coming.total()
-        if len(claimed) >= 2 * MANY and alone and self._store.is_idle():
-            half = len(claimed) // 2
-            claimed, later = claimed[:half], claimed[half:]
-            self.coming.update(share for share, _ in later)
-        try:
-            for share, item in claimed:
-                take(share, item)
-            if later:
-                for _ in range(TURNS):
-                    await asyncio.sleep(0)
-        finally:
-            self.coming.subtract(share for share, _ in later)
-            for share, item in later:
-                take(share, item)
-        if claimed:
-            await asyncio.sleep(0)
-
     def _rooms(self) -> dict[Share, int]:
-        """How many commands each part of a lane may start, if it had the manager for itself."""
-        return {
-            share: share.most - share.active - self.coming[share]
-            for share in sorted(self._engine.shares, key=_priority)
-            if share.owned and not share.lane.paused and self._may_start(share)
-        }
+        """The room of each part of a lane, if it is enough for any of them."""
+        if not self.has_room():
+            return {}
+        rooms = {share: self._room(share) for share in sorted(self._engine.shares, key=_priority)}
+        return {share: room for share, room in rooms.items() if room > 0}
 
     def _requests(self, rooms: dict[Share, int]) -> list[Claim]:
         """Within the capacity: first the minima of lanes, then whatever is most urgent.

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.job import Job
@@ -22,7 +21,7 @@ class Heartbeat:
         store: Where the leases are.
         lanes: The lanes, with the times of their leases.
         held: Every job that is leased, by the token of its lease.
-        running: Those that run.
+        has: Whether a job runs, or is going to.
         lose: Called with a job whose lease is gone, and with that lease.
 
     Attributes:
@@ -34,14 +33,14 @@ class Heartbeat:
         store: Store,
         lanes: Mapping[str, Lane],
         held: Mapping[str, Job],
-        running: AbstractSet[Job],
+        has: Callable[[Job], bool],
         lose: Callable[[Job, Claimed], None],
     ) -> None:
         self.heard = False
         self._store = store
         self._lanes = lanes
         self._held = held
-        self._running = running
+        self._has = has
         self._lose = lose
 
     async def run(self) -> None:
@@ -91,5 +90,5 @@ class Heartbeat:
                     for item in items
                 )
                 # One that has ended meanwhile may have been settled: that tells.
-                if not here and job in self._running:
+                if not here and self._has(job):
                     self._lose(job, lease)

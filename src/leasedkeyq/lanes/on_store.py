@@ -1,8 +1,8 @@
 """The engine on a store: commands that outlive the process, shared by any number of workers.
 
-A command is an item of the queue of its lane. One task claims for all lanes, as many as there are
-slots; another renews the leases of all that run; commands that have ended go to the outbox. What is
-claimed, renewed and settled at a time goes to the store as one batch.
+A command is an item of the queue of its lane. One task claims for all lanes, as many as there is
+room for; another renews the leases of all that run; commands that have ended go to the outbox.
+What is claimed, renewed and settled at a time goes to the store as one batch.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from typing import Any
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
+from leasedkeyq.lanes.ahead import Ahead, Line
+from leasedkeyq.lanes.cancelling import Cancelling
 from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.control import Control
@@ -38,13 +40,10 @@ from leasedkeyq.stores.contract import (
     Ack,
     Answer,
     Bury,
-    Cancel,
     Change,
     Claimed,
-    Put,
     Refusal,
     Release,
-    StoredItem,
     Urgency,
 )
 from leasedkeyq.stores.store import Store
@@ -80,6 +79,7 @@ class StoreEngine(Engine):
     ) -> None:
         self.store = store
         self.registry = registry
+        self._ahead = Ahead(lambda: self._loop, self._give_back)
         super().__init__(
             lanes,
             slots=slots,
@@ -90,10 +90,11 @@ class StoreEngine(Engine):
         )
         self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
         self._plan = ClaimPlan(self, store)
+        self._cancelling = Cancelling(self)
         self._results = ResultWatch(store, registry, self._finish)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
-        """Everything that is leased by this engine, by token: running, or not settled yet."""
+        """All that is leased by this engine, by token: ahead, running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
         self._tasks: list[Task[None]] = []
         self._errands: set[Task[Any]] = set()
@@ -104,7 +105,7 @@ class StoreEngine(Engine):
         self._heard = 0
         """How often something may have come: who claims meanwhile does not see it."""
         self._drains: set[asyncio.Event] = set()
-        self._heartbeat = Heartbeat(store, lanes, self._held, self.running, self._lose)
+        self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._control = Control(
@@ -123,6 +124,8 @@ class StoreEngine(Engine):
             check_name("lane", share.queue, self.store.limits)
             share.caps = caps(share)
             share.urgency = urgency
+            if self.slots.capacity is None:
+                self._ahead.serve(share)
         super().add_lane(lane)
         if self.started:
             for share in lane.shares:
@@ -229,11 +232,18 @@ class StoreEngine(Engine):
 
     def wake(self, share: Share | None = None) -> None:
         """As `Engine.wake`."""
-        del share
-        self._heard += 1
-        self._wanted.set()
         for changed in self._drains:
             changed.set()
+        if share is None:
+            self._ahead.check()
+        else:
+            line = self._ahead.lines.get(share)
+            if line is not None and line.jobs:
+                self._begin_next(share, line)
+            if self._wanted.is_set() or not self._plan.wants(share):
+                return  # more of them will end soon
+        self._heard += 1
+        self._wanted.set()
 
     def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that nobody waits for."""
@@ -252,6 +262,7 @@ class StoreEngine(Engine):
         self._control.leave()
         self.stopped = True
         self._wanted.set()  # so that no claim is left standing
+        self._ahead.close()
         await super().quiet()
 
     async def close(self) -> None:
@@ -302,7 +313,10 @@ class StoreEngine(Engine):
                 claimed = await self._plan.claim()
                 if claimed is None:
                     continue
-                await self._plan.hand_out(claimed, self._take)
+                for share, item in claimed:
+                    self._take(share, item)
+                if claimed:
+                    await asyncio.sleep(0)  # so that they begin before more is asked for
                 if self.emitter.listening:
                     await self._look_for_pressure()
                 if self._plan.has_room():
@@ -327,7 +341,8 @@ class StoreEngine(Engine):
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
         if lanes:
             for lane, counts in (await lane_counts(self.store, lanes)).items():
-                self._tell_pressure(lane, counts.available, counts.in_flight)
+                waiting = counts.available + self._ahead.of_lane(lane)
+                self._tell_pressure(lane, waiting, counts.in_flight)
 
     async def _set_alarm(self) -> None:
         """Wake up when the next command comes due, or a limit has a token again."""
@@ -348,7 +363,7 @@ class StoreEngine(Engine):
         self.wake()
 
     def _take(self, share: Share, claimed: Claimed) -> None:
-        """Run a command that was claimed, unless it cannot be read."""
+        """Run a command that was claimed when it has a slot, unless it cannot be read."""
         if self.stopped or share.lane.paused or not share.owned:  # since the claim was begun
             change = Release(share.queue, claimed.key, claimed.token, undo=True)
             self._outbox.add(change, _ignore)
@@ -368,15 +383,12 @@ class StoreEngine(Engine):
         job.kind = claimed.kind
         if self._metrics is not None:
             job.counts = self._metrics.of(share.lane.id, claimed.kind)
-        job.attempt = claimed.attempt
         job.priority = claimed.priority
         self._held[claimed.token] = job
-        self.slots.take(share)
         try:
             envelope = unseal(claimed.value)
             job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
         except Exception as error:
-            self.slots.give(share)
             self._failed_unread(job, error)
             return
         job.submitted_at = self._loop.time() - max(0.0, self.clock() - envelope.at)
@@ -384,13 +396,33 @@ class StoreEngine(Engine):
         job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
         job.carrier = envelope.trace
         if claimed.attempt > lane.config.max_attempts:
-            self.slots.give(share)
             text = f"was started {claimed.attempt - 1} times, and never ended"
             self._failed_unread(job, self._error(CommandLostError, job, text))
             return
-        self._begin(job)
+        job.status = "pending"
+        if not self._ahead.must_wait(job):
+            self.slots.take(share)
+            job.attempt = claimed.attempt
+            self._begin(job)
+
+    def _begin_next(self, share: Share, line: Line) -> None:
+        """Begin what was claimed ahead, as there is a slot again."""
+        while share.active < share.most:
+            job = self._ahead.next(share, line)
+            if job is None:
+                return
+            self.slots.take(share)
+            job.attempt = job.lease.attempt
+            self._begin(job)
+
+    def _no_longer_running(self, job: Job) -> None:
+        line = self._ahead.lines.get(job.share)
+        if line is not None:
+            line.learn((self.home or self._loop).time() - job.started_at)
+        super()._no_longer_running(job)
 
     def _failed_unread(self, job: Job, error: Exception) -> None:
+        job.attempt = job.lease.attempt
         job.interruption = None
         job.share.lane.failed += 1
         self._give_up(job, error)
@@ -457,15 +489,7 @@ class StoreEngine(Engine):
             ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
             self._send(job, ack, partial(self._end_cancelled, job))
         else:
-            self._errand(self._cancel_elsewhere(job))
-
-    async def _cancel_elsewhere(self, job: Job) -> None:
-        """Its lease was lost before it could be cancelled: somebody else has it by now."""
-        try:
-            await self._cancel_stored(job.share, job.key, lambda number: number == job.id)
-        except LeasedKeyQError as error:
-            lane = job.share.lane.id
-            logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
+            self._errand(self._cancelling.elsewhere(job))
 
     def _end_cancelled(self, job: Job) -> None:
         job.share.lane.cancelled += 1
@@ -486,9 +510,14 @@ class StoreEngine(Engine):
 
     # Leases
 
+    def _has(self, job: Job) -> bool:
+        """Whether a job runs, or waits here for a slot."""
+        return job in self.running or job in self._ahead
+
     def _lose(self, job: Job, lease: Claimed) -> None:
         if self._held.get(lease.token) is job:
             del self._held[lease.token]
+            self._ahead.remove(job)
             if job in self.running and job.interruption is None:
                 self._interrupt(job, "lost")
             self._lost(job)
@@ -527,50 +556,15 @@ class StoreEngine(Engine):
 
     async def cancel(self, lane: Lane, key: str) -> bool:
         """As `Engine.cancel`."""
-        share = lane.share_of(key)
-        mine = {
-            job.id: job
-            for job in self.running
-            if job.key == key and job.share is share and job.interruption != "lost"
-        }
-        cancelled = await self._cancel_stored(share, key, lambda number: number not in mine)
-        for job in mine.values():
-            if job in self.running:
-                self._cancel_run(job)
-                cancelled = True
-            else:  # it has ended meanwhile, maybe to be tried again
-                cancelled |= await self.cancel_job(job.latest())
-        return cancelled
+        return await self._cancelling.cancel(lane, key)
 
     async def cancel_job(self, job: Job) -> bool:
         """As `Engine.cancel_job`."""
-        if job.status in ENDED:
-            return False
-        if job in self.running:
-            self._cancel_run(job)
-            return True
-        return await self._cancel_stored(job.share, job.key, lambda number: number == job.id)
-
-    async def _cancel_stored(self, share: Share, key: str, wanted: Callable[[int], bool]) -> bool:
-        """Cancel those items of a key in the store whose ids are wanted."""
-        cancelled: list[int] = []
-
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            live = [item.id for item in items if item.state not in ("done", "buried")]
-            cancelled.extend(filter(wanted, live))
-            keep = share.lane.keep_results
-            return [Cancel(share.queue, key, CANCELLED, keep, number) for number in cancelled]
-
-        await self.store.edit(share.queue, work, keys=[key])
-        for number in cancelled:
-            job = self._results.jobs.get(number)
-            if job is not None and job.status not in ENDED and job not in self.running:
-                self._end_cancelled(job)
-        return bool(cancelled)
+        return await self._cancelling.cancel_job(job)
 
     async def stats(self) -> QueueStats:
         """As `Engine.stats`; waiting and running commands are those of all processes."""
-        return await store_stats(self.store, self.lanes, self.clock())
+        return await store_stats(self.store, self.lanes, self.clock(), self._ahead.of_lane)
 
     async def idle(self) -> None:
         """As `Engine.idle`."""

@@ -1,6 +1,6 @@
 """How things stand in the lanes of a store, over all its processes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -11,16 +11,27 @@ from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
 
-async def store_stats(store: Store, lanes: Mapping[str, Lane], now: float) -> QueueStats:
-    """The numbers of all lanes; `now` is Unix time."""
+async def store_stats(
+    store: Store, lanes: Mapping[str, Lane], now: float, ahead: Callable[[Lane], int]
+) -> QueueStats:
+    """The numbers of all lanes.
+
+    Args:
+        store: Where the commands are.
+        lanes: The lanes by name.
+        now: Unix time.
+        ahead: How many commands of a lane are leased here and wait for a slot.
+    """
     counts = await lane_counts(store, lanes.values())
     heads = await store.heads(_queues(lanes.values()))
     ages = {head.queue: max(0.0, now - head.put_at) for head in heads if head is not None}
     numbers: dict[str, LaneStats] = {}
     for lane, count in counts.items():
         old = [ages[share.queue] for share in lane.shares if share.queue in ages]
-        found = lane_stats(lane, count.available, count.scheduled, max(old, default=None))
-        numbers[lane.id] = msgspec.structs.replace(found, active=count.in_flight)
+        waiting = min(ahead(lane), count.in_flight)
+        pending = count.available + waiting
+        found = lane_stats(lane, pending, count.scheduled, max(old, default=None))
+        numbers[lane.id] = msgspec.structs.replace(found, active=count.in_flight - waiting)
     return queue_stats(numbers, sum(count.buried for count in counts.values()))
 
 

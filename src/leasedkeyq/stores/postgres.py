@@ -212,11 +212,6 @@ class PostgresStore(Store):
                 link = self._links[loop] = Link(self._settings, self._watchers.wake)
         return link
 
-    def is_idle(self) -> bool:
-        """As `Store.is_idle`."""
-        link = self._links.get(asyncio.get_running_loop())
-        return link is not None and link.is_idle()
-
     # The contract
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:

@@ -146,10 +146,6 @@ class Link:
 
     # Calls
 
-    def is_idle(self) -> bool:
-        """Whether nothing is asked for at present."""
-        return not self._waiting and not self._under_way
-
     async def submit(self, requests: Sequence[Any]) -> list[Any]:
         """Have requests applied in one batch, in order, and return their answers."""
         if self._closed:

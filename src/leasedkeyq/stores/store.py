@@ -46,10 +46,6 @@ class Store(StoreContract):
     calls_at_a_time: int = 1
     """How many large calls a worker should have under way, so that neither waits for the other."""
 
-    def is_idle(self) -> bool:
-        """Whether this process has asked it for nothing at present; False if that is unknown."""
-        return False
-
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """Claims for a worker, in this event loop.
 

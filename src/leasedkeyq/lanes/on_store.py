@@ -308,23 +308,8 @@ class StoreEngine(Engine):
                 await self._plan.close()
                 return
             self._wanted.clear()
-            heard = self._heard
             try:
-                claimed = await self._plan.claim()
-                if claimed is None:
-                    continue
-                for share, item in claimed:
-                    self._take(share, item)
-                if claimed:
-                    await asyncio.sleep(0)  # so that they begin before more is asked for
-                if self.emitter.listening:
-                    await self._look_for_pressure()
-                if self._plan.has_room():
-                    # Of two that claim, one may have left to the other what it has heard of.
-                    if claimed or (self._claims > 1 and heard != self._heard):
-                        self._wanted.set()
-                    else:
-                        await self._set_alarm()
+                await self._claim()
             except StoreClosedError:
                 if not self.stopped and not self.shutting_down:
                     logger.error("the store was closed; no more commands are started")  # noqa: TRY400
@@ -336,6 +321,25 @@ class StoreEngine(Engine):
                 self._wanted.set()
             else:
                 pause = FIRST_PAUSE
+
+    async def _claim(self) -> None:
+        """Claim once, and see to it that more is claimed when there is more."""
+        heard = self._heard
+        claimed = await self._plan.claim()
+        if claimed is None:
+            return
+        for share, item in claimed:
+            self._take(share, item)
+        if claimed:
+            await asyncio.sleep(0)  # so that they begin before more is asked for
+        if self.emitter.listening:
+            await self._look_for_pressure()
+        if self._plan.has_room():
+            # Of two that claim, one may have left to the other what it has heard of.
+            if claimed or (self._claims > 1 and heard != self._heard):
+                self._wanted.set()
+            else:
+                await self._set_alarm()
 
     async def _look_for_pressure(self) -> None:
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]

@@ -164,8 +164,8 @@ class Engine:
         return f"{self._prefix}:{{{_escape(queue)}}}:w"
 
     def worker_channel(self, worker: str) -> str:
-        """Where a worker is told what its standing claim was given; a key of that name keeps it."""
-        return f"{self._prefix}:{{{worker}}}:g"
+        """Where a worker is told what its claim was given; a key of that name has the claim."""
+        return f"{self._prefix}:{{{worker}}}:s"
 
     # Batches
 

@@ -38,7 +38,7 @@ EXACT: Final = 2**53
 ITEM: Final = struct.Struct(">ddddddIBHI")
 LEASE: Final = struct.Struct(">ddd")
 ASIDE: Final = struct.Struct(">II")
-GIVEN: Final = struct.Struct(">dII")
+GIVEN: Final = struct.Struct(">BdII")
 LONGEST_KIND: Final = 2**16 - 1
 """Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
@@ -377,7 +377,7 @@ def leased(queue: str, key: bytes, lease: bytes, record: bytes) -> Claimed:
 
 def given(message: bytes) -> tuple[int, Claimed]:
     """What was leased by a claim that was left, and by which: as the script publishes it."""
-    turn, names, keys = GIVEN.unpack_from(message)
+    _, turn, names, keys = GIVEN.unpack_from(message)
     key = GIVEN.size + names
     lease = key + keys
     record = lease + LEASE.size + TOKEN_SIZE

@@ -3,6 +3,7 @@
 -- is left to them, before anything is written: a queue that is edited, whose leases are counted by
 -- pattern or that was not used for long, something that is due, buffered items, a repeated call.
 local FEW = 10 -- items of such a claim
+local GIVEN = 1 -- begins what tells a worker of a lease
 local GIVEN_SIZE = 1024 * 1024 -- bytes of a value that is sent to a worker without its asking
 local request = requests[1]
 local plain = false
@@ -19,6 +20,27 @@ if recorded and request and not requests[2] and names[1] and not names[2] and ed
   end
 end
 
+-- The turn of a standing claim that takes an item of a queue, its lease time, and the seed of its token.
+local function standing_for(left, name, kind)
+  if string.byte(left) == GIVEN then
+    return nil
+  end
+  local till, turn, seed, claims_left = unpack(cmsgpack.unpack(sub(left, 2)))
+  for number = 1, till > now and #claims_left or 0 do
+    local wanted, parts = claims_left[number][1], claims_left[number][2]
+    local fits = not wanted
+    for place_in = 1, wanted and #wanted or 0 do
+      fits = fits or wanted[place_in] == kind
+    end
+    for first = 1, fits and #parts or 0, 2 do
+      local lease_time = parts[first + 1]
+      if parts[first] == name and (not lease_time or now + lease_time > now) then
+        return turn, lease_time, seed
+      end
+    end
+  end
+end
+
 while plain do -- once; `break` leaves the request to the rest
   local verb, base = request[1], prefix .. ':{' .. tag(names[1]) .. '}:'
   local found = call('MGET', base .. 'm', reply_key)
@@ -31,11 +53,90 @@ while plain do -- once; `break` leaves the request to the rest
     break
   end
   local answer, kept
-  local noted, changed, new = false, true, false
+  local noted, changed = false, true
 
-  -- Leases the next items: what is told about them, and what is kept; nil if the rest has to do it.
-  local function lease_next(room, lease_time, wanted, seed)
-    local expires = lease_time and now + lease_time or 0
+  if verb == 'put' then
+    local key, value, kind, priority = request[3][1], request[4][1], request[9], request[6]
+    local id, place = micros, micros
+    if clustered then
+      id, place = request[11], max(last + 1, micros)
+    end
+    local deadline = request[10] and now + request[10] or 0
+    local record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
+      .. value
+    if call('HSETNX', base .. 'i', key, record) == 1 then
+      -- If nothing else is there, a worker that found nothing may have left its claim (see
+      -- 5_standing.lua). Not one of the putter's own: it would start what it does not know yet to be
+      -- put.
+      local place_of, turn, lease_time, seed
+      for _ = 1, not clustered and #value <= GIVEN_SIZE and 3 or 0 do
+        local worker = redis.pcall('SRANDMEMBER', base .. 's')
+        if type(worker) ~= 'string' or call('EXISTS', base .. 'r') == 1 then
+          break
+        elseif sub(worker, 1, #client) ~= client then
+          place_of = prefix .. ':{' .. worker .. '}:s'
+          local left = call('GET', place_of)
+          local heard = left and redis.pcall('PUBSUB', 'NUMSUB', place_of)[2] or 0
+          if heard == 0 then
+            redis.pcall('SREM', base .. 's', worker)
+          else
+            turn, lease_time, seed = standing_for(left, names[1], kind)
+          end
+          if turn then
+            break
+          end
+        end
+      end
+      if clustered then
+        last, noted = place, true
+      else
+        local after = turn and id + 1 or id -- with the fence of a lease
+        local number = tonumber(call('SET', prefix .. ':m', after, 'GET') or 0)
+        if number >= id then
+          id, place, after = number + 1, number + 1, after + number + 1 - id
+          call('SET', prefix .. ':m', after)
+          record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
+            .. value
+          call('HSET', base .. 'i', key, record)
+        end
+      end
+      call('ZADD', base .. 'o', id, key)
+      if turn then
+        local fence, expires = id + 1, lease_time and now + lease_time or 0
+        local lease = spack('>ddd', fence, now, expires)
+          .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
+        call('HSET', base .. 'l', key, lease)
+        if expires ~= 0 then
+          call('ZADD', base .. 't', expires, spack('>I8', MIDDLE - fence) .. key)
+          if expires < earliest then
+            earliest, noted = expires, true
+          end
+        end
+        local told = spack('>BdI4I4', GIVEN, turn, #names[1], #key) .. names[1] .. key .. lease
+        call('SET', place_of, told, 'PX', lifetime)
+        redis.pcall('PUBLISH', place_of, told .. record)
+      else
+        call('ZADD', base .. 'r', -(priority or 0), spack('>I8', MIDDLE + place) .. key)
+      end
+    else
+      local raw = call('HGET', base .. 'i', key)
+      local old, _, kinds, past
+      id, _, old, _, _, _, _, _, kinds, past = sunpack(ITEM, raw)
+      if request[5] ~= 'update' or (priority and priority ~= old) then
+        break
+      end
+      local history = sub(raw, ITEM_SIZE + kinds + 1, ITEM_SIZE + kinds + past)
+      record = sub(raw, 1, DEADLINE_AT - 1) .. spack('>d', deadline)
+        .. sub(raw, DEADLINE_AT + 8, KIND_AT - 1) .. spack('>I2I4', #kind, past) .. kind .. history
+        .. value
+      call('HSET', base .. 'i', key, record)
+    end
+    answer = { id }
+    kept = answer
+
+  elseif verb == 'claim' then
+    local room, wanted, seed = min(request[2][2], request[3]), request[6], request[8]
+    local expires = request[5] and now + request[5] or 0
     local members, records, count = {}, {}, 0
     if wanted then
       local most = room + 4
@@ -55,7 +156,7 @@ while plain do -- once; `break` leaves the request to the rest
         end
       end
       if count < room and #page == most then
-        return nil -- The others may be further back.
+        break -- The others may be further back.
       end
       if count > 0 then
         call('ZREM', base .. 'r', unpack(members))
@@ -68,17 +169,17 @@ while plain do -- once; `break` leaves the request to the rest
         records[count] = call('HGET', base .. 'i', sub(popped[number], 9))
       end
     end
-    local told, short = {}, {}
-    if count > 0 then
+    answer, kept, changed = {}, {}, count > 0
+    if changed then
       local fence -- the one before the first
       if clustered then
         last, noted = max(last + 1, micros) + count - 1, true
         fence = last - count
       else
         fence = micros - 1
-        local before_it = tonumber(call('SET', prefix .. ':m', fence + count, 'GET') or 0)
-        if before_it > fence then
-          fence = before_it
+        local before = tonumber(call('SET', prefix .. ':m', fence + count, 'GET') or 0)
+        if before > fence then
+          fence = before
           call('SET', prefix .. ':m', fence + count)
         end
       end
@@ -91,9 +192,9 @@ while plain do -- once; `break` leaves the request to the rest
         local second, size, third = 2 * number, 4 * number, 3 * number
         held[second - 1], held[second] = key, lease
         timed[second - 1], timed[second] = expires, spack('>I8', MIDDLE - fence) .. key
-        told[size - 3], told[size - 2] = 0, key
-        told[size - 1], told[size] = lease, records[number]
-        short[third - 2], short[third - 1], short[third] = 0, key, lease
+        answer[size - 3], answer[size - 2] = 0, key
+        answer[size - 1], answer[size] = lease, records[number]
+        kept[third - 2], kept[third - 1], kept[third] = 0, key, lease
       end
       call('HSET', base .. 'l', unpack(held))
       if expires ~= 0 then
@@ -103,56 +204,6 @@ while plain do -- once; `break` leaves the request to the rest
         end
       end
     end
-    return told, short
-  end
-
-  if verb == 'put' then
-    local key, value, kind, priority = request[3][1], request[4][1], request[9], request[6]
-    local id, place = micros, micros
-    if clustered then
-      id, place = request[11], max(last + 1, micros)
-    end
-    local deadline = request[10] and now + request[10] or 0
-    local record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
-      .. value
-    new = call('HSETNX', base .. 'i', key, record) == 1
-    if new then
-      if clustered then
-        last, noted = place, true
-      else
-        local number = tonumber(call('SET', prefix .. ':m', id, 'GET') or 0)
-        if number >= id then
-          id, place = number + 1, number + 1
-          call('SET', prefix .. ':m', id)
-          record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
-            .. value
-          call('HSET', base .. 'i', key, record)
-        end
-      end
-      call('ZADD', base .. 'r', -(priority or 0), spack('>I8', MIDDLE + place) .. key)
-      call('ZADD', base .. 'o', id, key)
-    else
-      local raw = call('HGET', base .. 'i', key)
-      local old, _, kinds, past
-      id, _, old, _, _, _, _, _, kinds, past = sunpack(ITEM, raw)
-      if request[5] ~= 'update' or (priority and priority ~= old) then
-        break
-      end
-      local history = sub(raw, ITEM_SIZE + kinds + 1, ITEM_SIZE + kinds + past)
-      record = sub(raw, 1, DEADLINE_AT - 1) .. spack('>d', deadline)
-        .. sub(raw, DEADLINE_AT + 8, KIND_AT - 1) .. spack('>I2I4', #kind, past) .. kind .. history
-        .. value
-      call('HSET', base .. 'i', key, record)
-    end
-    answer = { id }
-    kept = answer
-
-  elseif verb == 'claim' then
-    answer, kept = lease_next(min(request[2][2], request[3]), request[5], request[6], request[8])
-    if not answer then
-      break
-    end
-    changed = answer[1] ~= nil
 
   else
     local key, token, keep = request[3], request[4], request[6]
@@ -187,40 +238,6 @@ while plain do -- once; `break` leaves the request to the rest
     kept = answer
   end
 
-  if new and not clustered and #request[4][1] <= GIVEN_SIZE then
-    -- A worker that found nothing may have left its claim here (see 5_standing.lua). Not one of the
-    -- putter's own: it would start what it does not know yet to be put.
-    for _ = 1, 3 do
-      local worker = redis.pcall('SRANDMEMBER', base .. 's')
-      if type(worker) ~= 'string' then
-        break
-      end
-      local place_of, own = prefix .. ':{' .. worker .. '}:', sub(worker, 1, #client) == client
-      local left = not own and call('GET', place_of .. 's')
-      local heard = left and redis.pcall('PUBSUB', 'NUMSUB', place_of .. 'g')[2] or 0
-      local told = {}
-      if heard > 0 then
-        local till, turn, seed, claims = unpack(cmsgpack.unpack(left))
-        for number = 1, till > now and #claims or 0 do
-          local wanted, parts = claims[number][1], claims[number][2]
-          for at = 1, #parts, 2 do
-            if parts[at] == names[1] and not told[1] then
-              told = lease_next(1, parts[at + 1], wanted, seed) or {}
-            end
-          end
-        end
-        if told[1] then
-          local lease = spack('>dI4I4', turn, #names[1], #told[2]) .. names[1] .. told[2] .. told[3]
-          call('DEL', place_of .. 's')
-          call('SET', place_of .. 'g', lease, 'PX', lifetime)
-          redis.pcall('PUBLISH', place_of .. 'g', lease .. told[4])
-          break
-        end
-      elseif not own then
-        redis.pcall('SREM', base .. 's', worker)
-      end
-    end
-  end
   if changed then
     redis.pcall('PUBLISH', base .. 'w', client)
   end

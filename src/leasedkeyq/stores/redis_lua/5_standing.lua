@@ -3,17 +3,17 @@
 -- 0_lone.lua). Should that message be lost, the worker finds the lease when it takes its claim back,
 -- which it does before it claims again.
 --
--- The keys of a worker:
---   s   string  its claim: until when, which turn, the seed of its tokens, {kinds, {queue, lease time, ...}}, ...
---   g   string  what it was given last; also the channel on which it is told
--- The set `s` of a queue has the workers that have left a claim there since it was made, or so.
+-- The key `s` of a worker is its claim (CLAIM; until when, which turn, the seed of its tokens, and for
+-- each claim its kinds and {queue, lease time, ...}) or what that was given (GIVEN). The channel of that
+-- name is where it is told. The set `s` of a queue has workers that may have left a claim there.
+local CLAIM = 0
 local passed_over = 0 -- claims that are not made, as something was given meanwhile
 
 if standing then
   local given = {}
 
   local function place_of(worker)
-    return prefix .. ':{' .. worker .. '}:'
+    return prefix .. ':{' .. worker .. '}:s'
   end
 
   -- {'take_back', worker, turn, claims}: what its claim was given, or {}. If there is anything, so many
@@ -21,15 +21,17 @@ if standing then
   -- asked again.
   function verbs.take_back(request)
     local worker, turn = request[2], request[3]
-    call('DEL', place_of(worker) .. 's')
-    local raw = call('GET', place_of(worker) .. 'g')
+    local raw = call('GET', place_of(worker))
     if not raw then
       return {}
+    elseif string.byte(raw) ~= GIVEN then
+      call('DEL', place_of(worker))
+      return {}
     end
-    local its_turn, name_size, key_size = sunpack('>dI4I4', raw)
-    local name = sub(raw, 17, 16 + name_size)
-    local key = sub(raw, 17 + name_size, 16 + name_size + key_size)
-    local lease = sub(raw, 17 + name_size + key_size)
+    local _, its_turn, name_size, key_size = sunpack('>BdI4I4', raw)
+    local name = sub(raw, 18, 17 + name_size)
+    local key = sub(raw, 18 + name_size, 17 + name_size + key_size)
+    local lease = sub(raw, 18 + name_size + key_size)
     local base = prefix .. ':{' .. tag(name) .. '}:'
     if its_turn ~= turn or call('HGET', base .. 'l', key) ~= lease then
       return {} -- or its lease has ended
@@ -48,9 +50,10 @@ if standing then
         return 0
       end
     end
-    local record = cmsgpack.pack({ now + milliseconds / 1000, turn, seed, claims_left })
+    local record = string.char(CLAIM)
+      .. cmsgpack.pack({ now + milliseconds / 1000, turn, seed, claims_left })
     -- Without memory for it, the worker is woken as if it had left none.
-    if redis.pcall('SET', place_of(worker) .. 's', record, 'PX', milliseconds).err then
+    if redis.pcall('SET', place_of(worker), record, 'PX', milliseconds).err then
       return 0
     end
     for number = 1, #claims_left do

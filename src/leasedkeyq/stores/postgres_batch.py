@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import groupby, islice, repeat
 from math import inf
 from operator import itemgetter
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -307,17 +307,17 @@ class Batch:
 
     def _change(self, number: int, change: Change) -> None:
         self.queues.add(change.queue)
-        if isinstance(change, Ack) and _is_plain_ack(change):
+        if isinstance(change, Ack):
             self._ack(number, change)
             return
         run = self._add(number, None, op=type(change).__name__.lower(), queue=change.queue)
         told = run.told
         self._naming += 1
         match change:
-            case Ack() | Cancel():
+            case Cancel():
+                told["id"] = change.id
                 told["keep"] = _seconds(change.keep)
-                result = b"null" if change.result is None else change.result
-                told["from"] = self._item(value=result)
+                told["from"] = self._item(value=_result_of(change))
             case Release():
                 told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
                 told["error"] = _storable(change.error)
@@ -333,25 +333,24 @@ class Batch:
                 told["id"] = change.id
             case Purge():
                 told["part"] = change.part
-        if isinstance(change, Ack | Release | Extend | Bury | Cancel):
+        if isinstance(change, Release | Extend | Bury | Cancel):
             told["key"] = change.key
             self._named.add((change.queue, change.key))
-        if isinstance(change, Cancel):
-            told["id"] = change.id
-        elif isinstance(change, Ack | Release | Extend | Bury):
+        if isinstance(change, Release | Extend | Bury):
             told["token"] = change.token
             self._leased.pop(change.token, change.queue, change.key)
 
     def _ack(self, number: int, ack: Ack) -> None:
         """Those that follow each other are one run as long as each is of another key."""
-        like = ("acks", ack.queue)
-        item = self._item(ack.key, ack.token)
+        sort = _sort_of_ack(ack)
+        like = (sort, ack.queue)
+        item = self._item(ack.key, ack.token, _result_of(ack), deadline=ack.keep)
         self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
         run = None if ack.key in self._acked else self._joined(number, like)
         if run is None:
             self._naming += 1
             self._acked.clear()
-            run = self._add(number, like, op="acks", queue=ack.queue)
+            run = self._add(number, like, op=sort, queue=ack.queue)
             run.told["from"] = item
         run.told["to"] = item
         self._acked.add(ack.key)
@@ -364,25 +363,25 @@ class Batch:
         """
         acks: list[Ack] = []
         for request in self._requests:
-            if not _is_plain_ack(request):
+            if type(request) is not Ack:
                 break
             acks.append(request)
         many = len(acks)
         keys = [ack.key for ack in acks]
-        queues = {ack.queue for ack in acks}
-        if len(queues) != 1 or len(set(keys)) < many:
+        likes = {(_sort_of_ack(ack), ack.queue) for ack in acks}
+        if len(likes) != 1 or len(set(keys)) < many:
             return 0
-        [queue] = queues
+        [(sort, queue)] = likes
         self.queues.add(queue)
         self._keys = keys
         self._tokens = [ack.token for ack in acks]
         pop = self._leased.pop
         self._at = [pop(ack.token, queue, ack.key) for ack in acks]
-        self._values = [b""] * many
+        self._values = [_result_of(ack) for ack in acks]
         self._priorities = [None] * many
         self._kinds = [""] * many
-        self._deadlines = [None] * many
-        run = self._add(0, ("acks", queue), op="acks", queue=queue)
+        self._deadlines = [ack.keep for ack in acks]
+        run = self._add(0, (sort, queue), op=sort, queue=queue)
         run.told.update({"from": 1, "to": many})
         run.numbers = list(range(many))
         self._naming = 1
@@ -510,8 +509,12 @@ def _secret() -> str:
     return secrets.token_hex(16)
 
 
-def _is_plain_ack(request: Request) -> TypeGuard[Ack]:
-    return type(request) is Ack and request.keep <= 0 and bool(request.token)
+def _sort_of_ack(ack: Ack) -> str:
+    return "kept" if ack.keep > 0 else "acks"
+
+
+def _result_of(change: Ack | Cancel) -> bytes:
+    return b"null" if change.result is None else change.result
 
 
 def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:

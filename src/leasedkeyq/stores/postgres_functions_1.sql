@@ -386,10 +386,10 @@ END $$;
 
 -- The acks that were not as simple as most: those whose numbers are not among `p_done`. Returns which
 -- of them are refused, how many leases have ended, how many of these had a value beside them, and
--- what has become of that.
+-- what has become of that. With `p_keeps`, the results are kept for so many seconds.
 CREATE FUNCTION lkq.acks_1(
-    p_queue text, p_now float8, p_keys text[], p_tokens text[], p_done int[],
-    OUT refused int[], OUT ended int, OUT buffered int, OUT available int, OUT scheduled int
+    p_queue text, p_now float8, p_keys text[], p_tokens text[], p_done int[], p_keeps float8[],
+    p_results bytea[], OUT refused int[], OUT ended int, OUT buffered int, OUT available int, OUT scheduled int
 ) LANGUAGE plpgsql AS $$
 DECLARE
     r lkq.live_1;
@@ -408,6 +408,10 @@ BEGIN
             CONTINUE;
         END IF;
         ended := ended + 1;
+        IF p_keeps IS NOT NULL THEN
+            PERFORM lkq.keep_1(
+                p_queue, p_keys[i], p_now + p_keeps[i], p_results[i], true, false);
+        END IF;
         IF r.next_id IS NULL THEN
             -- Somebody has changed its value just now.
             DELETE FROM lkq.items WHERE queue = p_queue AND key = p_keys[i];
@@ -774,7 +778,8 @@ BEGIN
 END $$;
 
 -- Apply a batch, run by run. A run is one request of any sort, or several that are alike:
--- "puts" of items that nothing refuses, "acks" that keep no result, or the same claim many times.
+-- "puts" of items that nothing refuses, "acks" that keep no result, "kept" ones that do, or the same
+-- claim many times.
 -- Returns what was claimed, and in a last row all other answers.
 --
 --   p_call      names this call, for a client that has lost the answer
@@ -1017,38 +1022,66 @@ BEGIN
             t[1] := t[1] - many;
             t[4] := t[4] + many;
             hot := hot OR many > 0;
-        ELSIF op = 'acks' THEN
+        ELSIF op = 'acks' OR op = 'kept' THEN
             first := (run->>'from')::int;
             last := (run->>'to')::int;
-            WITH held AS MATERIALIZED (
-                SELECT u.n, u.token, i.at
-                FROM unnest(p_keys[first:last], p_tokens[first:last])
-                    WITH ORDINALITY u (key, token, n)
-                CROSS JOIN LATERAL (
-                    SELECT i.ctid AS at FROM lkq.items i
-                    WHERE i.queue = q AND i.key = u.key AND i.token = u.token AND i.next_id IS NULL
-                        AND (i.due IS NULL OR i.due > now_)
-                    OFFSET 0
-                ) i
-            ), gone AS (
-                -- Somebody may have put a value beside it just now: what was seen must still hold.
-                DELETE FROM lkq.items i USING held
-                WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
-                RETURNING held.n
-            )
-            SELECT array_agg(n) INTO numbers FROM gone;
+            IF op = 'acks' THEN
+                WITH held AS MATERIALIZED (
+                    SELECT u.n, u.token, i.at
+                    FROM unnest(p_keys[first:last], p_tokens[first:last])
+                        WITH ORDINALITY u (key, token, n)
+                    CROSS JOIN LATERAL (
+                        SELECT i.ctid AS at FROM lkq.items i
+                        WHERE i.queue = q AND i.key = u.key AND i.token = u.token AND i.next_id IS NULL
+                            AND (i.due IS NULL OR i.due > now_)
+                        OFFSET 0
+                    ) i
+                ), gone AS (
+                    -- Somebody may have put a value beside it just now: what was seen must still hold.
+                    DELETE FROM lkq.items i USING held
+                    WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
+                    RETURNING held.n
+                )
+                SELECT array_agg(n) INTO numbers FROM gone;
+            ELSE
+                WITH held AS MATERIALIZED (
+                    SELECT u.n, u.token, u.due, u.result, i.at
+                    FROM unnest(p_keys[first:last], p_tokens[first:last], p_deadlines[first:last],
+                        p_values[first:last]) WITH ORDINALITY u (key, token, due, result, n)
+                    CROSS JOIN LATERAL (
+                        SELECT i.ctid AS at FROM lkq.items i
+                        WHERE i.queue = q AND i.key = u.key AND i.token = u.token
+                            AND i.next_id IS NULL AND (i.due IS NULL OR i.due > now_)
+                        OFFSET 0
+                    ) i
+                ), gone AS (
+                    DELETE FROM lkq.items i USING held
+                    WHERE i.ctid = held.at AND i.token = held.token AND i.next_id IS NULL
+                    RETURNING held.n, i.id, i.key, i.priority, i.attempt, i.put_at, held.due,
+                        i.history, i.kind, held.result
+                ), kept AS (
+                    INSERT INTO lkq.done
+                    (id, queue, key, priority, attempt, put_at, due, history, kind, value)
+                    SELECT id, q, key, priority, attempt, put_at, now_ + due, history, kind, result
+                    FROM gone
+                )
+                SELECT array_agg(n) INTO numbers FROM gone;
+            END IF;
             many := coalesce(cardinality(numbers), 0);
-            t[4] := t[4] - many;
-            hot := hot OR many > 0;
             IF many <= last - first THEN
-                one := lkq.acks_1(q, now_, p_keys[first:last], p_tokens[first:last], numbers);
+                one := lkq.acks_1(q, now_, p_keys[first:last], p_tokens[first:last], numbers,
+                    CASE op WHEN 'kept' THEN p_deadlines[first:last] END, p_values[first:last]);
+                many := many + one.ended;
                 t[1] := t[1] + one.available;
                 t[2] := t[2] - one.buffered;
                 t[3] := t[3] + one.scheduled;
-                t[4] := t[4] - one.ended;
-                hot := hot OR one.ended > 0;
                 said := said || jsonb_build_array((run->>'n')::int, 'refused', one.refused);
             END IF;
+            t[4] := t[4] - many;
+            IF op = 'kept' THEN
+                t[6] := t[6] + many;
+            END IF;
+            hot := hot OR many > 0;
         ELSIF op = 'puts' THEN
             first := (run->>'from')::int;
             last := (run->>'to')::int;
@@ -1205,7 +1238,7 @@ BEGIN
             hot := hot OR size > 0;
             said := said || jsonb_build_array(first, 'is', size);
         ELSE
-            -- What names a key: ack, release, extend, bury and cancel.
+            -- What else names a key: release, extend, bury and cancel.
             k := run->>'key';
             r := lkq.live_1(q, k);
             IF op = 'cancel' THEN
@@ -1283,31 +1316,26 @@ BEGIN
                         r := lkq.return_1(r, until, run->>'front' = 'true', now_);
                     END IF;
                 ELSE
-                    IF op = 'bury' THEN
-                        r.history := lkq.remember_1(r.history, r.attempt, now_, 'buried',
-                            run->>'error', p_history);
-                        INSERT INTO lkq.buried (id, number, queue, key, priority, attempt, put_at,
-                            buried_at, error, history, kind, value)
-                        SELECT id, nextval('lkq.burials'), queue, key, priority, attempt, put_at,
-                            now_, run->>'error', r.history, kind, value
-                        FROM lkq.items WHERE queue = q AND key = k;
-                        t[5] := t[5] + 1;
-                        SELECT sum(buried) INTO size FROM lkq.tallies WHERE queue = q;
-                        WHILE coalesce(size, 0) + t[5] > p_buried LOOP
-                            DELETE FROM lkq.buried WHERE ctid = (
-                                SELECT ctid FROM lkq.buried WHERE queue || '' = q
-                                ORDER BY queue || '', number LIMIT 1
-                                FOR UPDATE SKIP LOCKED
-                            ) RETURNING jsonb_build_array(queue, key) INTO refused;
-                            EXIT WHEN NOT FOUND;
-                            dropped := dropped || refused;
-                            t[5] := t[5] - 1;
-                        END LOOP;
-                        said := said || jsonb_build_array(first, 'is', r.id);
-                    ELSIF (run->>'keep')::float8 > 0 THEN
-                        t[6] := t[6] + lkq.keep_1(q, k, now_ + (run->>'keep')::float8,
-                            p_values[(run->>'from')::int], true, false);
-                    END IF;
+                    r.history := lkq.remember_1(r.history, r.attempt, now_, 'buried',
+                        run->>'error', p_history);
+                    INSERT INTO lkq.buried (id, number, queue, key, priority, attempt, put_at,
+                        buried_at, error, history, kind, value)
+                    SELECT id, nextval('lkq.burials'), queue, key, priority, attempt, put_at,
+                        now_, run->>'error', r.history, kind, value
+                    FROM lkq.items WHERE queue = q AND key = k;
+                    t[5] := t[5] + 1;
+                    SELECT sum(buried) INTO size FROM lkq.tallies WHERE queue = q;
+                    WHILE coalesce(size, 0) + t[5] > p_buried LOOP
+                        DELETE FROM lkq.buried WHERE ctid = (
+                            SELECT ctid FROM lkq.buried WHERE queue || '' = q
+                            ORDER BY queue || '', number LIMIT 1
+                            FOR UPDATE SKIP LOCKED
+                        ) RETURNING jsonb_build_array(queue, key) INTO refused;
+                        EXIT WHEN NOT FOUND;
+                        dropped := dropped || refused;
+                        t[5] := t[5] - 1;
+                    END LOOP;
+                    said := said || jsonb_build_array(first, 'is', r.id);
                     IF r.next_id IS NULL THEN
                         DELETE FROM lkq.items WHERE queue = q AND key = k;
                         r.state := NULL;
@@ -1538,7 +1566,8 @@ BEGIN
             SELECT * INTO refused, ended, buffered, available, scheduled
             FROM lkq.acks_1(p_queue, now_,
                 coalesce(keys, ARRAY(SELECT json_array_elements_text(p_acks::json->0))),
-                coalesce(tokens, ARRAY(SELECT json_array_elements_text(p_acks::json->1))), done);
+                coalesce(tokens, ARRAY(SELECT json_array_elements_text(p_acks::json->1))), done,
+                NULL, NULL);
             acked := coalesce(cardinality(done), 0) + ended;
         END IF;
     END IF;

@@ -27,8 +27,8 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.listing import check_listing
-from leasedkeyq.stores.postgres_driver import asyncpg
-from leasedkeyq.stores.postgres_link import LOST, Link, Settings
+from leasedkeyq.stores.postgres_driver import LOST, asyncpg
+from leasedkeyq.stores.postgres_link import Link, Settings
 from leasedkeyq.stores.postgres_queue import PostgresQueue
 from leasedkeyq.stores.postgres_rows import STATES, shown
 from leasedkeyq.stores.postgres_schema import check_schema_name, explain, prepare

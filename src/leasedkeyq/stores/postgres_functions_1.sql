@@ -447,15 +447,21 @@ DECLARE
     burst float8;
     room boolean;
     over boolean := false;
+    counted_ boolean := EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted);
 BEGIN
+    -- Who asks has seen to `count_leased_1`; if that could not be, or was lost with a server, all
+    -- that is leased is looked at.
     FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE c ? 'in_flight' LOOP
         counts := counts || jsonb_build_object(cap->>'pattern', CASE
             WHEN cap->>'like' = '%' THEN
                 p_in_flight + (SELECT coalesce(sum(in_flight), 0)::bigint
                     FROM lkq.tallies WHERE queue = p_queue)
-            ELSE
+            WHEN counted_ THEN
                 (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND counted
                     AND key >= cap->>'prefix' AND starts_with(key, cap->>'prefix')
+                    AND key LIKE cap->>'like')
+            ELSE
+                (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND turn < 0
                     AND key LIKE cap->>'like')
         END);
     END LOOP;
@@ -756,25 +762,25 @@ BEGIN
     RETURN took;
 END $$;
 
--- From now on, know of the leased keys of queues how many are like a pattern: what caps ask for. It
+-- From now on, know of the leased keys of a queue how many are like a pattern: what caps ask for. It
 -- takes as long as there are leases in a queue that nobody has asked so before. Nobody else changes
--- it meanwhile.
-CREATE FUNCTION lkq.count_leased_1(p_queues text[]) RETURNS void
+-- it meanwhile; if others are at it for long, it is left for the next time.
+CREATE FUNCTION lkq.count_leased_1(p_queue text) RETURNS void
 LANGUAGE plpgsql
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '100ms'
 AS $$
-DECLARE
-    q text;
 BEGIN
-    FOREACH q IN ARRAY p_queues LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM lkq.floors WHERE queue = q AND counted);
-        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', q));
-        INSERT INTO lkq.floors (queue, place, due, counted) VALUES (q, 0, '-infinity', true)
+    IF NOT EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted) THEN
+        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', p_queue));
+        INSERT INTO lkq.floors (queue, place, due, counted) VALUES (p_queue, 0, '-infinity', true)
         ON CONFLICT (queue) DO UPDATE SET counted = true;
-        UPDATE lkq.items SET counted = true WHERE queue = q AND state = 2 AND NOT counted;
-    END LOOP;
+        -- A lease has a turn below 0: the scheduled ones beside it in the index are passed over.
+        UPDATE lkq.items SET counted = true
+        WHERE queue = p_queue AND state = 2 AND turn < 0 AND NOT counted;
+    END IF;
 END $$;
 
 -- Apply a batch, run by run. A run is one request of any sort, or several that are alike:

@@ -1932,11 +1932,15 @@ RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
     priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text
 )
-LANGUAGE sql AS $$
+LANGUAGE sql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
     SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
         i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text
     FROM lkq.items i
-    WHERE i.queue = ANY (p_queues) AND i.state = 2 AND starts_with(i.token, p_call || '.')
+    WHERE i.queue = ANY (p_queues) AND i.state = 2 AND i.turn < 0
+        AND starts_with(i.token, p_call || '.')
     ORDER BY -i.turn
 $$;
 

@@ -162,6 +162,34 @@ def test_plans_with_many_rows() -> None:
     look_at_plans(QUEUED)
 
 
+def test_what_a_lost_call_has_claimed_among_many_scheduled_items() -> None:
+    """These are in the same index: what is not leased is not looked at."""
+    place = Place()
+    schemas = Schemas(shared_server().url)
+    schema = schemas.borrow(place)
+
+    async def run() -> None:
+        store = opened(schema)
+        with explained(store) as plans:
+            await store.put([Put("q", tuple((f"k{n}", b"1") for n in range(5000)), delay=600.0)])
+            await store.put([Put("q", (("a", b"1"),))])
+            for statistics in (False, True):
+                if statistics:
+                    run_sql(schemas.url, f"ANALYZE {schema}.items")
+                [[item]] = await store.claim([Claim((("q", 1),))])
+                call, *_ = item.token.rsplit(".", 2)
+                plans.texts.clear()
+                link = store._link()
+                [found] = await link.read("SELECT * FROM lkq.claimed_1($1, $2)", ["q"], call)
+                assert found["token"] == item.token
+                plans.check(most=600)
+                await store.settle([Release("q", "a", item.token)])
+        await store.close()
+
+    asyncio.run(run())
+    place.close()
+
+
 def look_at_plans(queued: int) -> None:
     place = Place()
     schemas = Schemas(shared_server().url)

@@ -441,6 +441,9 @@ DECLARE
     cap jsonb;
     caps jsonb[];
     counts jsonb := '{}';
+    pattern_ text;
+    prefix text;
+    behind text;
     b lkq.buckets;
     level float8;
     rate float8;
@@ -452,17 +455,19 @@ BEGIN
     -- Who asks has seen to `count_leased_1`; if that could not be, or was lost with a server, all
     -- that is leased is looked at.
     FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE c ? 'in_flight' LOOP
+        pattern_ := cap->>'like';
+        prefix := cap->>'prefix';
+        behind := prefix || repeat(chr(1114111), 512); -- what begins with it is before that
         counts := counts || jsonb_build_object(cap->>'pattern', CASE
-            WHEN cap->>'like' = '%' THEN
+            WHEN pattern_ = '%' THEN
                 p_in_flight + (SELECT coalesce(sum(in_flight), 0)::bigint
                     FROM lkq.tallies WHERE queue = p_queue)
             WHEN counted_ THEN
                 (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND counted
-                    AND key >= cap->>'prefix' AND starts_with(key, cap->>'prefix')
-                    AND key LIKE cap->>'like')
+                    AND key >= prefix AND key <= behind AND key LIKE pattern_)
             ELSE
                 (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND turn < 0
-                    AND key LIKE cap->>'like')
+                    AND key LIKE pattern_)
         END);
     END LOOP;
     FOR k IN

@@ -151,6 +151,19 @@ def test_a_cap_counts_what_was_leased_before_anybody_knew_of_it(lease_time: floa
     with_store(test)
 
 
+def test_a_cap_counts_the_first_and_the_last_keys_of_its_prefix() -> None:
+    async def test(store: PostgresStore) -> None:
+        capped = Claim(((QUEUE, 9),), 9, None, 60.0, caps=(Cap(QUEUE, "a%*", in_flight=2),))
+        await store.put([one(key) for key in ("a%", "a%" + "\U0010ffff" * 9, "a%1", "a", "b")])
+        [items] = await store.claim([Claim(((QUEUE, 2),), 2, None, 60.0)])
+        [more] = await store.claim([capped])
+        assert [item.key for item in more] == ["a", "b"]
+        await store.settle([Ack(QUEUE, items[0].key, items[0].token)])
+        assert [item.key for item in (await store.claim([capped]))[0]] == ["a%1"]
+
+    with_store(test)
+
+
 def test_a_cap_counts_what_is_being_leased_while_the_counting_begins() -> None:
     async def test(store: PostgresStore) -> None:
         await store.put([one("a1"), one("a2")])

@@ -76,6 +76,7 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
     capped = (
         Cap("q", "*", in_flight=10**7),
         Cap("q", "new*", in_flight=10**6, rate=1e6, burst=99.0),
+        Cap("q", "before*all", in_flight=1),
     )
     urgencies = (Urgency(2, 60.0, ((0.5, 1),)), Urgency(1))
     urgent = Claim((("q", 9), ("other", 9)), 9, None, 600.0, urgencies=urgencies)

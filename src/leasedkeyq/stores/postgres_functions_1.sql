@@ -893,7 +893,7 @@ BEGIN
             )
             UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = c.until,
                 turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence),
-                counted = EXISTS (SELECT FROM lkq.floors f WHERE f.queue = i.queue AND f.counted)
+                counted = coalesce((SELECT f.counted FROM lkq.floors f WHERE f.queue = i.queue), false)
             FROM chosen c WHERE i.ctid = c.at
             RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
                 i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;

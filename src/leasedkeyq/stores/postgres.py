@@ -27,8 +27,8 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.listing import check_listing
-from leasedkeyq.stores.postgres_driver import asyncpg
-from leasedkeyq.stores.postgres_link import LOST, Link, Settings
+from leasedkeyq.stores.postgres_driver import LOST, asyncpg
+from leasedkeyq.stores.postgres_link import Link, Settings
 from leasedkeyq.stores.postgres_queue import PostgresQueue
 from leasedkeyq.stores.postgres_rows import STATES, shown
 from leasedkeyq.stores.postgres_schema import check_schema_name, explain, prepare
@@ -209,8 +209,16 @@ class PostgresStore(Store):
         link = self._links.get(loop)
         if link is None:
             with self._gate:
+                self._forget_closed_loops()
                 link = self._links[loop] = Link(self._settings, self._watchers.wake)
         return link
+
+    def _forget_closed_loops(self) -> None:
+        """Let go of loops that have ended, and of connections that they left open."""
+        for gone in [loop for loop in self._links if loop.is_closed()]:
+            # What is kept for a loop holds it.
+            del self._links[gone]
+            self._watches.pop(gone, None)
 
     # The contract
 
@@ -334,6 +342,7 @@ class PostgresStore(Store):
         self._watchers.wake_all()
         loop = asyncio.get_running_loop()
         with self._gate:
+            self._forget_closed_loops()
             links, watches = dict(self._links), dict(self._watches)
         for other, watch in watches.items():
             if other is loop:

@@ -441,22 +441,33 @@ DECLARE
     cap jsonb;
     caps jsonb[];
     counts jsonb := '{}';
+    pattern_ text;
+    prefix text;
+    behind text;
     b lkq.buckets;
     level float8;
     rate float8;
     burst float8;
     room boolean;
     over boolean := false;
+    counted_ boolean := EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted);
 BEGIN
+    -- Who asks has seen to `count_leased_1`; if that could not be, or was lost with a server, all
+    -- that is leased is looked at.
     FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE c ? 'in_flight' LOOP
+        pattern_ := cap->>'like';
+        prefix := cap->>'prefix';
+        behind := prefix || repeat(chr(1114111), 512); -- what begins with it is before that
         counts := counts || jsonb_build_object(cap->>'pattern', CASE
-            WHEN cap->>'like' = '%' THEN
+            WHEN pattern_ = '%' THEN
                 p_in_flight + (SELECT coalesce(sum(in_flight), 0)::bigint
                     FROM lkq.tallies WHERE queue = p_queue)
-            ELSE
+            WHEN counted_ THEN
                 (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND counted
-                    AND key >= cap->>'prefix' AND starts_with(key, cap->>'prefix')
-                    AND key LIKE cap->>'like')
+                    AND key >= prefix AND key <= behind AND key LIKE pattern_)
+            ELSE
+                (SELECT count(*) FROM lkq.items WHERE queue = p_queue AND state = 2 AND turn < 0
+                    AND key LIKE pattern_)
         END);
     END LOOP;
     FOR k IN
@@ -756,25 +767,25 @@ BEGIN
     RETURN took;
 END $$;
 
--- From now on, know of the leased keys of queues how many are like a pattern: what caps ask for. It
+-- From now on, know of the leased keys of a queue how many are like a pattern: what caps ask for. It
 -- takes as long as there are leases in a queue that nobody has asked so before. Nobody else changes
--- it meanwhile.
-CREATE FUNCTION lkq.count_leased_1(p_queues text[]) RETURNS void
+-- it meanwhile; if others are at it for long, it is left for the next time.
+CREATE FUNCTION lkq.count_leased_1(p_queue text) RETURNS void
 LANGUAGE plpgsql
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '100ms'
 AS $$
-DECLARE
-    q text;
 BEGIN
-    FOREACH q IN ARRAY p_queues LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM lkq.floors WHERE queue = q AND counted);
-        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', q));
-        INSERT INTO lkq.floors (queue, place, due, counted) VALUES (q, 0, '-infinity', true)
+    IF NOT EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted) THEN
+        PERFORM pg_advisory_xact_lock(lkq.lock_1('queue', p_queue));
+        INSERT INTO lkq.floors (queue, place, due, counted) VALUES (p_queue, 0, '-infinity', true)
         ON CONFLICT (queue) DO UPDATE SET counted = true;
-        UPDATE lkq.items SET counted = true WHERE queue = q AND state = 2 AND NOT counted;
-    END LOOP;
+        -- A lease has a turn below 0: the scheduled ones beside it in the index are passed over.
+        UPDATE lkq.items SET counted = true
+        WHERE queue = p_queue AND state = 2 AND turn < 0 AND NOT counted;
+    END IF;
 END $$;
 
 -- Apply a batch, run by run. A run is one request of any sort, or several that are alike:
@@ -882,7 +893,7 @@ BEGIN
             )
             UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = c.until,
                 turn = -c.fence, leased_at = now_, token = c.token || md5(p_secret || c.fence),
-                counted = EXISTS (SELECT FROM lkq.floors f WHERE f.queue = i.queue AND f.counted)
+                counted = coalesce((SELECT f.counted FROM lkq.floors f WHERE f.queue = i.queue), false)
             FROM chosen c WHERE i.ctid = c.at
             RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
                 i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
@@ -1926,11 +1937,15 @@ RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
     priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text
 )
-LANGUAGE sql AS $$
+LANGUAGE sql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
     SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
         i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text
     FROM lkq.items i
-    WHERE i.queue = ANY (p_queues) AND i.state = 2 AND starts_with(i.token, p_call || '.')
+    WHERE i.queue = ANY (p_queues) AND i.state = 2 AND i.turn < 0
+        AND starts_with(i.token, p_call || '.')
     ORDER BY -i.turn
 $$;
 

@@ -30,7 +30,7 @@ from leasedkeyq.stores.postgres_batch import (
     decode_outcome,
     lock_number,
 )
-from leasedkeyq.stores.postgres_driver import asyncpg
+from leasedkeyq.stores.postgres_driver import LOST, REPEATABLE, UNSTORABLE, asyncpg
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
 from leasedkeyq.stores.postgres_schema import explain, in_schema
 
@@ -44,6 +44,8 @@ SLOW: Final = 0.004
 """Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
 RAISE_PAUSES: Final = (0.2, 30.0)
 """Seconds between two looks where a queue begins, while they help and while they do not."""
+COUNT_PAUSE: Final = 5.0
+"""Seconds before leased keys are to be counted again, if others did not let it be."""
 TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
 TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
@@ -51,24 +53,6 @@ TIDY_ROUNDS: Final = 64
 """Transactions of tidying up at a time, at most: enough for the results of so many full batches."""
 PAUSES: Final = (0.02, 1.0)
 """The shortest and the longest pause between two tries to reach the server, in seconds."""
-REPEATABLE: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-"""The server has undone all of it, and it may be tried again."""
-LOST: Final = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,
-)
-"""The server or the way to it has gone, maybe for a moment."""
-UNSTORABLE: Final = (asyncpg.DataError, TypeError, ValueError, OverflowError, UnicodeError)
-"""A request cannot be stored at all, whatever is done with the others of its batch."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +123,7 @@ class Link:
         self._leased = Leased()
         self._counted: set[str] = set()
         """Queues of which the server knows that their leased keys are counted."""
+        self._count_at = float("-inf")
         self._under_way: set[asyncio.Future[None]] = set()
         """One for each batch that is being applied."""
         self.own: set[int] = set()
@@ -291,9 +276,7 @@ class Link:
             try:
                 connection = await self._connected(writer, deadline)
                 if not batch.counted <= self._counted:
-                    statement, queues = self._statements["count_leased_1"], list(batch.counted)
-                    await connection.fetch(statement, queues, timeout=self._settings.call_timeout)
-                    self._counted |= batch.counted
+                    await self._count(connection, batch.counted - self._counted)
                 began = time.monotonic()
                 rows = await self._send(connection, call, self._now(), told)
                 if batch.claims:
@@ -316,6 +299,22 @@ class Link:
                 claimed, outcome = rows[:-1], decode_outcome(rows[-1]["answers"])
             self._tell(outcome)
             return batch.answers(claimed, outcome)
+
+    async def _count(self, connection: Any, queues: Iterable[str]) -> None:
+        """Have leased keys counted; without it, caps are as right, but claims with them slower."""
+        clock = asyncio.get_running_loop().time
+        for queue in queues:
+            if clock() < self._count_at:
+                return
+            try:
+                await connection.fetch(
+                    self._statements["count_leased_1"], queue, timeout=self._settings.call_timeout
+                )
+            except asyncpg.LockNotAvailableError:
+                # Somebody's transaction is long, and all others have waited behind this.
+                self._count_at = clock() + COUNT_PAUSE
+            else:
+                self._counted.add(queue)
 
     async def _send(self, connection: Any, call: str, now: float | None, told: Told) -> list[Any]:
         limits = self._settings.limits
@@ -543,6 +542,7 @@ class Link:
             else:
                 if own:
                     self.own.add(writer.connection.get_server_pid())
+                    self._counted.clear()  # it may be another server
         return writer.connection
 
     def _drop(self, writer: Writer) -> None:

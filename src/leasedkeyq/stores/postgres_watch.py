@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.stores.postgres_driver import asyncpg
-from leasedkeyq.stores.postgres_link import LOST, PAUSES, Link
+from leasedkeyq.stores.postgres_driver import LOST, asyncpg
+from leasedkeyq.stores.postgres_link import PAUSES, Link
 from leasedkeyq.stores.watching import Watchers
 
 ANSWER_TIMEOUT: Final = 10.0

@@ -19,8 +19,16 @@ from leasedkeyq.stores import (
 )
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.stores.postgres_batch import MOST_KNOWN, Batch, Leased
+from tests.servers.postgres import run_sql
 from tests.stores.postgres.plans import explained
-from tests.stores.postgres.test_races import QUEUE, beside, leased, one, with_store
+from tests.stores.postgres.test_races import (
+    QUEUE,
+    beside,
+    leased,
+    one,
+    uncommitted,
+    with_store,
+)
 
 
 def another(store: PostgresStore) -> PostgresStore:
@@ -143,12 +151,70 @@ def test_a_cap_counts_what_was_leased_before_anybody_knew_of_it(lease_time: floa
     with_store(test)
 
 
+def test_a_cap_counts_the_first_and_the_last_keys_of_its_prefix() -> None:
+    async def test(store: PostgresStore) -> None:
+        capped = Claim(((QUEUE, 9),), 9, None, 60.0, caps=(Cap(QUEUE, "a%*", in_flight=2),))
+        await store.put([one(key) for key in ("a%", "a%" + "\U0010ffff" * 9, "a%1", "a", "b")])
+        [items] = await store.claim([Claim(((QUEUE, 2),), 2, None, 60.0)])
+        [more] = await store.claim([capped])
+        assert [item.key for item in more] == ["a", "b"]
+        await store.settle([Ack(QUEUE, items[0].key, items[0].token)])
+        assert [item.key for item in (await store.claim([capped]))[0]] == ["a%1"]
+
+    with_store(test)
+
+
 def test_a_cap_counts_what_is_being_leased_while_the_counting_begins() -> None:
     async def test(store: PostgresStore) -> None:
         await store.put([one("a1"), one("a2")])
         capped = Claim(((QUEUE, 9),), 9, None, 60.0, caps=(Cap(QUEUE, "a*", in_flight=1),))
         plain = Claim(((QUEUE, 1),), 1, None, 60.0)
+        function = f"ALTER FUNCTION {store.schema}.count_leased_1 SET lock_timeout ="
+        run_sql(store._url, f"{function} '60s'")
         assert await beside(store, store.claim([capped]), plain) == ()
+        run_sql(store._url, f"{function} '100ms'")
+
+    with_store(test)
+
+
+def test_a_cap_that_is_new_beside_a_long_transaction() -> None:
+    """It holds, and nobody waits for the end of that."""
+
+    async def test(store: PostgresStore) -> None:
+        await store.put([one("a1"), one("a2")])
+        await leased(store)
+        capped = Claim(((QUEUE, 9),), 9, None, 60.0, caps=(Cap(QUEUE, "a*", in_flight=2),))
+        async with uncommitted(store, one("b")):
+            [items] = await store.claim([capped])
+            assert [item.key for item in items] == ["a2"]
+            await store.put([one("a3")])
+            assert await store.claim([capped]) == [()]
+            assert not store._link()._counted
+        store._link()._count_at = 0.0
+        assert [item.key for item in (await store.claim([capped]))[0]] == ["b"]
+        assert store._link()._counted == {QUEUE}
+
+    with_store(test)
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_cap_on_a_server_that_has_forgotten_it(reconnects: bool) -> None:
+    """As one may that takes over from another and has not heard the last of it."""
+
+    async def test(store: PostgresStore) -> None:
+        capped = Claim(((QUEUE, 9),), 9, None, 60.0, caps=(Cap(QUEUE, "a*", in_flight=1),))
+        await store.put([one(f"a{number}") for number in range(3)])
+        [[item]] = await store.claim([capped])
+        await store.settle([Ack(QUEUE, item.key, item.token)])
+        run_sql(store._url, f"DELETE FROM {store.schema}.floors")
+        link = store._link()
+        if reconnects:
+            for writer in link._writers:
+                link._drop(writer)
+        assert [len(items) for items in await store.claim([capped])] == [1]
+        assert await store.claim([capped]) == [()]
+        counted = f"SELECT counted FROM {store.schema}.floors"
+        assert bool(run_sql(store._url, counted)) is reconnects
 
     with_store(test)
 

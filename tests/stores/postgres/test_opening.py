@@ -1,8 +1,10 @@
 """Opening a store on PostgreSQL: what is made, what is refused, and with which words."""
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,6 +182,36 @@ def test_a_store_may_be_used_from_several_event_loops(name: str) -> None:
         await store.close()
 
     asyncio.run(last())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("without_a_word", [False, True])
+def test_event_loops_that_have_ended_are_let_go(name: str, without_a_word: bool) -> None:
+    store = connect(server_url(), schema=name)
+
+    async def use() -> None:
+        stop = store.watch("q", lambda: None)
+        await _put(store, "k")
+        await asyncio.gather(*[store.count(["q"]) for _ in range(3)])
+        stop()
+
+    def left() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(use())
+        if not without_a_word:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        return weakref.ref(loop)
+
+    loops = [left() for _ in range(3)]
+    asyncio.run(use())
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3
+    loops = [left()]
+    asyncio.run(store.close())
+    gc.collect()
+    assert [loop() for loop in loops] == [None]
 
 
 async def _put(store: object, key: str) -> None:

@@ -76,6 +76,7 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
     capped = (
         Cap("q", "*", in_flight=10**7),
         Cap("q", "new*", in_flight=10**6, rate=1e6, burst=99.0),
+        Cap("q", "before*all", in_flight=1),
     )
     urgencies = (Urgency(2, 60.0, ((0.5, 1),)), Urgency(1))
     urgent = Claim((("q", 9), ("other", 9)), 9, None, 600.0, urgencies=urgencies)
@@ -160,6 +161,34 @@ def test_plans_that_were_made_while_the_table_was_empty() -> None:
 def test_plans_with_many_rows() -> None:
     """The torture does it with a million."""
     look_at_plans(QUEUED)
+
+
+def test_what_a_lost_call_has_claimed_among_many_scheduled_items() -> None:
+    """These are in the same index: what is not leased is not looked at."""
+    place = Place()
+    schemas = Schemas(shared_server().url)
+    schema = schemas.borrow(place)
+
+    async def run() -> None:
+        store = opened(schema)
+        with explained(store) as plans:
+            await store.put([Put("q", tuple((f"k{n}", b"1") for n in range(5000)), delay=600.0)])
+            await store.put([Put("q", (("a", b"1"),))])
+            for statistics in (False, True):
+                if statistics:
+                    run_sql(schemas.url, f"ANALYZE {schema}.items")
+                [[item]] = await store.claim([Claim((("q", 1),))])
+                call, *_ = item.token.rsplit(".", 2)
+                plans.texts.clear()
+                link = store._link()
+                [found] = await link.read("SELECT * FROM lkq.claimed_1($1, $2)", ["q"], call)
+                assert found["token"] == item.token
+                plans.check(most=600)
+                await store.settle([Release("q", "a", item.token)])
+        await store.close()
+
+    asyncio.run(run())
+    place.close()
 
 
 def look_at_plans(queued: int) -> None:

@@ -5,6 +5,7 @@ What is alike and follows each other goes together: one statement for many rows.
 
 import hashlib
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby, islice, repeat
@@ -92,7 +93,7 @@ class Leased:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, str, str]] = {}
+        self._known: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
 
     def add(self, rows: Iterable[tuple[Claimed, str]]) -> None:
         """Remember where these are."""
@@ -100,7 +101,7 @@ class Leased:
         for item, at in rows:
             known[item.token] = (item.queue, item.key, at)
         while len(known) > MOST_KNOWN:
-            del known[next(iter(known))]
+            known.popitem(last=False)
 
     def pop(self, token: str, queue: str, key: str) -> str | None:
         """Where a row is that is changed now; None: not known."""
@@ -344,7 +345,8 @@ class Batch:
         """Those that follow each other are one run as long as each is of another key."""
         sort = _sort_of_ack(ack)
         like = (sort, ack.queue)
-        item = self._item(ack.key, ack.token, _result_of(ack), deadline=ack.keep)
+        result = _result_of(ack) if sort == "kept" else b""
+        item = self._item(ack.key, ack.token, result, deadline=ack.keep)
         self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
         run = None if ack.key in self._acked else self._joined(number, like)
         if run is None:
@@ -377,7 +379,7 @@ class Batch:
         self._tokens = [ack.token for ack in acks]
         pop = self._leased.pop
         self._at = [pop(ack.token, queue, ack.key) for ack in acks]
-        self._values = [_result_of(ack) for ack in acks]
+        self._values = [_result_of(ack) if sort == "kept" else b"" for ack in acks]
         self._priorities = [None] * many
         self._kinds = [""] * many
         self._deadlines = [ack.keep for ack in acks]

@@ -389,9 +389,11 @@ END $$;
 -- what has become of that. With `p_keeps`, the results are kept for so many seconds.
 CREATE FUNCTION lkq.acks_1(
     p_queue text, p_now float8, p_keys text[], p_tokens text[], p_done int[], p_keeps float8[],
-    p_results bytea[], OUT refused int[], OUT ended int, OUT buffered int, OUT available int, OUT scheduled int
+    p_results bytea[], OUT refused int[], OUT ended int, OUT buffered int, OUT available int,
+    OUT scheduled int
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    i int;
     r lkq.live_1;
 BEGIN
     refused := '{}';
@@ -399,8 +401,10 @@ BEGIN
     buffered := 0;
     available := 0;
     scheduled := 0;
-    FOR i IN 1..cardinality(p_keys) LOOP
-        CONTINUE WHEN i = ANY (p_done);
+    FOR i IN
+        SELECT n FROM generate_series(1, cardinality(p_keys)) n
+        EXCEPT SELECT unnest(p_done) ORDER BY 1
+    LOOP
         r := lkq.live_1(p_queue, p_keys[i]);
         IF r.due <= p_now OR r.token IS DISTINCT FROM p_tokens[i] THEN
             -- If it has expired, somebody who was changing it kept it from ending.

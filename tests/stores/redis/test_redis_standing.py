@@ -292,6 +292,21 @@ def test_a_claim_at_several_queues(server: Server, prefix: str) -> None:
     asyncio.run(main())
 
 
+def test_a_queue_without_room_is_left_out(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        async with scene(server, prefix, "q", "other") as (store, worker):
+            await worker.claim(Claim((("q", 0), ("other", 1)), 1, lease_time=30.0))
+            await store.put([one()])
+            await store.put([one("other")])
+            await until(lambda: worker.given)
+            assert [item.queue for item in worker.given] == ["other"]
+            await worker.claim(Claim((("other", 1),), 0))
+            await store.put([one("other")])
+            assert (await store.count(["other"]))["other"].available == 1
+
+    asyncio.run(main())
+
+
 def test_workers_share_what_comes(server: Server, prefix: str) -> None:
     async def main() -> None:
         async with scene(server, prefix) as (store, worker):

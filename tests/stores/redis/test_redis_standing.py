@@ -498,6 +498,23 @@ def test_a_store_gives_nothing_to_its_own_workers(server: Server, prefix: str) -
     asyncio.run(main())
 
 
+def test_workers_that_have_gone_are_not_kept(server: Server, prefix: str) -> None:
+    """Though nobody puts anything."""
+
+    async def main() -> None:
+        async with scene(server, prefix) as (_, worker):
+            for _ in range(50):
+                another = worker.store.claimer(worker.given.append)
+                await another.claim([NEXT], idle=True)
+                await another.close()
+            await worker.claim()
+            with server.client() as client:
+                assert client.scard(f"{prefix}:{{q}}:s") < 10
+            assert worker.left_at()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("rights", ["resetchannels", "-publish", "-srandmember", "-pubsub"])
 def test_who_may_not_publish_puts_all_the_same(prefix: str, rights: str) -> None:
     async def main() -> None:

@@ -1,6 +1,7 @@
 """Claims that stay on the server: what is put then is leased at once, without another trip."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -13,6 +14,8 @@ from leasedkeyq.stores.store import Claimer, Store
 
 MOST_QUEUES: Final = 50
 """Of a claim that is left."""
+REMEMBERED: Final = 100
+"""Items whose messages may be late."""
 
 
 class StandingClaimer(Claimer):
@@ -52,8 +55,8 @@ class StandingClaimer(Claimer):
         self._left = False
         """Whether the claim of this turn is left, or may be, and has been given nothing."""
         self._retired = False
-        self._token = ""
-        """Of what was given last."""
+        self._tokens: deque[str] = deque(maxlen=REMEMBERED)
+        """Of what was given: a message may come when the worker has been given more since."""
         self._returns: set[asyncio.Task[Any]] = set()
         self._stop_listening = listen(self._given)
 
@@ -119,9 +122,9 @@ class StandingClaimer(Claimer):
 
     def _found(self, turn: int, item: Claimed) -> None:
         """A claim was given something, which a message, taking it back, or both tell of."""
-        if item.token == self._token:
+        if item.token in self._tokens:
             return
-        self._token = item.token
+        self._tokens.append(item.token)
         if turn == self._turn and self._left:
             self._left = False
             self._take(item)

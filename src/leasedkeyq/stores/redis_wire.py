@@ -247,8 +247,9 @@ def _leave(request: Leave) -> list[Any]:
     claims: list[Any] = []
     for claim in request.claims:
         parts: list[Any] = []
-        for number, (queue, _) in enumerate(claim.queues):
-            parts += [queue, seconds(claim.lease_time_of(number))]
+        for number, (queue, most) in enumerate(claim.queues):
+            if min(most, claim.limit) > 0:
+                parts += [queue, seconds(claim.lease_time_of(number))]
         claims.append([or_false(claim.kinds), parts])
     milliseconds = int(request.lifetime * 1000)
     return ["leave", request.worker, request.turn, milliseconds, _new_seed(), claims]

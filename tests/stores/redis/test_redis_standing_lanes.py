@@ -11,6 +11,7 @@ import pytest
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, on_store
 from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores.contract import Claim, Purge
+from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_standing import StandingClaimer
 from tests.servers.valkey import Server
 from tests.stores.redis.support import opened, until
@@ -139,6 +140,36 @@ def test_what_a_lane_was_given_and_may_not_start(server: Server, prefix: str, ho
         assert worker.ran == [0]
         [item] = (await submitter.store.browse("jobs")).items
         assert (item.state, item.attempt) == ("available", 0)
+        await worker.close()
+        await submitter.close()
+
+    asyncio.run(main())
+
+
+def test_late_messages_end_no_lease(server: Server, prefix: str) -> None:
+    """Of two commands that were found by taking the claim back; the second one runs."""
+
+    async def main() -> None:
+        submitter = Lanes(server, prefix, 1)
+        worker = Lanes(server, prefix, 1, poll=PATIENCE)
+        await worker.manager.start()
+        await submitter.manager.submit("jobs", submitter.job(0, 0))
+        await until(lambda: worker.ran)
+        assert isinstance(worker.store._wakeups, LoopWakeUps)
+        [ear] = worker.store._wakeups._ears.values()
+        [(channel, take)] = ear._takers.items()
+        late: list[bytes] = []
+        ear._takers[channel] = late.append
+        for number, seconds in ((1, 0.0), (2, 0.5)):
+            await until(lambda: standing(server, prefix))
+            await submitter.manager.submit("jobs", submitter.job(number, seconds))
+            await until(lambda: len(late) >= number)  # noqa: B023
+            worker.engine.wake()
+            await until(lambda: number in worker.ran)  # noqa: B023
+        for message in late:
+            take(message)
+        await asyncio.sleep(0.1)
+        assert (await submitter.store.count(["jobs"]))["jobs"].in_flight == 1
         await worker.close()
         await submitter.close()
 

@@ -101,10 +101,18 @@ while plain do -- once; `break` leaves the request to the rest
         end
       end
       call('ZADD', base .. 'o', id, key)
+      local fence, expires, lease, told
       if turn then
-        local fence, expires = id + 1, lease_time and now + lease_time or 0
-        local lease = spack('>ddd', fence, now, expires)
+        fence, expires = id + 1, lease_time and now + lease_time or 0
+        lease = spack('>ddd', fence, now, expires)
           .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
+        told = spack('>BdI4I4', GIVEN, turn, #names[1], #key) .. names[1] .. key .. lease
+        if type(redis.pcall('PUBLISH', place_of, told .. record)) ~= 'number' then
+          turn = nil -- Who may not tell the worker gives it nothing.
+        end
+      end
+      if turn then
+        call('SET', place_of, told, 'PX', lifetime)
         call('HSET', base .. 'l', key, lease)
         if expires ~= 0 then
           call('ZADD', base .. 't', expires, spack('>I8', MIDDLE - fence) .. key)
@@ -112,9 +120,6 @@ while plain do -- once; `break` leaves the request to the rest
             earliest, noted = expires, true
           end
         end
-        local told = spack('>BdI4I4', GIVEN, turn, #names[1], #key) .. names[1] .. key .. lease
-        call('SET', place_of, told, 'PX', lifetime)
-        redis.pcall('PUBLISH', place_of, told .. record)
       else
         call('ZADD', base .. 'r', -(priority or 0), spack('>I8', MIDDLE + place) .. key)
       end

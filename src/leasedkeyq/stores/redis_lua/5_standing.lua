@@ -60,7 +60,14 @@ if standing then
       local parts = claims_left[number][2]
       for at = 1, #parts, 2 do
         local key = prefix .. ':{' .. tag(parts[at]) .. '}:s'
-        call('SADD', key, worker)
+        if call('SADD', key, worker) == 1 then
+          -- Puts strike off who has gone, but there may be none. So they do not become ever more.
+          for _, other in ipairs(call('SRANDMEMBER', key, 2)) do
+            if call('EXISTS', place_of(other)) == 0 then
+              call('SREM', key, other)
+            end
+          end
+        end
         call('EXPIRE', key, NOTES_LIFETIME)
       end
     end

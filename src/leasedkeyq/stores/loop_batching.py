@@ -48,7 +48,7 @@ class LoopBatcher(AnyBatcher[Request, Answer]):
     Callers may be in any number of event loops, each of which has an engine of its own. A caller
     that is cancelled while its requests wait withdraws them. If they are being applied already
     they are applied in full, and `undo` is asked, for each answer that nobody waits for, which
-    requests take it back; these are applied next.
+    requests take it back; these are applied soon.
 
     Args:
         engine: Makes the engine of an event loop.

@@ -31,7 +31,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.listing import check_listing
 from leasedkeyq.stores.loop_batching import LoopBatcher
-from leasedkeyq.stores.redis_engine import Engine, Names, UnfitError
+from leasedkeyq.stores.redis_engine import REPLY_LIFETIME, Engine, Names, UnfitError
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
@@ -185,7 +185,9 @@ class RedisStore(Store):
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """As `Store.claimer`. On one server, without TLS, claims stand."""
-        if not isinstance(self._wakeups, LoopWakeUps) or self._waits:
+        # What a claim was given must be there still when the worker asks for it.
+        asks_rarely = self._poll > REPLY_LIFETIME / 1000 / 2
+        if not isinstance(self._wakeups, LoopWakeUps) or self._waits or asks_rarely:
             return super().claimer(take)
         worker = f"{self._engine.me}.{next(self._workers)}"
         channel = self._engine.worker_channel(worker)

@@ -226,3 +226,13 @@ def test_the_url_says_how_long_an_answer_may_take(server: Server, prefix: str) -
     store = RedisStore(f"{server.url}?socket_timeout=20", prefix=prefix)
     assert store._link.call_timeout == 20
     asyncio.run(store.close())
+
+
+def test_a_store_that_was_closed_says_so_in_every_event_loop(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store._link.in_thread(lambda: None)
+
+    asyncio.run(main())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Ack, Cap, Claim, Claimed, Counts, Purge, Put, Refusal
 from leasedkeyq.stores.redis import RedisStore
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
@@ -398,9 +398,12 @@ def test_a_claim_with_limits_does_not_stand(server: Server, prefix: str, request
     asyncio.run(main())
 
 
-def test_one_that_waits_for_replicas_does_not_stand(server: Server, prefix: str) -> None:
+@pytest.mark.parametrize("options", [{"wait_replicas": 1, "wait_timeout": 0.01}, {"poll": 200.0}])
+def test_one_that_waits_for_replicas_or_asks_rarely_does_not_stand(
+    server: Server, prefix: str, options: dict[str, float]
+) -> None:
     async def main() -> None:
-        store = opened(server, prefix, wait_replicas=1, wait_timeout=0.01)
+        store = opened(server, prefix, **options)
         assert type(store.claimer(lambda _: None)) is Claimer
         await store.close()
 
@@ -585,15 +588,5 @@ def test_a_store_that_is_closed_keeps_nothing(server: Server, prefix: str) -> No
             assert not worker.given
             [item] = (await store.browse("q")).items
             assert (item.state, item.attempt) == ("available", 0)
-
-    asyncio.run(main())
-
-
-def test_a_store_that_was_closed_says_so_in_every_event_loop(server: Server, prefix: str) -> None:
-    async def main() -> None:
-        store = opened(server, prefix)
-        await store.close()
-        with pytest.raises(StoreClosedError):
-            await store._link.in_thread(lambda: None)
 
     asyncio.run(main())

@@ -36,6 +36,8 @@ class Server(MemoryStore):
         self.claims: list[int] = []
         self.most_leased = 0
         self.broken = False
+        self.answer = TRIP / 2
+        """Seconds after which who settles hears of it."""
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(TRIP / 2)
@@ -50,7 +52,7 @@ class Server(MemoryStore):
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         await asyncio.sleep(TRIP / 2)
         answers = await super().settle(requests)
-        await asyncio.sleep(TRIP / 2)
+        await asyncio.sleep(self.answer)
         return answers
 
     async def edit(self, queue: str, work: Any, *, keys: Sequence[str] | None = None) -> Any:
@@ -389,6 +391,51 @@ async def test_nothing_begins_whose_lease_may_have_ended_while_the_event_loop_st
     assert [number for number in starts if number in waiting] == waiting
     assert starts.count(200) == 2  # its own lease had ended, so its run did not count
     assert set(starts) == set(range(300))
+
+
+@pytest.mark.parametrize("pausing", [False, True])
+@pytest.mark.parametrize("answer", [TRIP / 2, 0.0, 8 * TRIP])
+async def test_what_was_given_back_begins_before_what_comes_after_it(
+    pausing: bool, answer: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    rig.store.answer = answer
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    manager, job = rig.worker()
+    await manager.submit_many("jobs", [job(number) for number in range(2000)])
+    starts: list[int] = []
+    given_back = 0
+
+    def on_start(number: int) -> None:
+        nonlocal given_back
+        starts.append(number)
+        if number % 97 == 96:
+            given_back += len(line(manager).jobs)
+            if pausing:
+                manager.pause("jobs")
+                manager.resume("jobs")
+            else:
+                loop.jump(2 * PATIENCE)
+
+    rig.on_start = on_start
+    async with manager:
+        await manager.drain(1000)
+    assert given_back > 10
+    assert starts == list(range(2000))
+    assert set(rig.attempts) == {1}
+    assert "was lost" not in caplog.text
+
+
+async def test_a_lane_that_runs_one_at_a_time_has_one_claim_under_way() -> None:
+    rig = Rig()
+    for slots in (1, 2):
+        manager, _ = rig.worker(slots)
+        engine: Any = manager.queue()._engine
+        line(manager).most = 100
+        engine._plan.coming[engine.shares[0]] = 5
+        assert engine._plan.has_room() == (slots > 1)
+        await manager.close()
 
 
 async def test_leases_of_what_waits_are_renewed() -> None:

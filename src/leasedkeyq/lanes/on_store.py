@@ -369,8 +369,7 @@ class StoreEngine(Engine):
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed when it has a slot, unless it cannot be read."""
         if self.stopped or share.lane.paused or not share.owned:  # since the claim was begun
-            change = Release(share.queue, claimed.key, claimed.token, undo=True)
-            self._outbox.add(change, _ignore)
+            self._plan.give_back(share, claimed)
             return
         lane = share.lane
         job = self._results.jobs.get(claimed.id)
@@ -502,8 +501,9 @@ class StoreEngine(Engine):
 
     def _give_back(self, job: Job) -> None:
         lease = job.lease
-        change = Release(lease.queue, lease.key, lease.token, undo=True)
-        self._send(job, change, partial(self._back, job, "pending"))
+        if lease.token in self._held:
+            told = partial(self._told, job, lease, partial(self._back, job, "pending"))
+            self._plan.give_back(job.share, lease, told)
 
     def _back(self, job: Job, status: Any) -> None:
         """It is in the store again, for whoever takes it."""
@@ -589,7 +589,3 @@ class StoreEngine(Engine):
     async def unfinished(self) -> dict[str, int]:
         """As `Engine.unfinished`."""
         return await unfinished(self.store, self.lanes)
-
-
-def _ignore(answer: Answer) -> None:
-    del answer

@@ -321,6 +321,39 @@ async def test_cancelled_while_it_waits(by_key: bool) -> None:
     await manager.close()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("after", [0.1, 0.6, 0.9, 1.1, 1.4, 1.6, 2.1])
+async def test_cancelled_while_it_is_being_claimed(after: float, kept: bool, busy: bool) -> None:
+    """It is leased already, and the answer to the claim is on its way."""
+    rig = Rig()
+    manager, job = rig.worker()
+    async with manager:
+        await manager.submit_many("jobs", [job(number) for number in range(500)])
+        await manager.drain(100)
+        if busy:
+            await manager.submit("jobs", job(500, -1))
+        await asyncio.sleep(2 * TRIP)
+        handle = await manager.submit("jobs", job(501, 10.0), key="k")
+        if not kept:
+            del handle
+        await asyncio.sleep(after * TRIP)
+        assert await manager.cancel("jobs", "k")
+        ended = asyncio.get_running_loop().time()
+        rig.gate.set()
+        if kept:
+            with pytest.raises(CommandCancelledError):
+                await handle
+        await asyncio.sleep(2 * TRIP)
+        assert rig.running == 0
+        await manager.drain(100)
+        assert asyncio.get_running_loop().time() < ended + 10 * TRIP
+        assert rig.ran == list(range(501 if busy else 500))
+        if kept:
+            assert handle.status == "cancelled"
+            assert manager.queue().lanes["jobs"].cancelled == 1
+
+
 async def test_a_cancellation_that_fails_leaves_it_to_run() -> None:
     rig = Rig()
     manager, _, handles = await rig.blocked()

@@ -368,10 +368,11 @@ class StoreEngine(Engine):
 
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed when it has a slot, unless it cannot be read."""
-        if self.stopped or share.lane.paused or not share.owned:  # since the claim was begun
+        lane = share.lane
+        gone = claimed.id in self._cancelling.lately
+        if gone or self.stopped or lane.paused or not share.owned:  # since the claim was begun
             self._plan.give_back(share, claimed)
             return
-        lane = share.lane
         job = self._results.jobs.get(claimed.id)
         if job is not None and job.lease is not None and job.lease.token in self._held:
             # That lease has expired, and nobody here has noticed yet.

@@ -79,6 +79,7 @@ class Rig:
         self.on_start: Callable[[int], None] = lambda number: None
         self.config: dict[str, Any] = {"lease_time": LEASE, **config}
         self.gate = asyncio.Event()
+        self.waiters: list[asyncio.Task[Any]] = []
 
     def worker(self, slots: int = 1, *, capacity: int | None = None) -> tuple[QueueManager, Any]:
         config = LaneConfig(0, slots, **self.config)
@@ -105,13 +106,22 @@ class Rig:
 
         return manager, job
 
-    async def blocked(self, behind: int = 20) -> tuple[QueueManager, Any, list[Any]]:
-        """A worker with one slot, in which a command hangs, and others that wait behind it."""
+    async def blocked(
+        self, behind: int = 20, *, awaited: bool = False
+    ) -> tuple[QueueManager, Any, list[Any]]:
+        """A worker with one slot, in which a command hangs, and others that wait behind it.
+
+        Args:
+            behind: How many.
+            awaited: Somebody waits for their results, and sees that they are leased.
+        """
         manager, job = self.worker()
         first = [job(number) for number in range(500)]
         hangs = job(500, -1)
         rest = [job(number) for number in range(501, 501 + behind)]
         handles = await manager.submit_many("jobs", [*first, hangs, *rest])
+        if awaited:
+            self.waiters = [asyncio.create_task(handle.wait()) for handle in handles]
         await manager.start()
         hung = asyncio.Event()
         self.on_start = lambda number: hung.set() if number == 500 else None
@@ -492,9 +502,10 @@ async def test_leases_of_what_waits_are_renewed() -> None:
     await manager.close()
 
 
-async def test_what_waits_is_pending() -> None:
+@pytest.mark.parametrize("seen", [False, True])
+async def test_what_waits_is_pending(seen: bool) -> None:
     rig = Rig()
-    manager, _, handles = await rig.blocked()
+    manager, _, handles = await rig.blocked(awaited=seen)
     assert len(line(manager).jobs) > 5
     assert {handle.status for handle in handles} == {"pending"}
     assert {handle.attempt for handle in handles} == {0}

@@ -404,6 +404,7 @@ class StoreEngine(Engine):
             self._failed_unread(job, self._error(CommandLostError, job, text))
             return
         job.status = "pending"
+        job.attempt = claimed.attempt - 1
         if not self._ahead.must_wait(job):
             self.slots.take(share)
             job.attempt = claimed.attempt

@@ -36,6 +36,8 @@ class Server(MemoryStore):
         self.claims: list[int] = []
         self.most_leased = 0
         self.broken = False
+        self.answer = TRIP / 2
+        """Seconds after which who settles hears of it."""
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(TRIP / 2)
@@ -50,7 +52,7 @@ class Server(MemoryStore):
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         await asyncio.sleep(TRIP / 2)
         answers = await super().settle(requests)
-        await asyncio.sleep(TRIP / 2)
+        await asyncio.sleep(self.answer)
         return answers
 
     async def edit(self, queue: str, work: Any, *, keys: Sequence[str] | None = None) -> Any:
@@ -77,6 +79,7 @@ class Rig:
         self.on_start: Callable[[int], None] = lambda number: None
         self.config: dict[str, Any] = {"lease_time": LEASE, **config}
         self.gate = asyncio.Event()
+        self.waiters: list[asyncio.Task[Any]] = []
 
     def worker(self, slots: int = 1, *, capacity: int | None = None) -> tuple[QueueManager, Any]:
         config = LaneConfig(0, slots, **self.config)
@@ -103,13 +106,22 @@ class Rig:
 
         return manager, job
 
-    async def blocked(self, behind: int = 20) -> tuple[QueueManager, Any, list[Any]]:
-        """A worker with one slot, in which a command hangs, and others that wait behind it."""
+    async def blocked(
+        self, behind: int = 20, *, awaited: bool = False
+    ) -> tuple[QueueManager, Any, list[Any]]:
+        """A worker with one slot, in which a command hangs, and others that wait behind it.
+
+        Args:
+            behind: How many.
+            awaited: Somebody waits for their results, and sees that they are leased.
+        """
         manager, job = self.worker()
         first = [job(number) for number in range(500)]
         hangs = job(500, -1)
         rest = [job(number) for number in range(501, 501 + behind)]
         handles = await manager.submit_many("jobs", [*first, hangs, *rest])
+        if awaited:
+            self.waiters = [asyncio.create_task(handle.wait()) for handle in handles]
         await manager.start()
         hung = asyncio.Event()
         self.on_start = lambda number: hung.set() if number == 500 else None
@@ -319,6 +331,39 @@ async def test_cancelled_while_it_waits(by_key: bool) -> None:
     await manager.close()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("after", [0.1, 0.6, 0.9, 1.1, 1.4, 1.6, 2.1])
+async def test_cancelled_while_it_is_being_claimed(after: float, kept: bool, busy: bool) -> None:
+    """It is leased already, and the answer to the claim is on its way."""
+    rig = Rig()
+    manager, job = rig.worker()
+    async with manager:
+        await manager.submit_many("jobs", [job(number) for number in range(500)])
+        await manager.drain(100)
+        if busy:
+            await manager.submit("jobs", job(500, -1))
+        await asyncio.sleep(2 * TRIP)
+        handle = await manager.submit("jobs", job(501, 10.0), key="k")
+        if not kept:
+            del handle
+        await asyncio.sleep(after * TRIP)
+        assert await manager.cancel("jobs", "k")
+        ended = asyncio.get_running_loop().time()
+        rig.gate.set()
+        if kept:
+            with pytest.raises(CommandCancelledError):
+                await handle
+        await asyncio.sleep(2 * TRIP)
+        assert rig.running == 0
+        await manager.drain(100)
+        assert asyncio.get_running_loop().time() < ended + 10 * TRIP
+        assert rig.ran == list(range(501 if busy else 500))
+        if kept:
+            assert handle.status == "cancelled"
+            assert manager.queue().lanes["jobs"].cancelled == 1
+
+
 async def test_a_cancellation_that_fails_leaves_it_to_run() -> None:
     rig = Rig()
     manager, _, handles = await rig.blocked()
@@ -391,6 +436,51 @@ async def test_nothing_begins_whose_lease_may_have_ended_while_the_event_loop_st
     assert set(starts) == set(range(300))
 
 
+@pytest.mark.parametrize("pausing", [False, True])
+@pytest.mark.parametrize("answer", [TRIP / 2, 0.0, 8 * TRIP])
+async def test_what_was_given_back_begins_before_what_comes_after_it(
+    pausing: bool, answer: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    rig.store.answer = answer
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    manager, job = rig.worker()
+    await manager.submit_many("jobs", [job(number) for number in range(2000)])
+    starts: list[int] = []
+    given_back = 0
+
+    def on_start(number: int) -> None:
+        nonlocal given_back
+        starts.append(number)
+        if number % 97 == 96:
+            given_back += len(line(manager).jobs)
+            if pausing:
+                manager.pause("jobs")
+                manager.resume("jobs")
+            else:
+                loop.jump(2 * PATIENCE)
+
+    rig.on_start = on_start
+    async with manager:
+        await manager.drain(1000)
+    assert given_back > 10
+    assert starts == list(range(2000))
+    assert set(rig.attempts) == {1}
+    assert "was lost" not in caplog.text
+
+
+async def test_a_lane_that_runs_one_at_a_time_has_one_claim_under_way() -> None:
+    rig = Rig()
+    for slots in (1, 2):
+        manager, _ = rig.worker(slots)
+        engine: Any = manager.queue()._engine
+        line(manager).most = 100
+        engine._plan.coming[engine.shares[0]] = 5
+        assert engine._plan.has_room() == (slots > 1)
+        await manager.close()
+
+
 async def test_leases_of_what_waits_are_renewed() -> None:
     rig = Rig()
     manager, _, _ = await rig.blocked()
@@ -412,9 +502,10 @@ async def test_leases_of_what_waits_are_renewed() -> None:
     await manager.close()
 
 
-async def test_what_waits_is_pending() -> None:
+@pytest.mark.parametrize("seen", [False, True])
+async def test_what_waits_is_pending(seen: bool) -> None:
     rig = Rig()
-    manager, _, handles = await rig.blocked()
+    manager, _, handles = await rig.blocked(awaited=seen)
     assert len(line(manager).jobs) > 5
     assert {handle.status for handle in handles} == {"pending"}
     assert {handle.attempt for handle in handles} == {0}

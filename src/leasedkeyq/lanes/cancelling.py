@@ -7,13 +7,16 @@ from typing import Protocol
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.envelope import CANCELLED
-from leasedkeyq.lanes.job import ENDED, Job
+from leasedkeyq.lanes.job import ENDED, Interruption, Job
 from leasedkeyq.lanes.lane import Lane, Share
 from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.stores.contract import Cancel, Change, Put, StoredItem
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
+
+LATELY = 1000
+"""Commands. So many are remembered after they were cancelled."""
 
 
 class Cancels(Protocol):
@@ -26,14 +29,20 @@ class Cancels(Protocol):
     _results: ResultWatch
 
     def _cancel_run(self, job: Job) -> None: ...
+    def _interrupt(self, job: Job, why: Interruption) -> None: ...
     def _end_cancelled(self, job: Job) -> None: ...
     def _give_back(self, job: Job) -> None: ...
 
 
 class Cancelling:
-    """Cancels commands of an engine."""
+    """Cancels commands of an engine.
+
+    Attributes:
+        lately: The ids of what was cancelled of late. A claim that is under way may bring it.
+    """
 
     def __init__(self, engine: Cancels) -> None:
+        self.lately: dict[int, None] = {}
         self._engine = engine
 
     async def cancel(self, lane: Lane, key: str) -> bool:
@@ -100,7 +109,15 @@ class Cancelling:
             else:
                 engine._give_back(job)
         for number in cancelled:
+            self.lately[number] = None
             found = engine._results.jobs.get(number)
-            if found is not None and found.status not in ENDED and found not in engine.running:
+            if found is not None and found.status not in ENDED:
+                if found.lease is not None:  # it may have been claimed meanwhile, and have begun
+                    engine._held.pop(found.lease.token, None)
+                engine._ahead.remove(found)
+                if found in engine.running and found.interruption is None:
+                    engine._interrupt(found, "lost")
                 engine._end_cancelled(found)
+        while len(self.lately) > LATELY:
+            del self.lately[next(iter(self.lately))]
         return bool(cancelled)

@@ -3,15 +3,16 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Share, Slots
-from leasedkeyq.lanes.outbox import MANY
+from leasedkeyq.lanes.outbox import MANY, Outbox
 from leasedkeyq.lanes.tracing import GuardedTracing
-from leasedkeyq.stores.contract import Claim, Claimed
+from leasedkeyq.stores.contract import Answer, Claim, Claimed, Release
 from leasedkeyq.stores.store import Claimer, Store
 
 MOST = 1000
@@ -26,7 +27,12 @@ class Claims(Protocol):
     running: set[Job]
     registry: CommandRegistry
     _ahead: Ahead
+    _outbox: Outbox
     _tracing: GuardedTracing | None
+
+    def wake(self) -> None:
+        """A command may be able to start."""
+        ...
 
 
 class ClaimPlan:
@@ -38,6 +44,10 @@ class ClaimPlan:
         self._claimer = Claimer(store)
         self.coming: Counter[Share] = Counter()
         """What is being claimed at present, or was and has not been taken yet."""
+        self._going: Counter[Share] = Counter()
+        """What is on its way back to the store."""
+        self._gone: Counter[Share] = Counter()
+        """How often something was given back."""
 
     def open(self, take: Callable[[Claimed], None]) -> None:
         """Have what a standing claim was given taken, from now on."""
@@ -50,6 +60,26 @@ class ClaimPlan:
     def abandon(self) -> None:
         """Take nothing more, at once."""
         self._claimer.abandon()
+
+    def give_back(
+        self, share: Share, item: Claimed, told: Callable[[Answer], None] | None = None
+    ) -> None:
+        """Let others have what was claimed, as if it had not been; `told` is passed the answer.
+
+        Until it is back, nothing of its part is claimed, nor begun of a claim that is under way:
+        that would be what comes after it.
+        """
+        self._going[share] += 1
+        self._gone[share] += 1
+        change = Release(item.queue, item.key, item.token, undo=True)
+        self._engine._outbox.add(change, partial(self._is_back, share, told))
+
+    def _is_back(self, share: Share, told: Callable[[Answer], None] | None, answer: Answer) -> None:
+        self._going[share] -= 1
+        if told is not None:
+            told(answer)
+        if not self._going[share]:
+            self._engine.wake()
 
     def has_room(self) -> bool:
         """Whether any lane has room for enough to be worth a claim."""
@@ -73,9 +103,11 @@ class ClaimPlan:
 
     def _room(self, share: Share) -> int:
         """How many more commands a part of a lane may lease, if it had the manager for itself."""
-        if not share.owned or share.lane.paused:
+        if not share.owned or share.lane.paused or self._going.get(share):
             return 0
         coming = self.coming.get(share, 0)
+        if coming and share.most == 1:
+            return 0  # Of two answers, the second may come first.
         line = self._engine._ahead.lines.get(share)
         if line is not None and line.most:
             return share.most + line.most - share.active - len(line.jobs) - coming
@@ -99,6 +131,7 @@ class ClaimPlan:
             return []
         requests = self._requests(rooms)
         self.coming.update(rooms)
+        gone = {share: self._gone[share] for share in rooms}
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -106,7 +139,13 @@ class ClaimPlan:
         finally:
             self.coming.subtract(rooms)
         shares = {share.queue: share for share in rooms}
-        found = [(shares[item.queue], item) for answer in answers for item in answer]
+        found: list[tuple[Share, Claimed]] = []
+        for item in (item for answer in answers for item in answer):
+            share = shares[item.queue]
+            if self._gone[share] == gone[share]:
+                found.append((share, item))
+            else:
+                self.give_back(share, item)
         if found:
             self._engine._ahead.travelled(loop.time() - began)
         if found and self._engine._tracing is not None:

@@ -368,11 +368,11 @@ class StoreEngine(Engine):
 
     def _take(self, share: Share, claimed: Claimed) -> None:
         """Run a command that was claimed when it has a slot, unless it cannot be read."""
-        if self.stopped or share.lane.paused or not share.owned:  # since the claim was begun
-            change = Release(share.queue, claimed.key, claimed.token, undo=True)
-            self._outbox.add(change, _ignore)
-            return
         lane = share.lane
+        gone = claimed.id in self._cancelling.lately
+        if gone or self.stopped or lane.paused or not share.owned:  # since the claim was begun
+            self._plan.give_back(share, claimed)
+            return
         job = self._results.jobs.get(claimed.id)
         if job is not None and job.lease is not None and job.lease.token in self._held:
             # That lease has expired, and nobody here has noticed yet.
@@ -404,6 +404,7 @@ class StoreEngine(Engine):
             self._failed_unread(job, self._error(CommandLostError, job, text))
             return
         job.status = "pending"
+        job.attempt = claimed.attempt - 1
         if not self._ahead.must_wait(job):
             self.slots.take(share)
             job.attempt = claimed.attempt
@@ -502,8 +503,9 @@ class StoreEngine(Engine):
 
     def _give_back(self, job: Job) -> None:
         lease = job.lease
-        change = Release(lease.queue, lease.key, lease.token, undo=True)
-        self._send(job, change, partial(self._back, job, "pending"))
+        if lease.token in self._held:
+            told = partial(self._told, job, lease, partial(self._back, job, "pending"))
+            self._plan.give_back(job.share, lease, told)
 
     def _back(self, job: Job, status: Any) -> None:
         """It is in the store again, for whoever takes it."""
@@ -589,7 +591,3 @@ class StoreEngine(Engine):
     async def unfinished(self) -> dict[str, int]:
         """As `Engine.unfinished`."""
         return await unfinished(self.store, self.lanes)
-
-
-def _ignore(answer: Answer) -> None:
-    del answer

@@ -17,6 +17,7 @@ from leasedkeyq.lanes import (
     current_command,
 )
 from leasedkeyq.lanes.ahead import ENOUGH, MOST_AHEAD, PATIENCE, Line
+from leasedkeyq.lanes.control import Control
 from leasedkeyq.lanes.lane import Lane
 from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed
@@ -434,6 +435,41 @@ async def test_nothing_begins_whose_lease_may_have_ended_while_the_event_loop_st
     assert [number for number in starts if number in waiting] == waiting
     assert starts.count(200) == 2  # its own lease had ended, so its run did not count
     assert set(starts) == set(range(300))
+
+
+async def test_nothing_begins_that_was_claimed_longer_ago_than_its_lease() -> None:
+    rig = Rig(lease_time=1.0)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    manager, job = rig.worker()
+    await manager.submit("jobs", job(0))
+    await manager.start()
+    while not await rig.store.leased():
+        await asyncio.sleep(TRIP / 10)
+    assert not rig.attempts, "the store has answered, and nobody has heard it"
+    loop.jump(1.5)
+    async with asyncio.timeout(10):
+        await manager.drain(10)
+    assert rig.attempts == [2], "the first lease had ended before it was heard of"
+    await manager.close()
+
+
+async def test_who_ends_keeps_its_parts_until_what_waits_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    manager, _, _ = await rig.blocked()
+    left: list[int] = []
+    leave = Control.leave
+
+    def noted(self: Control) -> None:
+        left.append(rig.store._machine.count("jobs", clock()).in_flight)
+        leave(self)
+
+    monkeypatch.setattr(Control, "leave", noted)
+    rig.gate.set()
+    await manager.close()
+    assert left[0] <= 1
 
 
 @pytest.mark.parametrize("pausing", [False, True])

@@ -138,16 +138,18 @@ class ClaimPlan:
             answers = await self._claimer.claim(requests, idle=not self._engine.running)
         finally:
             self.coming.subtract(rooms)
+        trip = loop.time() - began
         shares = {share.queue: share for share in rooms}
         found: list[tuple[Share, Claimed]] = []
         for item in (item for answer in answers for item in answer):
             share = shares[item.queue]
-            if self._gone[share] == gone[share]:
+            # After a trip as long as its lease, the lease has ended.
+            if self._gone[share] == gone[share] and trip < share.lane.lease_time:
                 found.append((share, item))
             else:
                 self.give_back(share, item)
         if found:
-            self._engine._ahead.travelled(loop.time() - began)
+            self._engine._ahead.travelled(trip)
         if found and self._engine._tracing is not None:
             for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)

@@ -10,6 +10,7 @@ import logging
 import time
 from asyncio import Task, TimerHandle
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,8 @@ from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
+GIVING_BACK = 1.0
+"""Seconds for which the parts of lanes stay with a worker that ends, until what waits is back."""
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
@@ -259,10 +262,13 @@ class StoreEngine(Engine):
 
     async def quiet(self) -> None:
         """As `Engine.quiet`; what this worker does not start, others may start at once."""
-        self._control.leave()
         self.stopped = True
         self._wanted.set()  # so that no claim is left standing
         self._ahead.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVING_BACK):
+                await self._outbox.empty.wait()  # or others would begin with what comes after it
+        self._control.leave()
         await super().quiet()
 
     async def close(self) -> None:

@@ -161,6 +161,7 @@ def test_late_messages_end_no_lease(server: Server, prefix: str) -> None:
         late: list[bytes] = []
         ear._takers[channel] = late.append
         for number, seconds in ((1, 0.0), (2, 0.5)):
+            await asyncio.sleep(0.2)  # what was woken has claimed, and waits
             await until(lambda: standing(server, prefix))
             await submitter.manager.submit("jobs", submitter.job(number, seconds))
             await until(lambda: len(late) >= number)  # noqa: B023

@@ -52,10 +52,10 @@ def _callers(quick: bool) -> Scenario:
 
 
 def _drain(quick: bool) -> Scenario:
-    items, fewer = (20, 20) if quick else (3000, 1000)
+    items = 20 if quick else 3000
     ours = {"items": items, "callers": 100}
-    loop = {"items": fewer, "callers": 1}
-    threads = {"items": fewer, "callers": THREADS}
+    loop = {"items": items, "callers": 1}
+    threads = {"items": items, "callers": THREADS}
     each = {**threads, "way": "one for each"}
     cases = (
         Case(OURS, OUR_STORES, "drain", ours),
@@ -78,9 +78,9 @@ def _drain(quick: bool) -> Scenario:
     at_normal = ("litequeue", f"litequeue, {THREADS} threads")
     return Scenario(
         "SQLite: draining a queue",
-        f"Get and acknowledge until nothing is left of {items:,} items: 100 tasks of one process. "
-        f"For the others {fewer:,} items, and one loop or {THREADS} threads. huey has no "
-        "acknowledgement: what it hands out is gone, which saves it a transaction.",
+        f"Get and acknowledge until nothing is left of {items:,} items: 100 tasks of one process, "
+        f"and for the others one loop or {THREADS} threads. huey has no acknowledgement: what it "
+        "hands out is gone, which saves it a transaction.",
         cases,
         (
             Claim(
@@ -110,19 +110,18 @@ def _drain(quick: bool) -> Scenario:
 def _puts(quick: bool) -> Scenario:
     callers = 10 if quick else 100
     options = {"items": callers * (2 if quick else 30), "callers": callers}
-    fewer = {"items": callers * (2 if quick else 10), "callers": callers}
-    lite = {"library": LITEQUEUE, **fewer}
+    lite = {"library": LITEQUEUE, **options}
     each = {**lite, "way": "one for each"}
     locked = {**lite, "way": "locked"}
     cases = (
         Case(OURS, OUR_STORES, "puts", options),
         Case(OURS_AT_NORMAL, OUR_STORES, "puts", {**options, "durability": "normal"}),
-        Case("huey", HUEY, "puts", {"library": HUEY, **fewer}),
+        Case("huey", HUEY, "puts", {"library": HUEY, **options}),
         Case("litequeue", LITEQUEUE, "puts", lite),
         Case("litequeue, an object per thread", LITEQUEUE, "puts", each),
         Case("litequeue behind a lock", LITEQUEUE, "puts", locked),
         Case(f"{LITEQUEUE_AT_FULL} behind a lock", LITEQUEUE, "puts", {**locked, "full": True}),
-        Case("persist-queue", PERSISTQUEUE, "puts", {"library": PERSISTQUEUE, **fewer}),
+        Case("persist-queue", PERSISTQUEUE, "puts", {"library": PERSISTQUEUE, **options}),
     )
     return Scenario(
         f"SQLite: putting by {callers} callers",

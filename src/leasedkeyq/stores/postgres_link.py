@@ -31,6 +31,7 @@ from leasedkeyq.stores.postgres_batch import (
     lock_number,
 )
 from leasedkeyq.stores.postgres_driver import LOST, REPEATABLE, UNSTORABLE, asyncpg
+from leasedkeyq.stores.postgres_lone import AnyBatch, batch_of
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
 from leasedkeyq.stores.postgres_schema import explain, in_schema
 
@@ -267,7 +268,7 @@ class Link:
         return answers
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
-        batch = Batch(self._settings.schema, requests, self._leased)
+        batch = batch_of(self._settings.schema, requests, self._leased)
         told = batch.told()
         deadline = self._deadline()
         lost = False
@@ -331,7 +332,7 @@ class Link:
         return rows
 
     async def _ask(
-        self, writer: Writer, batch: Batch, call: str, deadline: float, error: BaseException
+        self, writer: Writer, batch: AnyBatch, call: str, deadline: float, error: BaseException
     ) -> tuple[list[Any], Outcome] | None:
         """Find out what became of a call; if it was not applied, see that it never is.
 

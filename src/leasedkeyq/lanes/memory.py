@@ -207,6 +207,10 @@ class MemoryEngine(Engine):
         state = share.state
         if state.timers.live:
             self._advance(share, self._loop.time())
+            # One that was buffered with a delay is scheduled when the one before it has ended.
+            earliest = state.timers.earliest()
+            if earliest is not None:
+                self._wake_at(earliest)
         lane = share.lane
         ready = state.ready
         if not ready.normal.size and not ready.others:

@@ -13,7 +13,7 @@ from leasedkeyq.errors import QueueClosedError
 from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository, RecoveryReport
 from leasedkeyq.repository.leases import MOST, HeldLease, HeldLeases
 from leasedkeyq.stores import MemoryStore
-from tests.repository.support import World, everything, item
+from tests.repository.support import World, everything, found, item, taken
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus
 LEASE_TIME = 100
@@ -24,18 +24,6 @@ T = TypeVar("T")
 @pytest.fixture
 def repository(world: World) -> QueueRepository:
     return world.open(lease_time=LEASE_TIME)
-
-
-def taken(repository: QueueRepository) -> QueueItem:
-    made = repository.dequeue()
-    assert made is not None
-    return made
-
-
-def found(repository: QueueRepository, item_id: str) -> QueueItem:
-    made = repository.get_item(item_id)
-    assert made is not None
-    return made
 
 
 def in_a_thread(function: Callable[[], T]) -> T:

@@ -4,23 +4,11 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository
+from leasedkeyq.repository import QueueItemStatus
 from leasedkeyq.stores import Put
-from tests.repository.support import World, item, open_session, types
+from tests.repository.support import World, found, item, open_session, taken, types
 
 CANCELLED = QueueItemStatus.CANCELLED
-
-
-def taken(repository: QueueRepository) -> QueueItem:
-    made = repository.dequeue()
-    assert made is not None
-    return made
-
-
-def found(repository: QueueRepository, item_id: str) -> QueueItem:
-    made = repository.get_item(item_id)
-    assert made is not None
-    return made
 
 
 def test_values_of_others_do_not_stop_anybody(tmp_path: Path) -> None:

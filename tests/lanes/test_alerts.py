@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leasedkeyq.lanes import LaneConfig, MonitorConfig
 from leasedkeyq.lanes.alerts import SAMPLES, Alert, AlertManager, AlertRule
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
+from tests.lanes.support import in_memory
 from tests.support import started, steps
 
 # The machine may be busy.
@@ -425,6 +427,33 @@ class TestCallbacks:
         callback: Any = "https://example.org"
         with pytest.raises(TypeError, match="callback"):
             AlertManager([], [callback])
+
+
+async def test_a_builder_adds_its_callbacks_to_those_of_an_alert_manager() -> None:
+    told: list[str] = []
+
+    async def own(alert: Alert) -> None:
+        told.append(f"own {alert.level}")
+
+    async def added(alert: Alert) -> None:
+        told.append(f"added {alert.level}")
+
+    alerts = AlertManager([AlertRule.queue_depth(1)], [own])
+    builder = in_memory().with_lane("api", LaneConfig(0, 1), 0)
+    manager = builder.with_alerts(alerts, added, own, monitor=MonitorConfig(1)).build()
+    manager.pause("api")
+
+    @manager.command("nothing")
+    async def nothing() -> None: ...
+
+    async with manager:
+        await manager.submit("api", nothing())
+        await asyncio.sleep(2)
+        assert sorted(told) == ["added warning", "own warning"]
+        assert len(alerts.active) == 1
+        manager.resume("api")
+        await asyncio.sleep(2)
+    assert sorted(told) == ["added ok", "added warning", "own ok", "own warning"]
 
 
 @pytest.mark.parametrize(

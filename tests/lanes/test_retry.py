@@ -3,13 +3,15 @@
 from datetime import timedelta
 from itertools import count
 from math import inf, nan
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leasedkeyq.lanes import LaneConfig
 from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
+from tests.lanes.support import Build, everywhere, now
 
 # The machine may be busy.
 busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,7 +19,13 @@ busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ERROR = ValueError("no")
 
 
-def delays(policy: RetryDecider) -> list[float]:
+class Seconds(Protocol):
+    """A decider that tells seconds."""
+
+    def delay(self, attempt: int, error: BaseException) -> float | None: ...
+
+
+def delays(policy: Seconds) -> list[float]:
     """The delays until the policy gives up."""
     found: list[float] = []
     for attempt in count(1):
@@ -186,3 +194,32 @@ def test_any_object_with_delay_is_a_decider() -> None:
             return 0.25 if attempt < 3 else None
 
     assert delays(OnlyTwice()) == [0.25, 0.25]
+
+
+class Patient:
+    """A decider that thinks in `timedelta`, like every other duration."""
+
+    def __init__(self, wait: timedelta) -> None:
+        self._wait = wait
+
+    def delay(self, attempt: int, error: BaseException) -> timedelta | None:
+        return self._wait if attempt < 3 else None
+
+
+@everywhere
+@pytest.mark.parametrize("seconds, ended", [(90.0, 180.0), (0.0, 0.0), (-5.0, 0.0)])
+async def test_a_decider_may_return_a_timedelta(build: Build, seconds: float, ended: float) -> None:
+    decider: RetryDecider = Patient(timedelta(seconds=seconds))
+    manager = build().with_lane("x", LaneConfig(0, 1, retry_policy=decider), 0).build()
+    attempts: list[float] = []
+
+    @manager.command("fail")
+    async def fail() -> None:
+        attempts.append(now())
+        raise ERROR
+
+    async with manager:
+        with pytest.raises(ValueError, match="no"):
+            await (await manager.submit("x", fail()))
+    assert len(attempts) == 3
+    assert attempts[-1] - attempts[0] == pytest.approx(ended, abs=0.1)

@@ -7,6 +7,7 @@ from leasedkeyq.lanes.command import Call, Command, CommandFunction, CommandRegi
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import (
+    AnnotationWarning,
     CommandCancelledError,
     CommandError,
     CommandExitError,
@@ -26,6 +27,7 @@ from leasedkeyq.lanes.errors import (
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.job import CommandStatus, Handle, RunningCommand, current_command
 from leasedkeyq.lanes.key_limit import KeyLimit
+from leasedkeyq.lanes.lane import Lane
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
@@ -39,6 +41,7 @@ __all__ = [
     "QueueManager",
     "QueueManagerBuilder",
     "CommandQueue",
+    "Lane",
     "Handle",
     "CommandStatus",
     # Commands
@@ -89,4 +92,5 @@ __all__ = [
     "CommandExitError",
     "CommandLostError",
     "RemoteCommandError",
+    "AnnotationWarning",
 ]

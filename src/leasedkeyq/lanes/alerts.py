@@ -185,6 +185,11 @@ class AlertManager:
         self._callbacks = [_Callback(function) for function in callbacks]
         self._timeout = checks.wait_time("callback_timeout", callback_timeout)
 
+    def add_callbacks(self, *callbacks: AlertCallback) -> None:
+        """Tell these, too. One that is told already is not told twice."""
+        known = [callback.function for callback in self._callbacks]
+        self._callbacks += [_Callback(function) for function in callbacks if function not in known]
+
     @property
     def rules(self) -> tuple[AlertRule, ...]:
         """The rules."""
@@ -288,7 +293,7 @@ class _Callback:
     def __init__(self, function: AlertCallback) -> None:
         if not callable(function):
             raise TypeError(f"a callback must be callable, got {type(function).__name__}")
-        self._function = function
+        self.function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             type(function).__call__  # of an object that is called
         )
@@ -298,7 +303,7 @@ class _Callback:
         """Call it for each alert. Raises nothing of its own."""
         for alert in alerts:
             if self._late is not None and not self._late.done():
-                logger.warning("%r has not ended yet and is not told of: %s", self._function, alert)
+                logger.warning("%r has not ended yet and is not told of: %s", self.function, alert)
                 continue
             call = self._begin(alert)
             try:
@@ -309,9 +314,9 @@ class _Callback:
                     if isinstance(call, asyncio.Task):
                         call.cancel()
             if not call.done():
-                logger.error("%r took longer than %s s with: %s", self._function, timeout, alert)
+                logger.error("%r took longer than %s s with: %s", self.function, timeout, alert)
             elif call.cancelled():
-                logger.error("%r was cancelled with: %s", self._function, alert)
+                logger.error("%r was cancelled with: %s", self.function, alert)
 
     def _begin(self, alert: Alert) -> "asyncio.Future[None]":
         """Start a call; the future is done when it has really ended."""
@@ -330,21 +335,21 @@ class _Callback:
 
     async def _call(self, alert: Alert) -> None:
         try:
-            answer = self._function(alert)
+            answer = self.function(alert)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
-            logger.exception("%r failed with: %s", self._function, alert)
+            logger.exception("%r failed with: %s", self.function, alert)
 
     def _call_in_thread(
         self, alert: Alert, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]"
     ) -> None:
         try:
-            answer = self._function(alert)
+            answer = self.function(alert)
             if inspect.isawaitable(answer):  # as of a lambda around a coroutine function
                 asyncio.run_coroutine_threadsafe(_awaited(answer), loop).result()
         except BaseException:
-            logger.exception("%r failed with: %s", self._function, alert)
+            logger.exception("%r failed with: %s", self.function, alert)
         finally:
             with suppress(RuntimeError):  # the event loop is closed: nobody waits
                 loop.call_soon_threadsafe(_finish, ended)

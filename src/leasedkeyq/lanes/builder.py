@@ -9,7 +9,6 @@ from leasedkeyq import checks
 from leasedkeyq.lanes.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
-from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.manager import QueueManager
@@ -136,8 +135,15 @@ class QueueManagerBuilder:
         *callbacks: AlertCallback,
         monitor: MonitorConfig | None = None,
     ) -> Self:
-        """Check rules from time to time while the manager runs, and call back when one is met."""
+        """Check rules from time to time while the manager runs, and call back when one is met.
+
+        Args:
+            rules: The rules, or an `AlertManager`, whose own callbacks are told, too.
+            callbacks: Whom to tell.
+            monitor: How often to look.
+        """
         if isinstance(rules, AlertManager):
+            rules.add_callbacks(*callbacks)
             self._alerts = rules
         else:
             self._alerts = AlertManager(rules, callbacks)
@@ -198,12 +204,8 @@ class QueueManagerBuilder:
         instruments = [*self._instruments]
         if self._metrics is not None:
             instruments.insert(0, self._metrics)
-        dlq = None
-        if store is None and self._dlq_size is not None:
-            dlq = DeadLetterQueue(self._dlq_size)
         queue = CommandQueue(
             self._emitter,
-            dlq=dlq,
             capacity=self._capacity,
             store=store,
             registry=self._registry,

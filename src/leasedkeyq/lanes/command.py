@@ -6,13 +6,22 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 """
 
 import inspect
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from inspect import CO_COROUTINE
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
 
 import msgspec
 
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.errors import CommandPayloadError, LaneConfigError, UnregisteredCommandError
+from leasedkeyq.lanes.errors import (
+    AnnotationWarning,
+    CommandPayloadError,
+    LaneConfigError,
+    UnregisteredCommandError,
+)
+from leasedkeyq.lanes.finite import check_finite
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +67,8 @@ class Call(Generic[R]):
 class CommandFunction(Generic[P, R]):
     """An async function as a type of command. Calling it makes a command, and runs nothing.
 
-    The arguments are checked against the annotations of the function.
+    The arguments are checked against the annotations of the function. A parameter whose annotation
+    cannot be resolved is not checked, and an `AnnotationWarning` says so.
 
     Attributes:
         command_type: The name under which it is registered.
@@ -71,7 +81,7 @@ class CommandFunction(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
-        hints = _hints(function)
+        hints = _hints(command_type, function)
         self.returns: Any = hints.get("return", Any)
         parameters = inspect.signature(function).parameters
         fields: list[Any] = []
@@ -135,7 +145,9 @@ class CommandFunction(Generic[P, R]):
 
     def encode(self, command: Any) -> bytes:
         """The arguments of a command as JSON."""
-        return _encoder.encode(command.arguments)
+        raw = _encoder.encode(command.arguments)
+        check_finite(command.arguments, raw)
+        return raw
 
     def decode(self, payload: bytes) -> Call[R]:
         """The command that was written down as `payload`."""
@@ -154,9 +166,16 @@ class CommandClass(Generic[C]):
         execute = getattr(cls, "execute", None)
         if execute is None:
             raise TypeError(f"command {command_type!r}: {cls.__name__} has no method execute")
-        self.returns: Any = _hints(execute).get("return", Any)
+        if not returns_awaitable(execute):
+            raise not_async(command_type, cls.__name__)
+        self.returns: Any = _hints(command_type, execute, "return").get("return", Any)
         try:
             self._decoder = msgspec.json.Decoder(cls)
+        except NameError as error:
+            raise TypeError(
+                f"command {command_type!r}: an annotation of {cls.__name__} cannot be resolved: "
+                f"{error}; define what it names at the top of its module"
+            ) from error
         except TypeError as error:
             raise TypeError(
                 f"command {command_type!r}: msgspec cannot read {cls.__name__}: {error}; make it a "
@@ -165,7 +184,9 @@ class CommandClass(Generic[C]):
 
     def encode(self, command: Any) -> bytes:
         """The fields of a command as JSON."""
-        return _encoder.encode(command)
+        raw = _encoder.encode(command)
+        check_finite(command, raw)
+        return raw
 
     def decode(self, payload: bytes) -> C:
         """The command that was written down as `payload`."""
@@ -202,7 +223,8 @@ class CommandRegistry:
         calls are commands; a class stays what it is.
 
         Raises:
-            TypeError: The function is not async, or has parameters that cannot be written down.
+            TypeError: The function or `execute` is not async, or it has parameters that cannot be
+                written down.
             LaneConfigError: The name is taken.
         """
         if not isinstance(command_type, str) or not command_type:
@@ -234,7 +256,8 @@ class CommandRegistry:
 
         Raises:
             UnregisteredCommandError: Its type is not registered, or is that of another class.
-            CommandPayloadError: It has something in it that msgspec cannot encode.
+            CommandPayloadError: It has something in it that msgspec cannot encode, or NaN or
+                infinity, which JSON does not have.
         """
         kind = command_type_of(command)
         registered = self.types.get(kind)
@@ -299,7 +322,7 @@ def command_type_of(command: Any) -> str:
     """The type of a command; a method that tells it will do.
 
     Raises:
-        TypeError: It is no command.
+        TypeError: It is no command, or its `execute` is not async.
     """
     if type(command) is Call:
         return command.command_type
@@ -312,13 +335,46 @@ def command_type_of(command: Any) -> str:
     is_class = isinstance(command, type)
     if callable(kind) and not is_class:
         kind = kind()
-    executable = callable(getattr(command, "execute", None)) and not is_class
-    if not isinstance(kind, str) or not kind or not executable:
+    execute = getattr(command, "execute", None)
+    if not isinstance(kind, str) or not kind or not callable(execute) or is_class:
         raise TypeError(
             "a command has an attribute command_type and a method async execute(), or is made by "
             f"calling a registered function; got {describe(command)}"
         )
+    if not returns_awaitable(execute):
+        raise not_async(kind, type(command).__name__)
     return kind
+
+
+def returns_awaitable(execute: Any) -> bool:
+    """Whether what it returns can be awaited, as far as one can tell without calling it.
+
+    A plain function can return something to await. It has to say so by its annotation, unless it
+    is a lambda, which can have none.
+    """
+    function = getattr(execute, "__func__", execute)
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & CO_COROUTINE:
+        return True  # the usual case, at once
+    function = inspect.unwrap(function)
+    if isinstance(function, BuiltinFunctionType):
+        return False
+    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
+        return True
+    if inspect.iscoroutinefunction(function):
+        return True
+    returns = function.__annotations__.get("return")
+    name = returns if isinstance(returns, str) else repr(returns)
+    return any(word in name for word in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def not_async(command_type: str, name: str) -> TypeError:
+    """The refusal of a command that cannot be awaited."""
+    return TypeError(
+        f"command {command_type!r}: {name}.execute is not async, so it would block all lanes and "
+        "cannot be awaited; write async def execute, and run blocking work in it with "
+        "await asyncio.to_thread(...)"
+    )
 
 
 def _field(name: str, kind: Any, default: Any) -> Any:
@@ -334,12 +390,44 @@ def _copier(default: Any) -> Callable[[], Any]:
     return copy
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations, where they can be resolved."""
+def _hints(command_type: str, function: Callable[..., Any], *names: str) -> dict[str, Any]:
+    """The annotations, or those with these names; a warning tells of what cannot be resolved."""
     try:
         return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):
-        return {}
+    except Exception:
+        pass  # one of them cannot be resolved: then each by itself
+    plain: Any = inspect.unwrap(function)
+    annotations: dict[str, Any] = getattr(plain, "__annotations__", {})
+    known: dict[str, Any] = getattr(plain, "__globals__", {})
+    hints: dict[str, Any] = {}
+    for name in names or annotations:
+        if name not in annotations:
+            continue
+        alone: Any = SimpleNamespace(__annotations__={name: annotations[name]})
+        try:
+            hints |= get_type_hints(alone, globalns=known, include_extras=True)
+        except Exception as error:
+            what, harm = f"parameter {name!r}", "values for it are not checked"
+            if name == "return":
+                what, harm = "the result", "results are read back as plain JSON values"
+            warnings.warn(
+                f"command {command_type!r}: the annotation {annotations[name]!r} of {what} cannot "
+                f"be resolved ({error}), so {harm}; define what it names at the top of its module, "
+                "not inside a function and not under TYPE_CHECKING",
+                AnnotationWarning,
+                stacklevel=_stack_level(),
+            )
+    return hints
+
+
+def _stack_level() -> int:
+    """How far up the first caller outside of this module is, where a command is registered."""
+    frame = inspect.currentframe()
+    level = 0
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _is_async(function: Any) -> bool:

@@ -38,6 +38,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """The command itself, where it is in memory."""
 
 
+MAX_SIZE = 1000
+"""How many letters a queue in memory holds where nobody said how many."""
+
 Resubmit = Callable[[DeadLetter], Awaitable[bool]]
 """Puts a letter back into its lane."""
 
@@ -45,7 +48,7 @@ Resubmit = Callable[[DeadLetter], Awaitable[bool]]
 class DeadLetterQueue:
     """Dead letters in memory. When it is full, the oldest letter is dropped.
 
-    Its methods are awaited, as those of dead letters in a store are.
+    Its methods are awaited, as those of dead letters in a store are: ``await dlq.len()``.
 
     Args:
         max_size: How many letters it holds.
@@ -54,7 +57,7 @@ class DeadLetterQueue:
         dropped: How many letters were dropped because it was full.
     """
 
-    def __init__(self, max_size: int = 1000) -> None:
+    def __init__(self, max_size: int = MAX_SIZE) -> None:
         self.max_size = checks.whole("max_size", max_size, 1)
         self.dropped = 0
         self._letters: deque[DeadLetter] = deque()
@@ -94,6 +97,18 @@ class DeadLetterQueue:
     async def len(self) -> int:
         """How many letters there are."""
         return len(self._letters)
+
+    def __len__(self) -> int:
+        """Refused: dead letters may be in a store, which has to be asked.
+
+        Raises:
+            TypeError: Always. It names `len`.
+        """
+        raise TypeError("len(dlq) cannot wait for a store; use await dlq.len()")
+
+    def __bool__(self) -> bool:
+        """It is there, whether it has letters or not."""
+        return True
 
     async def requeue(self, letter: DeadLetter) -> bool:
         """Put a letter back into its lane, where it starts anew.

@@ -13,6 +13,7 @@ import traceback
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from leasedkeyq import checks
@@ -347,6 +348,8 @@ class Engine(ABC):
             delay = config.retry_policy.delay(job.attempt, error)
             if delay is None:
                 return None
+            if isinstance(delay, timedelta):
+                delay = delay.total_seconds()
             return checks.delay_time("delay", max(delay, 0.0))
         except Exception:
             logger.exception("lane %r: its retry policy failed", job.share.lane.id)

@@ -10,6 +10,7 @@ from leasedkeyq.lanes.errors import (
     CommandPayloadError,
     RemoteCommandError,
 )
+from leasedkeyq.lanes.finite import check_finite
 from leasedkeyq.stores.contract import Limits, StoredItem
 
 
@@ -74,9 +75,20 @@ def unseal(raw: bytes) -> Envelope:
 
 
 def seal_payload(payload: Any, at: float, kind: str, key: str, limits: Limits) -> bytes:
-    """Arguments that are at hand as plain values, as the value of an item."""
-    raw = msgspec.Raw(_encoder.encode(payload))
-    return seal(Envelope(raw, at), kind, key, limits.value_size)
+    """Arguments that are at hand as plain values, as the value of an item.
+
+    Raises:
+        CommandPayloadError: They cannot be written down.
+        LimitExceededError: They are too large.
+    """
+    try:
+        raw = _encoder.encode(payload)
+        check_finite(payload, raw)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise CommandPayloadError(
+            f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
+        ) from error
+    return seal(Envelope(msgspec.Raw(raw), at), kind, key, limits.value_size)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:
@@ -92,9 +104,15 @@ def read_payload(item: StoredItem) -> tuple[Any, float]:
 
 
 def ending(result: Any, most: int) -> bytes:
-    """How a command ended that returned `result`; at least as text."""
+    """How a command ended that returned `result`; at least as text.
+
+    A result with NaN or infinity in it cannot be written down, either.
+    """
     try:
-        raw = _encoder.encode(Ending(result=msgspec.Raw(_encoder.encode(result))))
+        plain = _encoder.encode(result)
+        if result is not None:
+            check_finite(result, plain)
+        raw = _encoder.encode(Ending(result=msgspec.Raw(plain)))
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
         return _encoder.encode(Ending(opaque=describe(result)))
     if len(raw) > most:

@@ -77,6 +77,10 @@ class CommandExitError(CommandError):
     """The command raised what is no `Exception`, such as `SystemExit`: see `__cause__`."""
 
 
+class AnnotationWarning(UserWarning):
+    """An annotation of a command cannot be resolved, so something of it goes unchecked."""
+
+
 class RemoteCommandError(CommandError):
     """The command failed in another process.
 

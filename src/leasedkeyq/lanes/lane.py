@@ -54,7 +54,31 @@ class Share:
 class Lane:
     """A lane, its configuration ready for use, and what it has counted.
 
+    `CommandQueue.lane` returns it. Look at it; what changes it is the business of the scheduler.
+
     Attributes:
+        id: Its name.
+        config: Its policy.
+        priority: Its place among the lanes: lower goes first.
+        index: Which lane it is, in the order in which they were added.
+        shares: Its parts: one, or as many as it has partitions.
+        boost: How deadlines lift its commands.
+        timeout: How long a command may run, in seconds, or None.
+        lease_time: As `LaneConfig.lease_time`, in seconds.
+        heartbeat: As `LaneConfig.heartbeat`, in seconds.
+        keep_results: As `LaneConfig.keep_results`, in seconds.
+        cancel_grace: As `LaneConfig.cancel_grace`, in seconds.
+        bucket: The tokens of its rate limit in memory, or None.
+        key_buckets: Those of each key, or None.
+        paused: Whether its commands are held back.
+        pressed: Whether its ``queue.lane.pressure`` has been told, and it is not idle yet.
+        submitted: How many commands this process has submitted to it.
+        completed: How many were done here.
+        failed: How many were given up here.
+        retried: How often one was tried again.
+        timed_out: How often one ran too long.
+        cancelled: How many were cancelled.
+        dead_lettered: How many went to the dead letters.
         shared: Whether the workers of a store share out its parts among them.
         limited: Whether there are limits beyond its slots.
         linked: Whether such a limit is for its parts together, so that one waits for another.

@@ -12,7 +12,7 @@ from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
 from leasedkeyq.lanes.config import LaneConfig, time_limit
-from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.engine import Engine, Submitted, Terms
 from leasedkeyq.lanes.errors import (
     DrainTimeoutError,
@@ -42,16 +42,20 @@ class CommandQueue:
 
     Args:
         emitter: Told of what happens; a new one by default.
-        dlq: Keeps the commands that are given up, where there is no store; one of 1,000 letters
-            by default.
+        dlq: Keeps the commands that are given up, in memory; one of `max_dead_letters` letters
+            by default. A store keeps them itself.
         capacity: How many commands may run at a time in all lanes together. None: as many as
             the lanes allow.
         store: Keeps the commands; in memory by default.
         registry: The types of commands that can be read back from a store.
-        max_dead_letters: How many dead letters a store keeps. None: as many as its limits allow.
+        max_dead_letters: How many dead letters are kept. None: 1,000 in memory, and as many as
+            its limits allow on a store.
         instruments: Told the numbers.
         tracing: Told the spans.
         clock: Unix time, for tests.
+
+    Raises:
+        ValueError: `dlq` is given together with `store` or with `max_dead_letters`.
 
     Attributes:
         interrupted: How many commands still ran when it was closed, and were ended by that.
@@ -72,6 +76,15 @@ class CommandQueue:
     ) -> None:
         if capacity is not None:
             checks.whole("capacity", capacity, 1)
+        if max_dead_letters is not None:
+            checks.whole("max_dead_letters", max_dead_letters, 1)
+        if dlq is not None and store is not None:
+            raise ValueError(
+                "dlq is for commands in memory: a store keeps its dead letters itself, and shows "
+                "them as queue.dlq; leave dlq out, and limit their number with max_dead_letters"
+            )
+        if dlq is not None and max_dead_letters is not None:
+            raise ValueError("dlq has a max_size of its own; leave max_dead_letters out")
         self.emitter = emitter or EventEmitter()
         self.registry = registry or CommandRegistry()
         self.lanes: dict[str, Lane] = {}
@@ -82,7 +95,9 @@ class CommandQueue:
         self._closing: Task[dict[str, int]] | None = None
         self._engine: Engine
         if store is None:
-            self.dlq = dlq or DeadLetterQueue()
+            if dlq is None:
+                dlq = DeadLetterQueue(max_dead_letters or MAX_SIZE)
+            self.dlq = dlq
             self._engine = MemoryEngine(
                 self.lanes,
                 slots=self._slots,

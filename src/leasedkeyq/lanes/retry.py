@@ -16,11 +16,11 @@ MULTIPLIER = 2.0
 class RetryDecider(Protocol):
     """Decides about retries. Any object with this method can stand in for a `RetryPolicy`."""
 
-    def delay(self, attempt: int, error: BaseException) -> float | None:
-        """How many seconds to wait after the `attempt`-th attempt (from 1) failed with `error`.
+    def delay(self, attempt: int, error: BaseException) -> Duration | None:
+        """How long to wait after the `attempt`-th attempt (from 1) failed with `error`.
 
-        None gives the command up. So does an exception, which is logged: a decider that fails must
-        not keep a command for ever.
+        Seconds or a `datetime.timedelta`. None gives the command up. So does an exception, which
+        is logged: a decider that fails must not keep a command for ever.
         """
         ...
 

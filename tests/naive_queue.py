@@ -519,6 +519,7 @@ class NaiveQueue:
     def _follow(self, item: NaiveItem) -> None:
         """The leased item is gone. A buffered value takes its place, or its key is free."""
         if item.beside is not None:
+            item.attempt = 0
             self._bring_back(item, self.now, front=False)
             self._serve([item])
         else:
@@ -529,11 +530,13 @@ class NaiveQueue:
     def _bring_back(
         self, item: NaiveItem, now: float, front: bool, until: float | None = None
     ) -> None:
-        """The lease on an item has ended, and it goes back. A buffered value replaces it."""
+        """The lease on an item has ended, and it goes back.
+
+        A buffered value replaces it, and takes over its attempts.
+        """
         not_before = item.not_before
         if item.beside is not None:
             item.value, item.priority = item.beside.value, item.beside.priority
-            item.attempt = 0
             not_before = item.beside.not_before
             front = False
         item.beside = item.not_before = None

@@ -320,6 +320,41 @@ class TestAPutOnALeasedKey:
         state.put("a", 9, "buffer")
         state.bury(lease, "")
         assert shows(state) == [("a", 9, "available")]
+        assert state.items["a"].attempt == 0
+
+    def test_a_key_that_keeps_failing_counts_its_attempts_whatever_is_put(self) -> None:
+        state = make("a")
+        for number in range(1, 5):
+            lease = claim(state, expires_at=number)
+            assert lease.attempt == number
+            state.put("a", 10 * number, "buffer")
+            if number % 2:
+                state.release(lease)
+            else:
+                state.advance(number)
+            assert shows(state) == [("a", 10 * number, "available")]
+        lease = claim(state)
+        state.put("a", 99, "buffer")
+        state.unclaim(lease)
+        assert claim(state).attempt == 5
+        state.put("a", 100, "buffer")
+        state.remove_first("a")
+        assert claim(state).attempt == 1
+
+    def test_a_buffered_value_takes_over_what_the_driver_says(self) -> None:
+        state = State(take_over=lambda old, new: 100 * old + new)
+        state.put("a", 1)
+        lease = claim(state, expires_at=1)
+        state.put("a", 2, "buffer")
+        state.release(lease)
+        lease = claim(state, expires_at=1)
+        state.put("a", 3, "buffer")
+        state.advance(1)
+        assert shows(state) == [("a", 10203, "available")]
+        lease = claim(state)
+        state.put("a", 4, "buffer")
+        state.ack(lease)
+        assert shows(state) == [("a", 4, "available")]
 
     def test_a_buffered_value_does_not_cut_a_backoff_short(self) -> None:
         state = make("a")

@@ -3,6 +3,14 @@
 This is the meaning of leasedkeyq, and every engine has this meaning. A key is absent, or has one
 live item that is available, scheduled or in flight; a buried item has left its key.
 
+A value that is buffered beside a leased item becomes the item when the lease ends. After an
+acknowledgement, a burial or a removal it is a new item: its first attempt is number 1. After a
+release or an expiry it replaces the value that failed and takes over its attempts and its history,
+so that a key that keeps failing is given up in the end, whatever is put meanwhile. It goes to the
+back of its own priority, even if the release was to the front, and not before two moments have
+come: the one of the release's delay, so that no put cuts a backoff short, and the one of a delay
+that it was put with.
+
 Nothing here reads a clock. All times are absolute and on one clock, and `QueueState.advance`
 tells what time it is. Whoever drives the machine calls it first: a lease is as good as expired
 only once `advance` has been told of a time at or past its expiry.
@@ -13,7 +21,7 @@ nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -50,6 +58,8 @@ class QueueState(Generic[K, V]):
         buffered: How many leased items have a newer value beside them.
         buried: The buried items, oldest first, by their number.
         now: The latest time that `advance` was told.
+        take_over: Called with the value of an item and the buffered value that replaces it before
+            the item was done; returns the value that the item then has. None: the buffered one.
     """
 
     __slots__ = (
@@ -65,10 +75,13 @@ class QueueState(Generic[K, V]):
         "max_buried",
         "now",
         "ready",
+        "take_over",
         "timers",
     )
 
-    def __init__(self, *, max_buried: int = 1000) -> None:
+    def __init__(
+        self, *, max_buried: int = 1000, take_over: Callable[[V, V], V] | None = None
+    ) -> None:
         self.items: dict[K, Item[K, V]] = {}
         self.in_flight: dict[K, Item[K, V]] = {}
         self.ready: ReadyItems[K, V] = ReadyItems()
@@ -77,6 +90,7 @@ class QueueState(Generic[K, V]):
         self.buffered = 0
         self.buried: OrderedDict[int, BuriedItem[K, V]] = OrderedDict()
         self.max_buried = max_buried
+        self.take_over = take_over
         self.now = float("-inf")
         self._issuer = object()
         self.fence = 0
@@ -282,13 +296,8 @@ class QueueState(Generic[K, V]):
         self._end(item, "released")
         not_before = item.not_before
         item.not_before = None
-        beside = item.buffered
-        if beside is not None:
-            item.value = beside.value
-            item.priority = beside.priority
-            item.buffered = None
-            self.buffered -= 1
-            not_before = beside.not_before
+        if item.buffered is not None:
+            not_before = self._replace(item)
         if due is not None and (not_before is None or due > not_before):
             not_before = due
         self.ready.restore(item)
@@ -339,7 +348,7 @@ class QueueState(Generic[K, V]):
         if item.buffered is None:
             del self.items[key]
             return None
-        self._return(item)
+        self._follow(item)
         return item
 
     def release(
@@ -347,7 +356,8 @@ class QueueState(Generic[K, V]):
     ) -> Item[K, V]:
         """Give the item back: to the front or back of its priority, or for the time `due`.
 
-        A buffered value takes the item's place, at the back.
+        A buffered value replaces that of the item, and takes over its attempts; then it goes to
+        the back, or waits until `due`.
         """
         item = self.held(lease)
         self._end(item, "released")
@@ -375,7 +385,7 @@ class QueueState(Generic[K, V]):
         if item.buffered is None:
             del self.items[item.key]
         else:
-            self._return(item)
+            self._follow(item)
         return item, buried, dropped
 
     def extend(self, lease: Lease[K], expires_at: float | None) -> Item[K, V]:
@@ -401,21 +411,37 @@ class QueueState(Generic[K, V]):
             self.timers.clear(item)
 
     def _return(self, item: Item[K, V], due: float | None = None, front: bool = False) -> None:
-        """Bring an item back whose lease has ended."""
-        buffered = item.buffered
+        """Bring an item back whose lease has ended before it was done."""
         not_before = item.not_before
         item.not_before = None
-        if buffered is not None:
-            item.value = buffered.value
-            item.priority = buffered.priority
-            item.attempt = 0
-            item.buffered = None
-            self.buffered -= 1
-            not_before = buffered.not_before
+        if item.buffered is not None:
+            not_before = self._replace(item)
             front = False
         if due is None or (not_before is not None and not_before > due):
             due = not_before
         self._place(item, due, front)
+
+    def _replace(self, item: Item[K, V]) -> float | None:
+        """The buffered value becomes that of the item; return before when it must not be leased."""
+        buffered: Any = item.buffered
+        take_over = self.take_over
+        value = buffered.value
+        item.value = value if take_over is None else take_over(item.value, value)
+        item.priority = buffered.priority
+        item.buffered = None
+        self.buffered -= 1
+        not_before: float | None = buffered.not_before
+        return not_before
+
+    def _follow(self, item: Item[K, V]) -> None:
+        """The item is over: the value that was buffered beside it begins anew, at the back."""
+        buffered: Any = item.buffered
+        item.value = buffered.value
+        item.priority = buffered.priority
+        item.attempt = 0
+        item.buffered = item.not_before = None
+        self.buffered -= 1
+        self._place(item, buffered.not_before)
 
     # Time, removal and the end
 
@@ -495,7 +521,7 @@ class QueueState(Generic[K, V]):
             self.remove(key)
         else:
             self._end(item, "removed")
-            self._return(item)
+            self._follow(item)
 
     def unbuffer(self, key: K) -> V:
         """Drop the value that is buffered beside the leased item of `key`, and return it."""

@@ -352,7 +352,7 @@ class StoreMachine:
         state = space.state
         for item, lease in state.advance(now):
             self.moved.add(queue)
-            if lease is not None and item.attempt == lease.attempt and lease.expires_at is not None:
+            if lease is not None and lease.expires_at is not None:
                 self._remember(item, "expired", "", lease.expires_at)
         if space.done:
             space.forget(now)

@@ -66,7 +66,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Bring an item back whose lease has ended.
+-- Bring an item back whose lease has ended before it was done. A buffered value replaces that of the
+-- item, and takes over its attempts and its history.
 CREATE FUNCTION lkq.return_1(r lkq.live_1, p_due float8, p_front boolean, p_moment float8)
 RETURNS lkq.live_1 LANGUAGE plpgsql AS $$
 DECLARE
@@ -77,9 +78,7 @@ BEGIN
     r.not_before := NULL;
     IF r.next_id IS NOT NULL THEN
         r.replaced := true;
-        r.history := NULL;
         r.priority := r.next_priority;
-        r.attempt := 0;
         not_before := r.next_not_before;
         p_front := false;
     END IF;
@@ -87,6 +86,15 @@ BEGIN
         p_due := not_before;
     END IF;
     RETURN lkq.place_1(r, p_due, p_moment, p_front);
+END $$;
+
+-- The item is over: the value that was buffered beside it begins anew, at the back.
+CREATE FUNCTION lkq.follow_1(r lkq.live_1, p_moment float8)
+RETURNS lkq.live_1 LANGUAGE plpgsql AS $$
+BEGIN
+    r.attempt := 0;
+    r.history := NULL;
+    RETURN lkq.return_1(r, NULL, false, p_moment);
 END $$;
 
 CREATE FUNCTION lkq.write_1(p_queue text, p_key text, r lkq.live_1) RETURNS void
@@ -170,12 +178,8 @@ BEGIN
                 r := lkq.place_1(r, NULL, moment, false);
             ELSE
                 t[4] := t[4] - 1;
-                IF r.next_id IS NULL THEN
-                    r.history :=
-                        lkq.remember_1(r.history, r.attempt, moment, 'expired', '', p_history);
-                ELSE
-                    t[2] := t[2] - 1;
-                END IF;
+                t[2] := t[2] - (r.next_id IS NOT NULL)::int;
+                r.history := lkq.remember_1(r.history, r.attempt, moment, 'expired', '', p_history);
                 r := lkq.return_1(r, NULL, true, moment);
             END IF;
             IF r.state = 0 THEN
@@ -421,7 +425,7 @@ BEGIN
             DELETE FROM lkq.items WHERE queue = p_queue AND key = p_keys[i];
         ELSE
             buffered := buffered + 1;
-            r := lkq.return_1(r, NULL, false, p_now);
+            r := lkq.follow_1(r, p_now);
             IF r.state = 0 THEN
                 available := available + 1;
             ELSE
@@ -1272,7 +1276,7 @@ BEGIN
                     IF r.next_id IS NULL OR the_next THEN
                         DELETE FROM lkq.items WHERE queue = q AND key = k;
                     ELSE
-                        r := lkq.return_1(r, NULL, false, now_);
+                        r := lkq.follow_1(r, now_);
                         t := lkq.step_1(t, r.state, 1);
                         PERFORM lkq.write_1(q, k, r);
                     END IF;
@@ -1309,7 +1313,6 @@ BEGIN
                         r.state := 0;
                         IF r.next_id IS NOT NULL THEN
                             r.replaced := true;
-                            r.history := NULL;
                             r.priority := r.next_priority;
                             r.not_before := r.next_not_before;
                         END IF;
@@ -1322,12 +1325,9 @@ BEGIN
                             WHERE queue = q AND place > r.place;
                         END IF;
                     ELSE
-                        IF r.next_id IS NOT NULL THEN
-                            t[2] := t[2] - 1;
-                        ELSE
-                            r.history := lkq.remember_1(r.history, r.attempt, now_, 'released',
-                                run->>'error', p_history);
-                        END IF;
+                        t[2] := t[2] - (r.next_id IS NOT NULL)::int;
+                        r.history := lkq.remember_1(r.history, r.attempt, now_, 'released',
+                            run->>'error', p_history);
                         r := lkq.return_1(r, until, run->>'front' = 'true', now_);
                     END IF;
                 ELSE
@@ -1356,7 +1356,7 @@ BEGIN
                         r.state := NULL;
                     ELSE
                         t[2] := t[2] - 1;
-                        r := lkq.return_1(r, NULL, false, now_);
+                        r := lkq.follow_1(r, now_);
                     END IF;
                 END IF;
                 IF r.state IS NOT NULL THEN

@@ -26,6 +26,11 @@ class Payload(msgspec.Struct):
 State = QueueState[str, Payload]
 
 
+def _take_over(old: Payload, new: Payload) -> Payload:
+    """A buffered value that replaces one that failed goes on with its history."""
+    return msgspec.structs.replace(new, history=old.history)
+
+
 class Space:
     """One queue of a store: its state machine, the results of what is done, and its buckets.
 
@@ -35,7 +40,7 @@ class Space:
     __slots__ = ("_forgetting", "buckets", "done", "state")
 
     def __init__(self, max_buried: int) -> None:
-        self.state: State = QueueState(max_buried=max_buried)
+        self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
         self.buckets = Buckets()
         self._forgetting: list[tuple[float, int]] | None = None

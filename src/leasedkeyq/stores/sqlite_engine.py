@@ -431,10 +431,11 @@ class Transaction(Capped):
             self.forgettable += 1
 
     def _follow(self, space: Space, live: Live) -> None:
-        """A buffered value follows an item that has gone."""
+        """A buffered value follows an item that has gone, and begins anew."""
         if live.next_id is None:
             self._delete(space, live)
         else:
+            live.attempt, live.history = 0, None
             self._return(space, live, None, front=False, moment=self._now)
             self._write(space, live)
 

@@ -172,8 +172,7 @@ class Moves:
                     space.scheduled -= 1
                     self._place(space, live, None, moment)
                 else:
-                    if live.next_id is None:
-                        self._remember(live, "expired", "", moment)
+                    self._remember(live, "expired", "", moment)
                     self._end(space, live)
                     self._return(space, live, None, front=True, moment=moment)
                 self._write(space, live)
@@ -236,21 +235,19 @@ class Moves:
         live.token = live.due = None
 
     def _replace(self, space: Space, live: Live) -> None:
-        """The buffered value becomes the value."""
+        """The buffered value becomes the value, and takes over the attempts and the history."""
         live.replaced = True
-        live.history = None
         space.buffered -= 1
 
     def _return(
         self, space: Space, live: Live, due: float | None, front: bool, moment: float
     ) -> None:
-        """Bring an item back whose lease has ended."""
+        """Bring an item back whose lease has ended before it was done."""
         not_before = live.not_before
         live.not_before = None
         if live.next_id is not None:
             self._replace(space, live)
             live.priority = live.next_priority
-            live.attempt = 0
             not_before = live.next_not_before
             front = False
         if due is None or (not_before is not None and not_before > due):

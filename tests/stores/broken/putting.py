@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.stores.contract import Cancel, Claim, Claimed, Put
+from leasedkeyq.stores.contract import Ack, Answer, Cancel, Change, Claim, Claimed, Put, Release
 from tests.stores.broken.through import OtherPuts, PutAnswer, Through, caught_by, replace
 
 
@@ -211,3 +211,46 @@ class HandsOutBufferedValues(Through):
                 if len((await self.inner.look(queue, [request.key]))[0]) > 1:
                     answers[number] = await self.leased_again(queue, request.key)
         return answers
+
+
+class OtherEndsBesideAValue(Through):
+    """Settles something else than it was told to where a value is buffered."""
+
+    def other(self, request: Change) -> Change:
+        raise NotImplementedError
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers: list[Answer] = []
+        for request in requests:
+            key = getattr(request, "key", "")
+            beside = len((await self.inner.look(request.queue, [key]))[0]) > 1
+            answers.append(await self.settle_one(self.other(request) if beside else request))
+        return answers
+
+
+@caught_by("test_a_buffered_value_takes_over_attempts_and_history")
+class ForgetsAttemptsForABufferedValue(OtherEndsBesideAValue):
+    """A buffered value that replaces a released one begins anew."""
+
+    def other(self, request: Change) -> Change:
+        if isinstance(request, Release):
+            return Ack(request.queue, request.key, request.token)
+        return request
+
+
+@caught_by("test_a_buffered_value_waits_for_the_delay_of_a_release")
+class CutsABackoffShort(OtherEndsBesideAValue):
+    """A buffered value does not wait for the delay of the release."""
+
+    def other(self, request: Change) -> Change:
+        return replace(request, delay=0.0) if isinstance(request, Release) else request
+
+
+@caught_by("test_a_buffered_value_begins_anew_behind_one_that_is_over")
+class CountsAttemptsOfWhatIsDone(OtherEndsBesideAValue):
+    """A buffered value takes over the attempts of an item that was acknowledged."""
+
+    def other(self, request: Change) -> Change:
+        if isinstance(request, Ack):
+            return Release(request.queue, request.key, request.token)
+        return request

@@ -90,15 +90,16 @@ if moves then
     zadd(queue.o, following.id, key)
   end
 
+  -- The buffered item takes over the attempts and the history of the one that failed.
   function bring_back(queue, key, item, due, moment, front)
-    local not_before = item.due ~= 0 and item.due or nil
     local following = next_of(queue, key)
     if following then
       replace(queue, key, following)
+      following.attempt, following.history = item.attempt, item.history
       item = following
-      not_before = item.due ~= 0 and item.due or nil
       front = false
     end
+    local not_before = item.due ~= 0 and item.due or nil
     if not due or (not_before and not_before > due) then
       due = not_before
     end
@@ -128,9 +129,7 @@ if moves then
     local _, _, expires = sunpack('>ddd', lease)
     end_lease(queue, key, lease)
     item.attempt = item.attempt + 1
-    if queue.buffered == 0 or call('HEXISTS', queue.n, key) == 0 then
-      remember(item, 'expired', '', expires)
-    end
+    remember(item, 'expired', '', expires)
     bring_back(queue, key, item, nil, expires, true)
   end
 

@@ -231,10 +231,10 @@ if acks then
     zrem(queue.o, key)
   end
 
-  -- The item has gone: a buffered one follows it.
+  -- The item has gone: a buffered one follows it, and begins anew.
   function follow(queue, key, item)
     if queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1 then
-      item.due = 0
+      item.attempt, item.history = 0, ''
       bring_back(queue, key, item, nil, now, false)
     else
       remove(queue, key)
@@ -293,7 +293,7 @@ if releases then
     local following = next_of(queue, key)
     if following then
       replace(queue, key, following)
-      following.place, following.attempt = item.place, item.attempt
+      following.place, following.attempt, following.history = item.place, item.attempt, item.history
       item = following
     end
     local not_before = item.due ~= 0 and item.due or nil

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
-from leasedkeyq.stores.contract import Claim, Put, Release
+from leasedkeyq.stores.contract import Ack, Bury, Cancel, Change, Claim, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
     LONG,
@@ -12,6 +12,7 @@ from leasedkeyq.testing.shorthand import (
     claim,
     claim_one,
     counts,
+    everything,
     next_items,
     of_key,
     one,
@@ -170,7 +171,7 @@ class Putting(Suite):
 
     @check
     async def test_a_buffered_value_waits_for_the_end_of_the_lease(self, store: Store) -> None:
-        """It counts, it is not handed out, and it takes its place at the back."""
+        """It counts, it is not handed out, and then it takes its place at the back."""
         await store.put([one("a"), one("b")])
         held = await claim_one(store)
         answers: Any = await store.put([one("a", b"2", policy="buffer"), one("a", b"3")])
@@ -183,4 +184,59 @@ class Putting(Suite):
         await settle(store, Release("q", "a", held.token, front=True))
         assert await order(store) == ["b", "a"]
         last = await claim_one(store, of_key("a"))
-        assert (last.value, last.attempt, last.id) == (b"3", 1, new)
+        assert (last.value, last.attempt, last.id) == (b"3", 2, new)
+
+    @site_check()
+    async def test_a_buffered_value_takes_over_attempts_and_history(self, site: Site) -> None:
+        """When it replaces one that was released or has expired; an undone claim counts for none.
+
+        So a key that keeps failing is given up in the end, whatever is put meanwhile.
+        """
+        store = site.open_timed()
+        await store.put([one("a")])
+        first = await claim_one(store)
+        await store.put([one("a", b"2", policy="buffer")])
+        await settle(store, Release("q", "a", first.token, error="broken"))
+        undone = await claim_one(store)
+        await store.put([one("a", b"3", policy="buffer")])
+        await settle(store, Release("q", "a", undone.token, undo=True))
+        await claim_one(store, next_items(lease_time=SHORT))
+        await store.put([one("a", b"4", policy="buffer")])
+        [_, beside] = (await store.look("q", ["a"]))[0]
+        assert (beside.state, beside.attempt, beside.history) == ("buffered", 0, ())
+        await site.pass_time(SHORT)
+        third = await claim_one(store)
+        assert (third.value, third.attempt) == (b"4", 3)
+        [[item]] = await store.look("q", ["a"])
+        past = [(attempt.number, attempt.how, attempt.error) for attempt in item.history]
+        assert past == [(1, "released", "broken"), (2, "expired", "")]
+
+    @check
+    async def test_a_buffered_value_waits_for_the_delay_of_a_release(self, store: Store) -> None:
+        """And for its own delay, if that is longer: no put cuts a backoff short."""
+        for key, own in (("a", None), ("b", 0.0), ("c", 2 * LONG)):
+            await store.put([one(key)])
+            held = await claim_one(store)
+            await store.put([one(key, b"2", policy="buffer", delay=own)])
+            await settle(store, Release("q", key, held.token, delay=LONG))
+        found = [(i.key, i.state, i.attempt) for i in await everything(store)]
+        assert found == [(key, "scheduled", 1) for key in "abc"]
+        first, second, third = [i.due or 0.0 for i in await everything(store)]
+        assert third - max(first, second) > LONG / 2
+
+    @check
+    async def test_a_buffered_value_begins_anew_behind_one_that_is_over(self, store: Store) -> None:
+        """What is done, buried or cancelled takes its attempts with it."""
+        for end in ("ack", "bury", "cancel"):
+            await store.put([one(end)])
+            await settle(store, Release("q", end, (await claim_one(store)).token, error="broken"))
+            held = await claim_one(store)
+            assert held.attempt == 2
+            await store.put([one(end, b"2", policy="buffer")])
+            change: Change = Cancel("q", end, id=held.id)
+            if end != "cancel":
+                change = (Ack if end == "ack" else Bury)("q", end, held.token)
+            await settle(store, change)
+            [[item]] = await store.look("q", [end])
+            assert (item.value, item.attempt, item.history) == (b"2", 0, ())
+            await settle(store, Cancel("q", end))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from leasedkeyq.lanes import CommandCancelledError, LaneConfig
+from leasedkeyq.lanes import CommandCancelledError, LaneConfig, RetryPolicy
 from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Cancel
 from leasedkeyq.telemetry.metrics import LaneMetrics
@@ -268,3 +268,31 @@ async def test_the_letter_of_a_command_that_was_buffered_has_its_priority() -> N
         await manager.submit("x", Work(fail), key="k", if_in_flight="buffer")
         await manager.drain()
         assert [letter.priority for letter in await manager.dlq.list()] == [5, 5]
+
+
+@everywhere
+async def test_a_key_that_keeps_failing_is_given_up_whatever_is_submitted_meanwhile(
+    build: Build,
+) -> None:
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.exponential(3))
+    manager = build().with_lane("x", config, 0).build()
+    runs: list[tuple[float, int]] = []
+
+    @manager.command("note")
+    async def note(number: int) -> None:
+        runs.append((now(), number))
+        await asyncio.sleep(0.25)
+        raise ValueError(f"no {number}")
+
+    async with manager:
+        began = now()
+        while now() < began + 8.9:
+            await manager.submit("x", note(round(10 * now())), key="k", if_in_flight="buffer")
+            await asyncio.sleep(0.1)
+        letters = await manager.dlq.list()
+        await manager.drain()
+    # It runs at once, then after backoffs of 1, 2 and 4 s; then it is given up, and what was
+    # submitted meanwhile begins anew.
+    starts = [when - began for when, _ in runs[:5]]
+    assert starts == pytest.approx([0.0, 1.25, 3.5, 7.75, 8.0], abs=0.11)
+    assert [(letter.attempts, letter.key) for letter in letters] == [(4, "k")]

@@ -20,7 +20,9 @@ from leasedkeyq.errors import (
     QueueEmptyError,
     QueueFullError,
     StoreClosedError,
+    StoreDamagedError,
     StoreError,
+    StoreUnavailableError,
     UndecodableValueError,
     WrongEventLoopError,
 )
@@ -119,6 +121,8 @@ __all__ = [
     # Errors of stores
     "LimitExceededError",
     "StoreClosedError",
+    "StoreDamagedError",
     "StoreError",
+    "StoreUnavailableError",
     "UndecodableValueError",
 ]

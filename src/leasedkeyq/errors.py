@@ -136,6 +136,30 @@ class StoreClosedError(StoreError):
     """The store is closed."""
 
 
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached, or does not answer: an outage, not an empty queue.
+
+    A `get` with a timeout raises this, and no `TimeoutError`, if the store could not be asked by
+    then. The message says whether a change that was under way may have been made.
+    """
+
+
+class StoreDamagedError(StoreError):
+    """What is stored does not fit together: somebody else has removed or changed a part of it.
+
+    The message says which part, and what can be done.
+
+    Attributes:
+        queue: The queue that is damaged.
+        part: What is damaged, by the name that it has in the store.
+    """
+
+    def __init__(self, message: str, *, queue: str = "", part: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.part = part
+
+
 class LimitExceededError(LeasedKeyQError, ValueError):
     """A key, a value or a batch is larger than the store takes. Nothing was stored.
 

@@ -32,7 +32,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from leasedkeyq import checks
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, StoreError
 from leasedkeyq.types import InFlightPolicy
 
 Durability: TypeAlias = Literal["none", "process", "system", "power"]
@@ -447,6 +447,15 @@ class StoreContract(ABC):
 
     capabilities: Capabilities
     limits: Limits
+
+    @property
+    def outage(self) -> StoreError | None:
+        """Why the store cannot answer now; None while it can, as far as it knows.
+
+        A store that tries again by itself says here what it meets, so that whoever cannot wait
+        for the end of it can tell an outage from an empty queue. A new error for each that asks.
+        """
+        return None
 
     @abstractmethod
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:

@@ -6,23 +6,39 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from leasedkeyq.errors import QueueClosedError, describe
+from leasedkeyq.errors import QueueClosedError, StoreUnavailableError, describe
 from leasedkeyq.stores.contract import Claim, Claimed, Release, StoreContract
+
+GRACE = 1.0
+"""Seconds for which a consumer whose time is over waits for the first answer of the store."""
 
 
 class Waiter:
-    """A consumer in line."""
+    """A consumer in line.
 
-    __slots__ = ("impatient", "key", "lease_time", "many", "turn")
+    Attributes:
+        impatient: Its time is over: the next answer of the store is the last one it waits for.
+        answered: Whether the store has said, since it waits, that there is nothing for it.
+    """
+
+    __slots__ = ("alarm", "answered", "impatient", "key", "lease_time", "many", "timeout", "turn")
 
     def __init__(
-        self, turn: "Future[Any]", key: str | None, lease_time: float | None, many: int
+        self,
+        turn: "Future[Any]",
+        key: str | None,
+        lease_time: float | None,
+        many: int,
+        timeout: float | None,
     ) -> None:
         self.turn = turn
         self.key = key
         self.lease_time = lease_time
         self.many = many
-        self.impatient = False
+        self.timeout = timeout
+        self.impatient = timeout == 0
+        self.answered = False
+        self.alarm: asyncio.TimerHandle | None = None
 
     def joins(self, other: "Waiter") -> bool:
         """Whether one claim can serve both."""
@@ -57,13 +73,17 @@ class ClaimPump:
         """Wait for an item, of `key` or any; with `many`, take up to so many when they are there.
 
         If this is cancelled or times out, the store is as if it had not been called.
+
+        Raises:
+            TimeoutError: The store had nothing in time.
+            StoreUnavailableError: The time is over, and the store could not be asked.
         """
         loop = asyncio.get_running_loop()
-        waiter = Waiter(loop.create_future(), key, lease_time, many)
-        waiter.impatient = timeout == 0
+        waiter = Waiter(loop.create_future(), key, lease_time, many, timeout)
         self._line[waiter] = None
         self._start()
-        alarm = loop.call_later(timeout, self._give_up, waiter, timeout) if timeout else None
+        if timeout:
+            waiter.alarm = loop.call_later(timeout, self._give_up, waiter)
         try:
             claimed: Sequence[Claimed] = await waiter.turn
         except asyncio.CancelledError:
@@ -74,8 +94,8 @@ class ClaimPump:
         finally:
             self._line.pop(waiter, None)
             self._end_if_idle()
-            if alarm is not None:
-                alarm.cancel()
+            if waiter.alarm is not None:
+                waiter.alarm.cancel()
         return claimed
 
     def changed(self) -> "Future[None]":
@@ -203,7 +223,9 @@ class ClaimPump:
                 waiter.turn.set_result(claimed[start:end])
                 start = end
             elif waiter.impatient:
-                waiter.turn.set_exception(too_late(waiter.key, 0))
+                waiter.turn.set_exception(too_late(waiter.key, waiter.timeout or 0))
+            else:
+                waiter.answered = True
         return claimed[start:]
 
     def give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
@@ -218,9 +240,27 @@ class ClaimPump:
         with suppress(Exception):  # the leases expire by themselves
             await self._store.settle(changes)
 
-    def _give_up(self, waiter: Waiter, timeout: float) -> None:
-        if not waiter.turn.done():
+    def _give_up(self, waiter: Waiter) -> None:
+        """The time of a consumer is over. What the store has not said, it is not told."""
+        if waiter.turn.done():
+            return
+        timeout = waiter.timeout or 0
+        outage = self._store.outage
+        if outage is not None:
+            waiter.turn.set_exception(outage)
+        elif waiter.answered:
             waiter.turn.set_exception(too_late(waiter.key, timeout))
+        elif not waiter.impatient:
+            # The call may be under way since a moment: its answer decides.
+            waiter.impatient = True
+            loop = asyncio.get_running_loop()
+            waiter.alarm = loop.call_later(GRACE, self._give_up, waiter)
+        else:
+            message = (
+                f"the store did not answer within {timeout + GRACE:g} s: it is not known whether "
+                f"queue {self._queue!r} has anything"
+            )
+            waiter.turn.set_exception(StoreUnavailableError(message))
 
 
 def too_late(key: str | None, timeout: float) -> TimeoutError:

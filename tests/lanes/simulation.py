@@ -377,8 +377,8 @@ class Simulation:
         lane = share.lane
         for item in share.state.ready:
             assert (
-                item.priority < job.priority
-                or (item.priority == job.priority and item.position > 0)
+                item.priority < -job.priority
+                or (item.priority == -job.priority and item.position > 0)
                 or item.value.submitted_at >= job.submitted_at
                 or item.attempt
             ), "not first in, first out"

@@ -80,7 +80,7 @@ async def test_lanes_go_by_priority_and_commands_by_age(build: Build) -> None:
         await manager.submit("low", diary.note(f"low {number}", 1))
     for number in range(3):
         await manager.submit("high", diary.note(f"high {number}", 1))
-    await manager.submit("high", diary.note("high first", 1), priority=7)
+    await manager.submit("high", diary.note("high first", 1), priority=-7)
     async with manager:
         await manager.drain()
     names = ["high first", "high 0", "high 1", "high 2", "low 0", "low 1", "low 2"]

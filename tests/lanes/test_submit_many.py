@@ -148,7 +148,7 @@ async def test_keys_in_flight_join_or_wait(build: Build) -> None:
 async def test_the_options_are_for_all_of_them(build: Build) -> None:
     manager, notes = one_lane(build)
     await manager.submit_many("x", [notes.note("low"), notes.note("low too")])
-    await manager.submit_many("x", [notes.note("high"), notes.note("high too")], priority=3)
+    await manager.submit_many("x", [notes.note("high"), notes.note("high too")], priority=-3)
     later = await manager.submit_many("x", [notes.note("later")], delay=10)
     slow = await manager.submit_many("x", [notes.note("slow", 99)], delay=20, timeout=2)
     assert later[0].status == "scheduled"
@@ -305,7 +305,7 @@ def test_many_commands_on_every_store(url: str) -> None:
         notes = Notes(manager)
         plain = await manager.submit_many("x", [notes.note(f"{n}") for n in range(300)])
         mixed: dict[str, Any] = {"a": notes.note("a"), "b": notes.shout("b")}
-        typed = await manager.submit_many("x", mixed, priority=1)
+        typed = await manager.submit_many("x", mixed, priority=-1)
         async with manager:
             results = await asyncio.gather(*(handle.wait() for handle in [*typed, *plain]))
             assert results == ["a", "B", *(f"{n}" for n in range(300))]

@@ -28,6 +28,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     """How often it was tried."""
     priority: int = 0
+    """Lower goes first, as in `QueueManager.submit`."""
     timeout: float | None = None
     """Its time-out in seconds, where it is in memory and had one of its own."""
     submitted_at: float = 0.0

@@ -31,7 +31,8 @@ class Job:
     """A command, what is known about it, and who waits for its result.
 
     It has at most one run at a time; `task` is that run. `remote` says that another process may
-    run it. `ready_at` is when it could have started.
+    run it. `priority` is its place in its lane: lower goes first. `ready_at` is when it could have
+    started.
     """
 
     __slots__ = (

@@ -126,7 +126,9 @@ class QueueManager:
             if_in_flight: What to do when a command of the key runs: ``"update"`` joins it (and
                 replaces it, should it be retried), ``"buffer"`` runs this one after it,
                 ``"reject"`` raises `KeyAlreadyInFlightError`.
-            priority: Within the lane, higher goes first; 0 by default.
+            priority: Within the lane, lower goes first, as with the priorities of lanes; 0 by
+                default. (In queues and in the repository, higher goes first: the item of the
+                command in a store has the opposite number.)
             delay: Start it no earlier than after this time.
             deadline: By when it should be started: its lane is lifted as the time runs out.
             timeout: How long it may run, in place of what the lane says.

@@ -146,7 +146,8 @@ class MemoryEngine(Engine):
             job.timeout, job.deadline = timeout, deadline
             if priority is not None:
                 job.priority = priority
-        state.put(key, job, policy, priority, due)
+        # Commands are counted as lanes are, lower first, and the items of queues the other way.
+        state.put(key, job, policy, None if priority is None else -priority, due)
         lane.submitted += 1
         if due is not None and (item := state.items[key]).lease is None:
             job.ready_at = due
@@ -266,7 +267,7 @@ class MemoryEngine(Engine):
         job = item.value
         job.lease = item.lease
         job.attempt = item.attempt
-        job.priority = item.priority  # a command that was buffered has that of the one before it
+        job.priority = -item.priority  # a command that was buffered has that of the one before it
         if self._metrics is not None:
             job.counts = self._metrics.of(lane.id, job.kind)
         self.slots.take(share)

@@ -393,7 +393,7 @@ class StoreEngine(Engine):
         job.kind = claimed.kind
         if self._metrics is not None:
             job.counts = self._metrics.of(share.lane.id, claimed.kind)
-        job.priority = claimed.priority
+        job.priority = -claimed.priority
         self._held[claimed.token] = job
         try:
             envelope = unseal(claimed.value)

@@ -29,6 +29,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "available"
     """``"available"``, ``"scheduled"``, ``"in_flight"`` or ``"buffered"``."""
     priority: int = 0
+    """Lower goes first, as in `QueueManager.submit`."""
     attempts: int = 0
     submitted_at: float = 0.0
 
@@ -60,7 +61,7 @@ class LocalStorage:
             command.payload, command.submitted_at, command.command_type, key, limits
         )
         put = Put(
-            command.lane, ((key, value),), priority=command.priority, kind=command.command_type
+            command.lane, ((key, value),), priority=-command.priority, kind=command.command_type
         )
         answer = (await self.store.put([put]))[0]
         if isinstance(answer, Exception):
@@ -138,7 +139,7 @@ def _command(queue: str, item: StoredItem) -> StoredCommand:
         key=item.key,
         payload=payload,
         state=item.state,
-        priority=item.priority,
+        priority=-item.priority,
         attempts=item.attempt,
         submitted_at=submitted_at,
     )

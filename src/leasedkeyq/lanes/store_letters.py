@@ -136,7 +136,7 @@ async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
         key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
     kind = letter.command_type
     value = seal_payload(letter.payload, letter.submitted_at, kind, key, store.limits)
-    _raise(await store.put([Put(queue, ((key, value),), "reject", letter.priority, kind=kind)]))
+    _raise(await store.put([Put(queue, ((key, value),), "reject", -letter.priority, kind=kind)]))
     for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
         text = f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
         _raise(await store.settle([Bury(queue, key, item.token, text)]))
@@ -155,7 +155,7 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
         error=line,
         traceback=trace,
         attempts=item.attempt,
-        priority=item.priority,
+        priority=-item.priority,
         submitted_at=submitted_at,
         failed_at=item.history[-1].ended_at if item.history else item.put_at,
     )

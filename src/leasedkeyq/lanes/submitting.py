@@ -145,7 +145,8 @@ def _put(share: Share, items: tuple[tuple[str, bytes], ...], kind: str, terms: T
         share.queue,
         items,
         terms.policy,
-        terms.priority,
+        # Commands are counted as lanes are, lower first, and the items of queues the other way.
+        None if terms.priority is None else -terms.priority,
         terms.delay,
         kind=kind,
         deadline=terms.deadline,

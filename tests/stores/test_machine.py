@@ -62,7 +62,7 @@ def test_no_request_walks_through_the_results(known: bool) -> None:
         (item,) = claim(machine, now)
         machine.settle(Ack("q", "a", item.token, b"2", 1000.0 - step), now)
         machine.settle(Cancel("q", "a", b"2", 5.0), now)
-        assert machine.sweep("q", now) == 11.0 + step
+        assert machine.sweep("q", now) == pytest.approx(11.0 + step - now)
         assert machine.count("q", now).done == 100
         assert machine.result("q", ids[step], now) is None
         assert machine.result("q", ids[step + 1], now) is not None
@@ -90,9 +90,9 @@ def test_purged_results_are_not_forgotten_again() -> None:
     assert machine.sweep("q", 0.0) == 1.0
     assert machine.settle(Purge("q", "results"), 0.0) == 2
     (last,) = finish(machine, 0.0, [2.0])
-    assert machine.sweep("q", 1.0) == 2.0
+    assert machine.sweep("q", 1.0) == 1.0
     assert machine.result("q", last, 1.5) is not None
-    assert machine.sweep("q", 2.0) == 9.0
+    assert machine.sweep("q", 2.0) == 7.0
 
 
 def test_an_edit_that_is_undone_forgets_nothing_and_keeps_nothing() -> None:
@@ -106,5 +106,5 @@ def test_an_edit_that_is_undone_forgets_nothing_and_keeps_nothing() -> None:
     with pytest.raises(EditStoppedError):
         machine.edit(Edit("q", work), 0.0)
     assert machine.sweep("q", 0.0) == 1.0
-    assert machine.sweep("q", 1.0) == 3.0
+    assert machine.sweep("q", 1.0) == 2.0
     assert machine.count("q", 1.0).done == 1

@@ -163,7 +163,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         store = SqliteStore(tmp_path / "q.db")
         await store.close()
         await store.close()
-        for call in (store.put([]), store.sweep("q"), store.count()):
+        for call in (store.put([]), store.sweep(["q"]), store.count()):
             with pytest.raises(StoreClosedError, match=r"q\.db is closed"):
                 await call
         with pytest.raises(StoreClosedError):

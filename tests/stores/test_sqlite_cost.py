@@ -105,7 +105,7 @@ def test_asking_an_empty_queue_writes_nothing(tmp_path: Path) -> None:
         await store.put([put("full", "a")])
         version = await commits(store)
         await claim(store, "empty")
-        await store.sweep("empty")
+        await store.sweep(["empty"])
         await store.count()
         await store.settle([Ack("empty", "a", "token"), Ack("full", "a", "token")])
         await store.put([put("empty", "a", "b", max_items=1)])

@@ -97,13 +97,13 @@ def test_a_sweep_forgets_some_and_asks_to_come_again(tmp_path: Path) -> None:
     async def sweep(store: SqliteStore, clock: ManualClock) -> None:
         await finish(store, 2 * CHUNK + 1, 10.0)
         await finish(store, 1, 30.0)
-        assert await store.sweep("q") == 10.0
+        assert await store.sweep(["q"]) == [10.0]
         clock.now += 10.0
         before = commits(store)
-        assert [await store.sweep("q") for _ in range(4)] == [0.0, 0.0, 20.0, 20.0]
+        assert [(await store.sweep(["q"]))[0] for _ in range(4)] == [0.0, 0.0, 20.0, 20.0]
         assert rows(store) == 1
         clock.now += 20.0
-        assert await store.sweep("q") is None
+        assert await store.sweep(["q"]) == [None]
         assert ask(store, "SELECT count(*) FROM queues") == 0
         assert commits(store) == before, "nobody waits for that, and all were woken"
 
@@ -217,7 +217,7 @@ def _steps(path: Path, kept: int) -> dict[str, int]:
         done = Ack("q", item.key, item.token, b"2", 1.0)
         assert await count("ack", store.settle([done])) == [None]
         clock.now += 1.0
-        assert await count("sweep", store.sweep("q")) == 3.0
+        assert await count("sweep", store.sweep(["q"])) == [3.0]
         assert rows(store) == kept
 
     run(path, measure)

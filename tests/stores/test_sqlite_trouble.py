@@ -83,7 +83,7 @@ def test_looking_needs_no_lock(tmp_path: Path) -> None:
         assert (await store.count())["q"] == Counts(available=1)
         assert len(await store.look("q", ["a"])) == 1
         assert len((await store.browse("q")).items) == 1
-        assert await store.sweep("q") is None
+        assert await store.sweep(["q"]) == [None]
         assert await claim(store, "empty") == []
         assert await claim(store, kinds=("mail",)) == []
         assert await claim(store, key="absent") == []

@@ -119,7 +119,7 @@ def test_own_changes_wake_own_watchers(tmp_path: Path) -> None:
         changed.clear()
         clock.now += 5
         # Whoever finds that a lease has expired tells the others.
-        assert await store.sweep("q") is None
+        assert await store.sweep(["q"]) == [None]
         await changed.wait()
         (answer,) = await store.settle([Ack("q", item.key, item.token)])
         assert isinstance(answer, Refusal)

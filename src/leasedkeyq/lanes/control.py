@@ -216,7 +216,7 @@ class Control:
         await self._forget_dead(found)
         self._divide(shared, found)
         self._wake()
-        due = await self._store.sweep(CONTROL)
+        [due] = await self._store.sweep([CONTROL])
         beat = min(lane.heartbeat for lane in shared)
         return beat if due is None else min(beat, due + 0.01)
 

@@ -356,8 +356,8 @@ class StoreEngine(Engine):
 
     async def _set_alarm(self) -> None:
         """Wake up when the next command comes due, or a limit has a token again."""
-        sweeps = [self.store.sweep(share.queue) for share in self.shares if share.owned]
-        moments = [seconds for seconds in await asyncio.gather(*sweeps) if seconds is not None]
+        queues = [share.queue for share in self.shares if share.owned]
+        moments = [seconds for seconds in await self.store.sweep(queues) if seconds is not None]
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

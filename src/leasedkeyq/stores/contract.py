@@ -502,14 +502,18 @@ class StoreContract(ABC):
         """
 
     @abstractmethod
-    async def sweep(self, queue: str) -> float | None:
-        """Expire leases, free scheduled items, forget old results and full buckets of `queue`.
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """Expire leases, free scheduled items, forget old results and full buckets of `queues`.
 
-        All as of now; other verbs see due changes without it. Returns the seconds until something
-        comes due next in `queue`, or None; 0 if there is more to do than a store does at once. The
-        ``next_at`` of a bucket (see `Cap`) counts while it is to come, its ``full_at`` does not.
-        Whoever watches is woken if a lease has expired or an item is free. A token that is there
-        again wakes nobody: who claims with caps asks again at that time.
+        All as of now; other verbs see due changes without it. Returns, for each queue, the seconds
+        until something comes due next in it, or None; 0 if there is more to do than a store does
+        at once. The ``next_at`` of a bucket (see `Cap`) counts while it is to come, its ``full_at``
+        does not. Whoever watches is woken if a lease has expired or an item is free.
+
+        A token that is there again wakes nobody, and a sweep does not tell of one that came before
+        it. So a worker that claims with caps asks again at that time; and as a token may come, or
+        be taken by another worker, between its claim and its sweep, it also asks again by itself
+        as long as items are available that it could not lease.
         """
 
     @abstractmethod

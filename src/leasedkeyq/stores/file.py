@@ -49,12 +49,11 @@ Call: TypeAlias = "Request | Edit | Work[Any]"
 class _Sweep:
     """Looks at what is due. Unlike other looking it is written down, so that it is done once."""
 
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.queues = queues
 
-    def __call__(self, machine: StoreMachine, now: float) -> float | None:
-        moment = machine.sweep(self.queue, now)
-        return None if moment is None else max(moment - now, 0.0)
+    def __call__(self, machine: StoreMachine, now: float) -> list[float | None]:
+        return [machine.sweep(queue, now) for queue in self.queues]
 
 
 class FileStore(Store):
@@ -177,9 +176,9 @@ class FileStore(Store):
         """As `StoreContract.edit`."""
         return await submit_edit(self._batcher, Edit(queue, work, keys))
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
-        seconds: float | None = _checked(await self._batcher.submit(_Sweep(queue)))
+        seconds: list[float | None] = _checked(await self._batcher.submit(_Sweep(queues)))
         return seconds
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:

@@ -336,13 +336,14 @@ class StoreMachine:
     # Time
 
     def sweep(self, queue: str, now: float) -> float | None:
-        """Deal with what is due in `queue`; return the moment of what comes next."""
+        """Deal with what is due in `queue`; return the seconds until what comes next."""
         if queue not in self.spaces:
             return None
         space = self._at(queue, now)
         moments = (space.state.earliest(), space.forget(now), space.buckets.earliest(now))
         self._tidy(queue)
-        return min((moment for moment in moments if moment is not None), default=None)
+        waits = [max(moment - now, 0.0) for moment in moments if moment is not None]
+        return min(waits, default=None)
 
     def _at(self, queue: str, now: float) -> Space:
         """The queue as it is at `now`."""

@@ -97,12 +97,12 @@ class MemoryStore(Store):
             logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
         self._machine.dropped.clear()
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
         now = self._now()
-        moment = self._machine.sweep(queue, now)
+        seconds = [self._machine.sweep(queue, now) for queue in queues]
         self._wake()
-        return None if moment is None else max(moment - now, 0.0)
+        return seconds
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `StoreContract.watch`."""

@@ -168,7 +168,7 @@ class QueueMover:
     async def _pause(self, changed: asyncio.Event, most: float | None) -> None:
         """Wait until something in the source has changed, or comes due."""
         await self._renew()
-        seconds = await self._source.sweep(self._queue)
+        [seconds] = await self._source.sweep([self._queue])
         times = [time for time in (seconds, most, LOOK_AGAIN) if time is not None]
         try:
             async with asyncio.timeout(max(min(times), 0.001)):

@@ -254,13 +254,14 @@ class PostgresStore(Store):
             error = answers
         raise error
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
-        [row] = await self._read("SELECT * FROM lkq.sweep_1($1, $2, $3)", queue)
-        if row["moved"]:
-            self._watchers.wake([queue])
-        seconds: float | None = row["seconds"]
-        return seconds
+        # In one order, whoever sweeps: what is due is locked row by row.
+        names = sorted(set(queues))
+        rows = await self._read("SELECT * FROM lkq.sweep_1($1, $2, $3)", names)
+        self._watchers.wake([row["queue"] for row in rows if row["moved"]])
+        seconds: dict[str, float | None] = {row["queue"]: row["seconds"] for row in rows}
+        return [seconds[queue] for queue in queues]
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `StoreContract.watch`."""

@@ -1675,49 +1675,55 @@ BEGIN
     RETURN moved;
 END $$;
 
--- Deal with what is due, forget what is old, and tell how many seconds it is to what comes next.
-CREATE FUNCTION lkq.sweep_1(
-    p_queue text, p_now float8, p_history int, OUT seconds float8, OUT moved boolean
-)
+-- Deal with what is due, forget what is old, and tell for each queue how many seconds it is to what
+-- comes next in it.
+CREATE FUNCTION lkq.sweep_1(p_queues text[], p_now float8, p_history int)
+RETURNS TABLE (queue text, seconds float8, moved boolean)
 LANGUAGE plpgsql
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+#variable_conflict use_column
 DECLARE
     now_ float8 := lkq.now_1(p_now);
+    arrived text[] := lkq.arrive_1(p_queues, now_, p_history);
+    p_queue text;
     many int;
     next_due float8;
 BEGIN
-    moved := lkq.arrive_1(ARRAY[p_queue], now_, p_history) <> '{}';
-    IF EXISTS (SELECT FROM lkq.done WHERE queue || '' = p_queue AND due <= now_) THEN
-        DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM lkq.done WHERE queue || '' = p_queue AND due <= now_
-            ORDER BY queue || '', due LIMIT 1000 FOR UPDATE SKIP LOCKED
-        ));
-        GET DIAGNOSTICS many = ROW_COUNT;
-        PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
-    END IF;
-    IF EXISTS (
-        SELECT FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
-    ) THEN
-        DELETE FROM lkq.buckets WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
-            ORDER BY queue || '' || '', full_at LIMIT 1000 FOR UPDATE SKIP LOCKED
-        ));
-    END IF;
-    SELECT min(due) INTO next_due FROM (
-        (SELECT due FROM lkq.items
-            WHERE queue = p_queue AND due >= (lkq.floor_1(p_queue, now_)).due
-            ORDER BY due LIMIT 1)
-        UNION ALL
-        (SELECT due FROM lkq.done WHERE queue || '' = p_queue
-            ORDER BY queue || '', due LIMIT 1)
-        UNION ALL
-        (SELECT next_at FROM lkq.buckets WHERE queue || '' = p_queue AND next_at > now_
-            ORDER BY queue || '', next_at LIMIT 1)
-    ) moments;
-    seconds := CASE WHEN next_due > now_ THEN next_due - now_ WHEN next_due <= now_ THEN 0 END;
+    FOREACH p_queue IN ARRAY p_queues LOOP
+        IF EXISTS (SELECT FROM lkq.done WHERE queue || '' = p_queue AND due <= now_) THEN
+            DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM lkq.done WHERE queue || '' = p_queue AND due <= now_
+                ORDER BY queue || '', due LIMIT 1000 FOR UPDATE SKIP LOCKED
+            ));
+            GET DIAGNOSTICS many = ROW_COUNT;
+            PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
+        END IF;
+        IF EXISTS (
+            SELECT FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
+        ) THEN
+            DELETE FROM lkq.buckets WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
+                ORDER BY queue || '' || '', full_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+            ));
+        END IF;
+        SELECT min(due) INTO next_due FROM (
+            (SELECT due FROM lkq.items
+                WHERE queue = p_queue AND due >= (lkq.floor_1(p_queue, now_)).due
+                ORDER BY due LIMIT 1)
+            UNION ALL
+            (SELECT due FROM lkq.done WHERE queue || '' = p_queue
+                ORDER BY queue || '', due LIMIT 1)
+            UNION ALL
+            (SELECT next_at FROM lkq.buckets WHERE queue || '' = p_queue AND next_at > now_
+                ORDER BY queue || '', next_at LIMIT 1)
+        ) moments;
+        RETURN QUERY SELECT p_queue,
+            CASE WHEN next_due > now_ THEN next_due - now_ WHEN next_due <= now_ THEN 0 END,
+            p_queue = ANY (arrived);
+    END LOOP;
 END $$;
 
 -- Add up the tallies of a queue; forget results that are old, and calls that nobody is going to ask

@@ -170,7 +170,7 @@ class ClaimPump:
 
     async def _set_alarm(self) -> None:
         """Wake up when the next item comes due; ask in that order, so that none slips through."""
-        seconds = await self._store.sweep(self._queue)
+        [seconds] = await self._store.sweep([self._queue])
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -209,10 +209,10 @@ class RedisStore(Store):
         """As `StoreContract.edit`."""
         return await submit_edit(self._batcher, Edit(queue, work, keys))
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
-        seconds = await self._read("sweep", queue)
-        return float(seconds) if seconds else None
+        found = await self._each("sweep", queues)
+        return [float(seconds) if seconds else None for seconds in found]
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `StoreContract.watch`."""

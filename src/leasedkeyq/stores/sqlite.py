@@ -148,9 +148,9 @@ class SqliteStore(Store):
         """As `StoreContract.edit`."""
         return await submit_edit(self._batcher, Edit(queue, work, keys))
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
-        seconds: float | None = await self._read(Sweep(queue))
+        seconds: list[float | None] = await self._read(Sweep(tuple(queues)))
         return seconds
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 from leasedkeyq.stores.caps import EVERY_KEY, Bucket, BucketName, Rooms, matcher
 from leasedkeyq.stores.contract import Cap, Claim
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
-from leasedkeyq.stores.sqlite_reads import Reads, Sweep
+from leasedkeyq.stores.sqlite_reads import Reads
 from leasedkeyq.stores.sqlite_rows import Space
 
 BUCKET_CHUNK: Final = 500
@@ -121,10 +121,10 @@ class Capped(Reads):
         row = self._execute(BUCKET, (queue, *name)).fetchone()
         return None if row is None else Bucket(*row)
 
-    def sweep(self, request: Sweep) -> float | None:
-        """As `Reads.sweep`, and of tokens, too."""
-        seconds = super().sweep(request)
-        queue, now = request.queue, self._now
+    def _sweep(self, queue: str) -> float | None:
+        """As `Reads._sweep`, and of tokens, too."""
+        seconds = super()._sweep(queue)
+        now = self._now
         if self._execute(ANY_FULL, (queue, now)).fetchone():
             if not self._writable:
                 raise WriteNeededError

@@ -55,7 +55,7 @@ STATES: Final[tuple[StoredState, ...]] = (
 class Sweep(msgspec.Struct, frozen=True):
     """Ask for `Store.sweep`."""
 
-    queue: str
+    queues: tuple[str, ...]
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -100,9 +100,12 @@ Read: TypeAlias = Sweep | Count | Heads | Look | Browse | Results
 class Reads(Moves):
     """Shows what is stored, as of `now`."""
 
-    def sweep(self, request: Sweep) -> float | None:
+    def sweep(self, request: Sweep) -> list[float | None]:
         """Deal with what is due; answer the seconds until something comes due next."""
-        space = self._space(request.queue)
+        return [self._sweep(queue) for queue in request.queues]
+
+    def _sweep(self, queue: str) -> float | None:
+        space = self._space(queue)
         self._find_earliest(space)
         result = self._earliest_result(space)
         if result is not None and result <= self._now:

@@ -183,16 +183,15 @@ class Comparison:
 
     # Looking
 
-    async def sweep(self, queue: str) -> None:
-        """Sweep a queue."""
+    async def sweep(self, queues: Sequence[str]) -> None:
+        """Sweep some queues."""
         now = await self.time.before()
-        moment = self.machine.sweep(queue, now)
-        mine = None if moment is None else moment - now
-        yours = await self.store.sweep(queue)
+        mine = [self.machine.sweep(queue, now) for queue in queues]
+        yours = await self.store.sweep(queues)
         self.time.after()
-        if len(self.stores) > 1 and yours == 0:
+        if len(self.stores) > 1 and 0 in yours:
             return  # what one has seen come due, another may have to look at once more
-        self.same(now, [("sweep", queue)], [mine], [yours])
+        self.same(now, [("sweep", queue) for queue in queues], mine, yours)
 
     async def look(self, queue: str, keys: Sequence[str]) -> None:
         """Look at some keys."""

@@ -38,7 +38,7 @@ class Differential(Comparison):
             *[lambda: self.settle(menu.changes())] * 6,
             *[lambda: self.wait(menu.some_wait())] * 2,
             *[lambda: self.edit(*menu.edit())] * 2,
-            lambda: self.sweep(menu.some_queue()),
+            lambda: self.sweep(menu.some_queues()),
             lambda: self.look(*menu.some_keys()),
             self.compare,
         ]

@@ -122,10 +122,10 @@ def machine_for(new_site: Callable[[], Site], soon: float | None) -> type[Rules]
         def edit(self, asked: tuple[str, tuple[str, ...] | None, int]) -> None:
             self.do(lambda: self.comparison.edit(*asked))
 
-        @rule(seconds=_made(Menu.some_wait, durations), queue=_made(Menu.some_queue, durations))
-        def wait(self, seconds: float, queue: str) -> None:
+        @rule(seconds=_made(Menu.some_wait, durations), queues=_made(Menu.some_queues, durations))
+        def wait(self, seconds: float, queues: list[str]) -> None:
             self.do(lambda: self.comparison.wait(seconds))
-            self.do(lambda: self.comparison.sweep(queue))
+            self.do(lambda: self.comparison.sweep(queues))
 
         @rule(asked=_made(Menu.some_keys, durations))
         def look(self, asked: tuple[str, list[str]]) -> None:

@@ -158,9 +158,9 @@ class Menu:
         """A queue, and some keys."""
         return self._pick(self._queues), [self._pick(KEYS) for _ in range(3)]
 
-    def some_queue(self) -> str:
-        """A queue, maybe one that nobody uses."""
-        return self._pick((*self._queues, "nowhere"))
+    def some_queues(self) -> list[str]:
+        """Some queues, maybe one that nobody uses, maybe one of them twice."""
+        return [self._pick((*self._queues, "nowhere")) for _ in range(self._pick((1, 1, 3)))]
 
     def some_wait(self) -> float:
         """How long to wait."""

@@ -359,10 +359,11 @@ class TakesTokensForNothing(Through):
 class DoesNotSweepTokens(Through):
     """Tells of items only."""
 
-    async def sweep(self, queue: str) -> float | None:
-        await self.inner.sweep(queue)
-        items = (await self.inner.browse(queue, states=("scheduled", "in_flight"))).items
-        return min((i.due - self.clock() for i in items if i.due is not None), default=None)
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        await self.inner.sweep(queues)
+        found = [await self.inner.browse(q, states=("scheduled", "in_flight")) for q in queues]
+        dues = [[i.due - self.clock() for i in page.items if i.due is not None] for page in found]
+        return [min(seconds, default=None) for seconds in dues]
 
 
 @caught_by("test_a_sweep_tells_when_the_next_token_comes")
@@ -375,18 +376,18 @@ class WaitsForFullBuckets(Through):
         self.used = self.used or any(request.caps for request in requests)
         return await self.inner.claim(requests)
 
-    async def sweep(self, queue: str) -> float | None:
-        seconds = await self.inner.sweep(queue)
-        return 1.0 if seconds is None and self.used else seconds
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        found = await self.inner.sweep(queues)
+        return [1.0 if seconds is None and self.used else seconds for seconds in found]
 
 
 @caught_by("test_a_claim_finds_the_token_that_a_sweep_told_of")
 class TellsTooEarly(Through):
     """Tells of a token a little before it is there, and then no more."""
 
-    async def sweep(self, queue: str) -> float | None:
-        seconds = await self.inner.sweep(queue)
-        return None if seconds is None or seconds < 0.1 else seconds - 0.05
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        found = await self.inner.sweep(queues)
+        return [None if one is None or one < 0.1 else one - 0.05 for one in found]
 
 
 @caught_by("test_a_claim_finds_the_token_that_a_sweep_told_of")
@@ -395,7 +396,7 @@ class TellsOfTokensThatAreThere(Through):
 
     used = False
 
-    async def sweep(self, queue: str) -> float | None:
-        seconds = await self.inner.sweep(queue)
-        self.used = self.used or seconds is not None
-        return 0.0 if self.used and seconds is None else seconds
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        found = await self.inner.sweep(queues)
+        self.used = self.used or any(seconds is not None for seconds in found)
+        return [0.0 if self.used and seconds is None else seconds for seconds in found]

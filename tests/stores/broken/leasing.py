@@ -244,9 +244,9 @@ class KeepsTimeItself(Through):
         await self.expire()
         return await self.inner.browse(queue, **options)
 
-    async def sweep(self, queue: str) -> float | None:
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         await self.expire()
-        return min((when - self.clock() for when, _ in self.book), default=None)
+        return [min((when - self.clock() for when, _ in self.book), default=None) for _ in queues]
 
     async def expire(self) -> None:
         late = [item for when, item in self.book if when <= self.clock()]

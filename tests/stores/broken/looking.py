@@ -135,9 +135,8 @@ class TakesPrefixesForPatterns(Through):
 class DoesNotSayWhenToComeBack(Through):
     """Answers that nothing is going to happen."""
 
-    async def sweep(self, queue: str) -> float | None:
-        await self.inner.sweep(queue)
-        return None
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        return [None for _ in await self.inner.sweep(queues)]
 
 
 @caught_by("test_what_is_due_is_seen_without_a_sweep")

@@ -51,8 +51,8 @@ class Through(Store):
     ) -> list[Answer]:
         return await self.inner.edit(queue, work, keys=keys)
 
-    async def sweep(self, queue: str) -> float | None:
-        return await self.inner.sweep(queue)
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        return await self.inner.sweep(queues)
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         return self.inner.watch(queue, wake)

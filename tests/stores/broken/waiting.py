@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from leasedkeyq.stores.contract import (
@@ -66,14 +67,15 @@ class WakesItself(Through):
             self.watchers.wake([queue])
         return answers
 
-    async def sweep(self, queue: str) -> float | None:
-        due = asyncio.Event()
-        stop = self.inner.watch(queue, due.set)
-        seconds = await self.inner.sweep(queue)
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        due: set[str] = set()
+        stops = [self.inner.watch(queue, partial(due.add, queue)) for queue in queues]
+        seconds = await self.inner.sweep(queues)
         await asyncio.sleep(0)
-        stop()
-        if due.is_set() and self.silent != "sweep":
-            self.watchers.wake([queue])
+        for stop in stops:
+            stop()
+        if self.silent != "sweep":
+            self.watchers.wake(due)
         return seconds
 
 
@@ -155,9 +157,8 @@ class WakesThoseWhoStopped(WakesItself):
 class SleepsThroughExpiries(Through):
     """Says that nothing comes due, so that those who wait sleep on."""
 
-    async def sweep(self, queue: str) -> float | None:
-        await self.inner.sweep(queue)
-        return None
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        return [None for _ in await self.inner.sweep(queues)]
 
 
 @caught_by("test_waiting_is_no_busy_loop")

@@ -68,7 +68,7 @@ def test_a_client_whose_clock_is_wrong(hours: int, monkeypatch: pytest.MonkeyPat
         assert key == "soon"
         assert lease.expires_at is not None
         assert abs(lease.expires_at - right() - 600) < 60
-        seconds = await store.sweep("q")
+        [seconds] = await store.sweep(["q"])
         assert seconds is not None
         assert 500 < seconds <= 600
         await queue.ack(lease)

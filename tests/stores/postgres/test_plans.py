@@ -109,7 +109,7 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
             lambda: store.settle([Requeue("q", buried[0])]),
             lambda: store.settle([Discard("q", buried[1])]),
             partial(store.settle, [Cancel("q", "new9")]),
-            partial(store.sweep, "q"),
+            partial(store.sweep, ["q", "other"]),
             partial(store.count, ["q"]),
             partial(store.count),
             partial(store.heads, ["q", "other"]),

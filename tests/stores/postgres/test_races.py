@@ -301,7 +301,7 @@ def test_a_sweep_looks_at_no_bucket_that_it_does_not_need() -> None:
             FROM generate_series(1, 5000) n""",
         )
         with explained(store) as plans:
-            seconds = await store.sweep(QUEUE)
+            [seconds] = await store.sweep([QUEUE])
             plans.check(most=10)
         assert seconds is not None
         assert seconds > 1e9

@@ -62,7 +62,7 @@ def test_an_empty_queue_leaves_nothing_for_ever_but_the_numbers(
             ]
         )
         clock.advance(100)
-        await store.sweep("q")
+        await store.sweep(["q"])
         assert await store.count() == {}
         await store.close()
 
@@ -168,7 +168,7 @@ def test_a_queue_without_its_notes_is_looked_at(server: Server, prefix: str) -> 
         await store.put([Put("q", (("a", b"2"),), "buffer")])
         lose_notes()
         assert await store.count() == {"q": Counts(available=2, scheduled=1, in_flight=1)}
-        assert await store.sweep("q") == 3.0
+        assert await store.sweep(["q"]) == [3.0]
         await store.put([Put("q", (("b", b"2"),))])
         lose_notes()
         assert await store.settle([Ack("q", "a", a.token, b"1", 2.0)]) == [None]

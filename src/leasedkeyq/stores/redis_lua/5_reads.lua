@@ -16,8 +16,7 @@ if reads then
     return { state == 1 and SCHEDULED or AVAILABLE, key, raw, '' }
   end
 
-  function verbs.sweep(request)
-    local queue = at(request[2])
+  local function sweep(queue)
     local more = forget(queue, 500)
     more = forget_buckets(queue, 500) or more
     if more then
@@ -26,6 +25,14 @@ if reads then
     find_earliest(queue)
     local moment = min(queue.earliest, queue.over, next_token(queue) or huge)
     return moment < huge and text(max(moment - now, 0)) or ''
+  end
+
+  function verbs.sweep(request)
+    local answer = {}
+    for number, name in ipairs(request[2]) do
+      answer[number] = sweep(at(name))
+    end
+    return answer
   end
 
   function verbs.count(request)

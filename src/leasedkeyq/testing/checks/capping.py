@@ -231,15 +231,15 @@ class Capping(Suite):
         await store.put([one(key) for key in "abc"])
         cap = Cap("q", rate=SLOWLY, burst=2)
         first = await claim_one(store, capped(1, cap, lease_time=None))
-        assert await store.sweep("q") is None
+        assert await store.sweep(["q"]) == [None]
         second = await claim_one(store, capped(1, cap, lease_time=None))
         await settle(store, *(Ack("q", i.key, i.token) for i in (first, second)), Purge("q"))
-        wait = await store.sweep("q")
+        [wait] = await store.sweep(["q"])
         assert wait is not None, "nobody would ask again when there is a token"
         assert LONG / 2 < wait <= LONG * 1.001
         assert await store.count() == {}, "a queue without items was counted"
         await store.put([one("soon", delay=LONG / 4)])
-        sooner = await store.sweep("q")
+        [sooner] = await store.sweep(["q"])
         assert sooner is not None
         assert sooner < LONG / 2
 
@@ -251,10 +251,10 @@ class Capping(Suite):
         cap = Cap("q", rate=3 / SHORT)
         for key in ("a", "b"):
             assert (await claim_one(store, capped(1, cap, lease_time=None))).key == key
-            wait = await store.sweep("q")
+            [wait] = await store.sweep(["q"])
             while wait:
                 await site.pass_time(wait)
-                wait = await store.sweep("q")
+                [wait] = await store.sweep(["q"])
             assert wait is None
 
     @site_check(needs="durability")

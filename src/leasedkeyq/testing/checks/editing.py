@@ -216,7 +216,7 @@ class Editing(Suite):
                 await asyncio.sleep(0 if number < 20 else 0.001)
             edit.cancel()
             await asyncio.gather(edit, return_exceptions=True)
-            await store.sweep("q")  # Whatever was under way comes before it.
+            await store.sweep(["q"])  # Whatever was under way comes before it.
             assert len(calls) <= number + 1
         found = {item.key: item.value for item in await everything(store)}
         assert found == (dict.fromkeys(("first", "second"), b"%d" % len(calls)) if calls else {})

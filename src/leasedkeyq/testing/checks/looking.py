@@ -144,13 +144,16 @@ class Looking(Suite):
     async def test_sweep_tells_when_to_come_back(self, site: Site) -> None:
         """In seconds, for each queue, and None when nothing is going to happen."""
         store = site.open_timed()
-        assert await store.sweep("q") is None
+        assert await store.sweep(["q"]) == [None]
+        assert await store.sweep([]) == []
         await store.put([one("a"), one("later", delay=LONG), Put("other", (("a", b"1"),))])
         await claim_one(store, next_items(1, LONG / 2))
-        seconds = await store.sweep("q")
+        [seconds] = await store.sweep(["q"])
         assert seconds is not None
         assert LONG / 4 < seconds <= LONG / 2
-        assert await store.sweep("other") is None
+        assert await store.sweep(["other"]) == [None]
+        several = await store.sweep(["other", "q", "never", "q"])
+        assert [wait is None for wait in several] == [True, False, True, False], several
 
     @site_check()
     async def test_what_is_due_is_seen_without_a_sweep(self, site: Site) -> None:
@@ -177,7 +180,7 @@ class Looking(Suite):
             lambda: store.claim([next_items()]),
             lambda: store.settle([Release("q", "a", held.token)]),
             lambda: store.edit("q", _nothing),
-            lambda: store.sweep("q"),
+            lambda: store.sweep(["q"]),
             store.count,
             lambda: store.heads(["q"]),
             lambda: store.look("q", ["a"]),

@@ -104,7 +104,7 @@ class Waiting(Suite):
                 woken.clear()
                 await asyncio.sleep(QUIET)
             await site.pass_time(SHORT * 1.5)
-            await store.sweep("q")
+            await store.sweep(["q"])
             await self.soon(woken.wait(), "nobody was woken")
         stop()
 
@@ -119,10 +119,10 @@ class Waiting(Suite):
             asked += 1
             return await claim(requests)
 
-        async def counted_sweep(queue: str) -> float | None:
+        async def counted_sweep(queues: Sequence[str]) -> list[float | None]:
             nonlocal asked
             asked += 1
-            return await sweep(queue)
+            return await sweep(queues)
 
         store.claim, store.sweep = counted_claim, counted_sweep  # type: ignore[method-assign]
         queue: StoreQueue[int] = StoreQueue(store, "q")

@@ -47,7 +47,7 @@ def build(file: str) -> tuple[QueueManager, Any, Any]:
     for name, priority, most in DEFAULT_LANES:
         config = LaneConfig(1, most, timeout=10, retry_policy=retry).with_lease(LEASE)
         builder.with_lane(name, config, priority)
-    manager = builder.with_storage(f"sqlite://{file}").with_dlq(100).with_drain_timeout(5).build()
+    manager = builder.with_storage(f"sqlite:///{file}").with_dlq(100).with_drain_timeout(5).build()
 
     @manager.command("serve")
     async def serve(customer: str, order: int, seconds: float) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
 from itertools import pairwise
@@ -67,6 +68,67 @@ def test_all_is_what_a_star_import_brings() -> None:
     namespace: dict[str, object] = {}
     exec("from leasedkeyq import *", namespace)
     assert set(namespace) - {"__builtins__"} == PUBLIC
+
+
+WITHOUT_EXTRAS = """
+import inspect, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("asyncpg", "redis", "ruamel", "filelock"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+import leasedkeyq
+from leasedkeyq import *
+
+assert dict(inspect.getmembers(leasedkeyq)).keys() >= set(leasedkeyq.__all__)
+for name in leasedkeyq.__all__:
+    assert hasattr(leasedkeyq, name), name
+assert not isinstance(MemoryStore(), (PostgresStore, PostgresQueue, RedisStore))
+for use, extra in [
+    (lambda: PostgresStore("postgresql://host/db"), "postgres"),
+    (lambda: leasedkeyq.PostgresQueue(), "postgres"),
+    (lambda: connect("postgresql://host/db"), "postgres"),
+    (lambda: type("Mine", (PostgresStore,), {}), "postgres"),
+    (lambda: RedisStore("redis://host"), "redis"),
+    (lambda: connect("redis://host"), "redis"),
+]:
+    try:
+        use()
+    except ModuleNotFoundError as error:
+        assert f'pip install "leasedkeyq[{extra}]"' in str(error), error
+    else:
+        raise AssertionError(extra)
+"""
+
+
+def test_all_names_are_there_without_the_drivers() -> None:
+    """A name whose driver is not installed says so when it is used, and not before."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_extras_all_and_dev_are_what_they_say() -> None:
+    """`all` is every extra of users; `dev` is what the files in requirements/ list."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = about["optional-dependencies"]
+    (every,) = extras["all"]
+    assert every == f"leasedkeyq[{','.join(name for name in extras if name not in ('all', 'dev'))}]"
+    listed: dict[str, None] = {}
+    for name in ("test", "check", "build"):
+        lines = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines()
+        wanted = [line.partition("#")[0].strip() for line in lines]
+        listed |= dict.fromkeys(line for line in wanted if line and not line.startswith("-r"))
+    assert extras["dev"] == list(listed)
+    for name in set(extras) - {"all", "dev"}:
+        assert all(requirement in extras["dev"] for requirement in extras[name]), name
 
 
 def test_all_is_what_the_package_imports() -> None:

@@ -145,7 +145,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def file_url(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/jobs.db"
+    return f"sqlite:///{tmp_path}/jobs.db"
 
 
 @contextmanager
@@ -378,7 +378,7 @@ def test_a_store_that_cannot_be_opened_is_a_crash(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (in_folder / "not.db").mkdir()
-    assert main(["worker", "app:manager", "--store", f"sqlite://{in_folder}/not.db"]) == 1
+    assert main(["worker", "app:manager", "--store", f"sqlite:///{in_folder}/not.db"]) == 1
     assert "not.db" in capsys.readouterr().err
 
 

@@ -65,12 +65,28 @@ else:
         "connect": "connect",
         "move": "moving",
     }
+    _DRIVERS = {"asyncpg", "redis"}
 
     def __getattr__(name):
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(f"leasedkeyq.stores.{_LAZY[name]}"), name)
+        try:
+            module = import_module(f"leasedkeyq.stores.{_LAZY[name]}")
+        except ModuleNotFoundError as error:
+            if error.name not in _DRIVERS:
+                raise
+            return _without_driver(name, str(error))
+        globals()[name] = getattr(module, name)
         return globals()[name]
+
+    def _without_driver(name, advice):
+        """Stand in for a class whose driver is not installed: there, but of no use."""
+
+        def refuse(*_, **__):
+            raise ModuleNotFoundError(advice)
+
+        names = {"__new__": refuse, "__init_subclass__": classmethod(refuse), "__doc__": advice}
+        return type(name, (), {**names, "__module__": __name__})
 
     def __dir__():
         return sorted({*globals(), *_LAZY})

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="keep commands there instead, such as sqlite:///path/jobs.db",
+        help="keep commands there instead, such as sqlite:///jobs.db",
     )
     parser.add_argument(
         "--store-option",

@@ -18,7 +18,7 @@ LEASE = 1.0
 def build(path: str, lease: float = LEASE) -> QueueManager:
     config = LaneConfig(0, 8, lease_time=lease, cancel_grace=0.5)
     manager = QueueManagerBuilder().with_lane("work", config, 0)
-    return manager.with_storage(f"sqlite://{path}").with_drain_timeout(10).build()
+    return manager.with_storage(f"sqlite:///{path}").with_drain_timeout(10).build()
 
 
 def register(manager: QueueManager, *, doomed: bool = False) -> None:

@@ -34,7 +34,7 @@ def open_store(kind: str, folder: Path, clock: ManualClock) -> Store:
 
 def source_of(kind: str, folder: Path) -> str:
     """A path or a URL, for those that processes share."""
-    return f"sqlite://{folder}/queue.db" if kind == "sqlite" else str(folder / f"queue.{kind}")
+    return f"sqlite:///{folder}/queue.db" if kind == "sqlite" else str(folder / f"queue.{kind}")
 
 
 def threads() -> set[str]:

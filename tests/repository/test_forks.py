@@ -74,7 +74,7 @@ def test_a_fork_opens_its_store_again(kind: str, tmp_path: Path) -> None:
         assert repository.stats()["pending"] == 2
 
 
-@pytest.mark.parametrize("source", ["sqlite:a%20b.db", "file:a%20b.json", "a b.json"])
+@pytest.mark.parametrize("source", ["sqlite:///a%20b.db", "file:a%20b.json", "a b.json"])
 def test_a_relative_path_is_that_of_the_first_time(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

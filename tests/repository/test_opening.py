@@ -61,7 +61,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_url(tmp_path: Path) -> None:
-    source = f"sqlite://{tmp_path}/jobs.db"
+    source = f"sqlite:///{tmp_path}/jobs.db"
     with QueueRepository(source, "a") as a, QueueRepository(source, "b") as b:
         a.enqueue(item("in a"))
         b.enqueue(item("in b"))

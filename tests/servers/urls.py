@@ -24,7 +24,7 @@ def empty_store(kind: str, folder: Path) -> Generator[str]:
     elif kind == "file":
         yield f"file://{folder}/{secrets.token_hex(4)}.json"
     else:
-        yield f"sqlite://{folder}/{secrets.token_hex(4)}.db"
+        yield f"sqlite:///{folder}/{secrets.token_hex(4)}.db"
 
 
 @contextmanager

@@ -32,27 +32,29 @@ KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "json", "yaml"])
 
 OPENING = {
     'connect("carrier-pigeon://jobs")': r"no store for the scheme 'carrier-pigeon' .*; known are ",
-    'connect("jobs.db")': r"not a store URL: 'jobs.db'; it looks like sqlite:///path/jobs.db",
-    'connect("sqlite://jobs.db")': r"names a host; write sqlite:///path .* and sqlite:path",
+    'connect("jobs.db")': r"not a store URL: 'jobs.db'; it looks like sqlite:///jobs.db",
+    'connect("sqlite://jobs.db")': r"names a host; write sqlite:///jobs.db .* as in sqlite:////srv",
+    'connect("file://queue.yaml")': r"names a host; write file:///path .* and file:path",
+    'connect("sqlite:///:memory:")': r"in memory is memory://, .*; write sqlite:///jobs.db",
     'connect("sqlite:///")': r"has no path; write sqlite:///path/to/file",
     'connect("memory://jobs")': r"memory:// has no path: every connect opens a new, empty store",
-    'connect("sqlite:jobs.db?durability=normal")': r"behind its path; pass options .* by name",
+    'connect("sqlite:///jobs.db?durability=normal")': r"behind its path; pass options .* by name",
     'connect("file:queue.txt")': r"writes .yaml, .yml or .json, not 'queue.txt'",
-    'connect("sqlite:jobs.db", durability="most")': r"durability must be 'full' or 'normal'",
-    'connect("sqlite:jobs.db", busy_timeout=-1)': r"busy_timeout must be at least 0",
+    'connect("sqlite:///jobs.db", durability="most")': r"durability must be 'full' or 'normal'",
+    'connect("sqlite:///jobs.db", busy_timeout=-1)': r"busy_timeout must be at least 0",
     'connect("memory://", durability="full")': r"unexpected keyword argument 'durability'",
     "Limits(value_size=0)": r"value_size must be at least 1, got 0",
     'connect("memory://", limits={"key_length": 64})': r"limits must be a .*Limits, got dict",
-    'connect("sqlite:missing/jobs.db")': r"missing/jobs.db: .* the folder must exist",
+    'connect("sqlite:///missing/jobs.db")': r"missing/jobs.db: .* the folder must exist",
     'connect("file:missing/queue.json")': r"missing is not a folder; create it first",
-    'connect("sqlite:locked/jobs.db")': r"locked/jobs.db: .* the folder must .* be writable",
+    'connect("sqlite:///locked/jobs.db")': r"locked/jobs.db: .* the folder must .* be writable",
     'await connect("file:locked/queue.json").queue("jobs").put("x", 1)': (
         r"locked/queue.json: .*: give this process the right to write the file and its folder"
     ),
-    'connect("sqlite:locked")': r"locked: the file cannot be opened",
-    'connect("sqlite:notes.db")': r"notes.db: the file is not a SQLite database; name another",
-    'connect("sqlite:other.db")': r"other.db is .* not one of leasedkeyq; give it a file of its",
-    'connect("sqlite:newer.db")': r"newer.db has tables of version 99, .*: upgrade leasedkeyq",
+    'connect("sqlite:///locked")': r"locked: the file cannot be opened",
+    'connect("sqlite:///notes.db")': r"notes.db: the file is not a SQLite database; name another",
+    'connect("sqlite:///other.db")': r"other.db is .* not one of leasedkeyq; give it a file of its",
+    'connect("sqlite:///newer.db")': r"newer.db has tables of version 99, .*: upgrade leasedkeyq",
     'await connect("file:newer.json").queue("jobs").put("x", 1)': (
         r"newer.json was written by another version .* version is 99, .*; upgrade"
     ),
@@ -124,7 +126,7 @@ def urls_of(kind: str, folder: Path) -> Callable[[], str]:
             case "memory":
                 return "memory://"
             case "sqlite":
-                return f"sqlite://{folder}/jobs{next(numbers)}.db"
+                return f"sqlite:///{folder}/jobs{next(numbers)}.db"
             case _:
                 return f"file://{folder}/queue{next(numbers)}.{kind}"
 

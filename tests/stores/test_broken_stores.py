@@ -46,7 +46,7 @@ def memory(_: Place) -> Callable[..., Store]:
 
 
 def sqlite(place: Place) -> Callable[..., Store]:
-    return partial(connect, f"sqlite://{place.folder}/jobs.db", durability="normal")
+    return partial(connect, f"sqlite:///{place.folder}/jobs.db", durability="normal")
 
 
 def of(*modules: ModuleType) -> list[type[Through]]:

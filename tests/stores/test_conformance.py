@@ -28,14 +28,14 @@ class TestJson(Ours):
 
 class TestSqlite(Ours):
     def opener(self, place: Place) -> str:
-        return f"sqlite://{place.folder}/jobs.db"
+        return f"sqlite:///{place.folder}/jobs.db"
 
 
 class SqliteByItsOwnClock(StoreConformance):
     """As a server is: its clock cannot be moved, and its limits are what they are."""
 
     def opener(self, place: Place) -> str:
-        return f"sqlite://{place.folder}/jobs.db"
+        return f"sqlite:///{place.folder}/jobs.db"
 
 
 class TestSqliteByItsOwnClock(SqliteByItsOwnClock):

@@ -44,7 +44,7 @@ def memory(_: Place) -> Callable[..., Store]:
 
 
 def sqlite(place: Place) -> str:
-    return f"sqlite://{place.folder}/jobs.db"
+    return f"sqlite:///{place.folder}/jobs.db"
 
 
 # The checks

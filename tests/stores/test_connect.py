@@ -1,11 +1,14 @@
 """`connect`: the schemes of other packages, and where it is imported from."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import leasedkeyq
+from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.stores import MemoryStore, connect, schemes
 from leasedkeyq.stores.contract import Limits
 
@@ -67,3 +70,50 @@ def test_another_package_cannot_take_our_schemes(install: Install) -> None:
 def test_the_package_has_the_same_connect() -> None:
     assert leasedkeyq.connect is connect
     assert leasedkeyq.MemoryStore is MemoryStore
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_store_is_closed_at_the_end_of_its_block(fails: bool) -> None:
+    store = connect("memory://")
+    with pytest.raises(LookupError) if fails else nullcontext():
+        async with store as entered:
+            assert entered is store
+            await store.queue("jobs").put("a", 1)
+            if fails:
+                dict[str, int]()["missing"]
+    with pytest.raises(StoreClosedError):
+        await store.count()
+
+
+@pytest.mark.parametrize(
+    "url, place",
+    [
+        ("sqlite:///jobs.db", "here/jobs.db"),
+        ("sqlite:///below/jobs.db", "here/below/jobs.db"),
+        ("sqlite:////{root}/other/jobs.db", "other/jobs.db"),
+        ("sqlite:jobs.db", "here/jobs.db"),
+        ("sqlite:///a%20b%3F.db", "here/a b?.db"),
+        ("sqlite:///../other/jobs.db", "other/jobs.db"),
+        ("file:///{root}/other/q.json", "other/q.json"),
+        ("file:q.json", "here/q.json"),
+    ],
+)
+def test_paths_are_those_of_sqlalchemy_for_sqlite_and_of_the_rfc_for_files(
+    url: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "below").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    async def main() -> None:
+        async with connect(url.replace("{root}", str(tmp_path)[1:])) as store:
+            await store.queue("jobs").put("a", 1)
+            assert (tmp_path / place).exists()
+
+    asyncio.run(main())
+
+
+def test_three_slashes_before_an_absolute_path_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"has four slashes: sqlite:///{tmp_path}/jobs.db"):
+        connect(f"sqlite://{tmp_path}/jobs.db")
+    assert list(tmp_path.iterdir()) == []

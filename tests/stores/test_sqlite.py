@@ -153,7 +153,7 @@ def test_what_was_put_is_there_when_the_file_is_opened_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["q.db", "a b%20?c#d.db", "ä.db"])
 def test_a_path_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
-    # Two slashes at the beginning, as in sqlite:////tmp/q.db, are one.
+    # Two slashes at the beginning are one.
     run(Path(f"/{tmp_path / name}"), create)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

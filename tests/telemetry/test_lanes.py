@@ -200,7 +200,7 @@ print(json.dumps([request.trace_id, send.context.span_id]))
 
 
 def test_a_trace_goes_on_in_the_process_that_runs_the_command(tmp_path: Path) -> None:
-    url = f"sqlite://{tmp_path}/jobs.db"
+    url = f"sqlite:///{tmp_path}/jobs.db"
     done = subprocess.run(
         [sys.executable, "-c", SUBMIT, url],
         stdout=subprocess.PIPE,

@@ -15,12 +15,10 @@ from leasedkeyq.repository.bridge import Bridge, is_inside, refuse_inside
 from leasedkeyq.repository.leases import HeldLeases
 from leasedkeyq.repository.session import Session, Settings
 from leasedkeyq.repository.traffic import Traffic
-from leasedkeyq.stores.connect import connect
+from leasedkeyq.stores.connect import connect, sqlite_path
 from leasedkeyq.stores.store import Store
 
 DOCUMENTS: Final = (".yaml", ".yml", ".json")
-FILES: Final = ("file", "sqlite")
-"""The schemes whose URLs may have a relative path."""
 MAX_RETRIES: Final = 3
 
 
@@ -192,7 +190,9 @@ def _place_of(store: Store, source: object) -> object:
 def _absolute(url: str) -> str:
     """The same file when it is opened again, whatever the current folder is then."""
     parts = urlsplit(url)
-    if parts.scheme not in FILES or parts.netloc or parts.path[:1] in ("", "/"):
+    if parts.scheme == "sqlite":
+        return f"sqlite:///{quote(str(sqlite_path(url).absolute()))}"
+    if parts.scheme != "file" or parts.netloc or parts.path[:1] in ("", "/"):
         return url
     return parts._replace(path=f"{quote(os.getcwd())}/{parts.path}").geturl()
 
@@ -220,7 +220,7 @@ def _opener(
     if path.suffix not in DOCUMENTS:
         raise ValueError(
             f"{os.fspath(source)!r} is no document (.yaml, .yml or .json); for another store write "
-            f"its URL, such as sqlite://{path}"
+            f"its URL, such as sqlite:///{path}"
         )
     said = {name: value for name, value in document.items() if value is not None}
     return Path(os.path.realpath(path)), partial(connect, path.as_uri(), form="repository", **said)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Limits
 from leasedkeyq.stores.memory import MemoryStore
 from leasedkeyq.stores.store import Store
@@ -22,15 +23,21 @@ def connect(url: str, **options: Any) -> Store:
 
     - ``memory://``: in this process, gone with it.
     - ``file:///path/queue.yaml`` or ``.json``: one document that people can read and edit.
-    - ``sqlite:///path/jobs.db``: a database file, shared by processes.
+    - ``sqlite:///jobs.db``: a database file, shared by processes.
     - ``postgresql://user:password@host/database``: a server, shared by machines.
     - ``redis://user:password@host:port/db``: a Redis or Valkey server, shared by machines;
       ``rediss://`` with TLS, ``unix://``, ``redis+sentinel://`` and ``redis+cluster://`` as
       `RedisStore` says, and ``valkey`` in place of ``redis``.
 
-    Paths are absolute after three slashes (four will do) and relative right after the colon. Other
-    packages add schemes by an entry point in the group ``leasedkeyq.stores`` whose name is the
-    scheme and whose object is called with the URL and the options.
+    A path of ``sqlite:`` is relative after three slashes and absolute after four, as in SQLAlchemy:
+    ``sqlite:///jobs.db`` is a file in the working directory, ``sqlite:////srv/jobs.db`` one in
+    ``/srv``. A path of ``file:`` is absolute after three slashes, as RFC 8089 has it, and relative
+    right after the colon, as in ``file:queue.yaml``.
+
+    The store is closed at the end of ``async with connect(url) as store:``.
+
+    Other packages add schemes by an entry point in the group ``leasedkeyq.stores`` whose name is
+    the scheme and whose object is called with the URL and the options.
 
     Args:
         url: What to open.
@@ -47,7 +54,7 @@ def connect(url: str, **options: Any) -> Store:
         raise TypeError(f"limits must be a leasedkeyq.stores.Limits, got {type(limits).__name__}")
     opener = _BUILT_IN.get(parts.scheme)
     if opener is not None:
-        return opener(parts, options)
+        return opener(url, parts, options)
     for entry in entry_points(group=GROUP, name=parts.scheme):
         opened = entry.load()(url, **options)
         if not isinstance(opened, Store):
@@ -70,22 +77,18 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         parts = SplitResult("", "", "", "", "")
     if not parts.scheme:
-        raise ValueError(f"not a store URL: {url!r}; it looks like sqlite:///path/jobs.db")
+        raise ValueError(f"not a store URL: {url!r}; it looks like sqlite:///jobs.db")
     return parts
 
 
-def _memory(parts: SplitResult, options: dict[str, Any]) -> Store:
+def _memory(url: str, parts: SplitResult, options: dict[str, Any]) -> Store:
+    del url
     if parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError("memory:// has no path: every connect opens a new, empty store")
     return MemoryStore(**options)
 
 
-def _path(parts: SplitResult) -> Path:
-    if parts.netloc not in ("", "localhost"):
-        raise ValueError(
-            f"{parts.geturl()!r} names a host; write {parts.scheme}:///path for an absolute path "
-            f"and {parts.scheme}:path for a relative one"
-        )
+def _path(parts: SplitResult) -> str:
     if parts.query or parts.fragment:
         raise ValueError(
             f"{parts.geturl()!r} has something behind its path; pass options to connect by name, "
@@ -96,35 +99,72 @@ def _path(parts: SplitResult) -> Path:
     path = unquote(parts.path)
     if "\x00" in path:
         raise ValueError(f"{parts.geturl()!r} has a NUL character in its path")
-    # Four slashes are how others write an absolute path.
-    return Path(f"/{path.lstrip('/')}" if path.startswith("//") else path)
+    return path
 
 
-def _file(parts: SplitResult, options: dict[str, Any]) -> Store:
+def _file(url: str, parts: SplitResult, options: dict[str, Any]) -> Store:
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(
+            f"{url!r} names a host; write file:///path for an absolute path and file:path for a "
+            "relative one"
+        )
     path = _path(parts)
-    store: Store = import_module("leasedkeyq.stores.file").FileStore(path, **options)
+    # Four slashes are how others write an absolute path.
+    place = Path(f"/{path.lstrip('/')}" if path.startswith("//") else path)
+    store: Store = import_module("leasedkeyq.stores.file").FileStore(place, **options)
     return store
 
 
-def _sqlite(parts: SplitResult, options: dict[str, Any]) -> Store:
+def sqlite_path(url: str) -> Path:
+    """The file that a ``sqlite:`` URL names, by the rules of `connect`.
+
+    Raises:
+        ValueError: The URL makes no sense.
+    """
+    parts = _split(url)
+    if parts.netloc:
+        raise ValueError(
+            f"{url!r} names a host; write sqlite:///{parts.netloc}{parts.path} for a path from the "
+            "working directory, and four slashes for an absolute one, as in sqlite:////srv/jobs.db"
+        )
     path = _path(parts)
+    if path.endswith(":memory:"):
+        raise ValueError(
+            f"{url!r}: a store in memory is memory://, and a SQLite store is a file, for several "
+            "processes; write sqlite:///jobs.db"
+        )
+    # Behind an authority, which is empty, a path begins with a slash of its own.
+    return Path(path[1:] if url.partition(":")[2].startswith("//") else path)
+
+
+def _sqlite(url: str, parts: SplitResult, options: dict[str, Any]) -> Store:
+    del parts
+    path = sqlite_path(url)
+    absolute = Path("/", path)
+    if path != absolute and not path.parent.is_dir() and absolute.parent.is_dir():
+        raise StoreError(
+            f"{url!r} names {path} in the working directory, where its folder does not exist; an "
+            f"absolute path has four slashes: sqlite:///{absolute}"
+        )
     store: Store = import_module("leasedkeyq.stores.sqlite").SqliteStore(path, **options)
     return store
 
 
-def _redis(parts: SplitResult, options: dict[str, Any]) -> Store:
+def _redis(url: str, parts: SplitResult, options: dict[str, Any]) -> Store:
+    del url
     module = import_module("leasedkeyq.stores.redis")
     store: Store = module.RedisStore(parts.geturl(), **options)
     return store
 
 
-def _postgres(parts: SplitResult, options: dict[str, Any]) -> Store:
-    url = parts.geturl()
-    store: Store = import_module("leasedkeyq.stores.postgres").PostgresStore(url, **options)
+def _postgres(url: str, parts: SplitResult, options: dict[str, Any]) -> Store:
+    del url
+    module = import_module("leasedkeyq.stores.postgres")
+    store: Store = module.PostgresStore(parts.geturl(), **options)
     return store
 
 
-_BUILT_IN: dict[str, Callable[[SplitResult, dict[str, Any]], Store]] = {
+_BUILT_IN: dict[str, Callable[[str, SplitResult, dict[str, Any]], Store]] = {
     "memory": _memory,
     "file": _file,
     "sqlite": _sqlite,

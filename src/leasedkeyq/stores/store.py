@@ -1,7 +1,7 @@
 """`Store`: the contract, and queues on it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from leasedkeyq.stores.contract import Claim, Claimed, StoreContract
 from leasedkeyq.stores.queue import StoreQueue
@@ -45,6 +45,14 @@ class Store(StoreContract):
 
     calls_at_a_time: int = 1
     """How many large calls a worker should have under way, so that neither waits for the other."""
+
+    async def __aenter__(self) -> Self:
+        """``async with connect(url) as store:`` closes the store at its end."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """As `close`, whatever happened in between."""
+        await self.close()
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """Claims for a worker, in this event loop.

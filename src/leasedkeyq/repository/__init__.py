@@ -1,5 +1,11 @@
 """A queue for programs without an event loop: items, a queue of them, a repository, a service."""
 
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    LeaseExpiredError,
+    QueueClosedError,
+    QueueFullError,
+)
 from leasedkeyq.repository.backoff import Backoff
 from leasedkeyq.repository.errors import (
     DuplicateItemError,
@@ -32,4 +38,9 @@ __all__ = [
     "ItemNotFoundError",
     "QueueConflictError",
     "TransactionError",
+    # Errors of the package that these raise, too
+    "InvalidLeaseError",
+    "LeaseExpiredError",
+    "QueueClosedError",
+    "QueueFullError",
 ]

@@ -105,43 +105,35 @@ class Changes:
                     if held is not None:
                         raise lease_lost(item_id, None, None, held.attempt)
                     raise ItemNotFoundError(item_id, self._terms.queue)
-                steps[:] = [self.of_item(stored, change, session.settings, held)]
-                return () if stored.state == "done" else self.plan(steps, self._clock())
+                step = self.of_item(stored, change, session.settings, held)
+                steps[:] = [step]
+                return self.plan(steps, self._clock())
 
             session.change(item_id, look)
             self.note(steps)
-        stored, _, new = steps[0]
-        if stored is not None and stored.state == "done":
-            new = self.of_one(item_id, change, anybody=anybody)
-        if new is None:
-            raise ItemNotFoundError(item_id, self._terms.queue)
+        new = steps[0].new
+        assert new is not None
         return new
 
     def of_one(
-        self, item_id: str, change: Callable[[QueueItem], object] | None, *, anybody: bool = False
+        self, item_id: str, change: Callable[[QueueItem], object] | None
     ) -> QueueItem | None:
         """Change an item, by somebody else's function that is called once; None removes it.
 
         Returns the item as it is then, or as it was; None if there is none.
         """
-        held = None if anybody else self.held.get(item_id)
-        keys: list[str] | None = [item_id]
-        while True:
-            with self.by_caller(keys) as edit:
-                stored = latest(edit.items).get(item_id)
-                if stored is None:
-                    return None
-                if stored.state == "done" and keys is not None:
-                    # A result can only be changed in sight of all others.
-                    keys = None
-                    continue
-                if change is None:
-                    step = Step(stored, show(stored, edit.settings.default_max_retries), None)
-                else:
-                    step = self.of_item(stored, change, edit.settings, held)
-                edit.wishes = self.plan([step], edit.began, edit.items)
-            self.note([step])
-            return step.new or step.old
+        held = self.held.get(item_id)
+        with self.by_caller([item_id]) as edit:
+            stored = latest(edit.items).get(item_id)
+            if stored is None:
+                return None
+            if change is None:
+                step = Step(stored, show(stored, edit.settings.default_max_retries), None)
+            else:
+                step = self.of_item(stored, change, edit.settings, held)
+            edit.wishes = self.plan([step], edit.began)
+        self.note([step])
+        return step.new or step.old
 
     def of_item(
         self,
@@ -170,14 +162,10 @@ class Changes:
             raise lost
         return Step(stored, old, new)
 
-    def plan(
-        self, steps: Sequence[Step], now: float, items: Sequence[StoredItem] = ()
-    ) -> list[Wish]:
-        """What steps ask of the store. If results are to change, `items` must be all there are."""
-        changed = [step for step in steps if step.old != step.new]
-        gone = {step.stored.id for step in changed if step.stored and step.stored.state == "done"}
-        wishes = self._terms.without(gone, items, now) if gone else []
-        for stored, old, new in changed:
+    def plan(self, steps: Sequence[Step], now: float) -> list[Wish]:
+        """What steps ask of the store."""
+        wishes: list[Wish] = []
+        for stored, old, new in steps:
             wishes += self._terms.plan(stored, old, new, now)
         return wishes
 
@@ -225,7 +213,7 @@ class Changes:
         self._check_room(current, steps, settings.max_size or 0)
         for step in steps:
             self._check_lease(step)
-        edit.wishes = self.plan(steps, edit.began, edit.items)
+        edit.wishes = self.plan(steps, edit.began)
         return steps
 
     def _check_room(

@@ -9,13 +9,19 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
 from leasedkeyq.repository.connection import Connection
-from leasedkeyq.repository.errors import DuplicateItemError, ItemNotFoundError
+from leasedkeyq.repository.errors import (
+    DuplicateItemError,
+    InvalidTransitionError,
+    ItemNotFoundError,
+)
 from leasedkeyq.repository.mapping import (
     FAILED,
     FOR_GOOD,
@@ -27,11 +33,12 @@ from leasedkeyq.repository.mapping import (
     lease_lost,
     moment,
     show,
+    status_of,
 )
 from leasedkeyq.repository.model import Queue, QueueItem
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
-from leasedkeyq.stores.contract import Extend, StoredItem, StoredState
+from leasedkeyq.stores.contract import Answer, Extend, Release, StoredItem, StoredState
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
 
@@ -60,6 +67,9 @@ class QueueRepository:
 
     An item that was handed out is leased for `lease_time`. If its worker does not settle it by
     then, it is pending again, with its retry counted.
+
+    Methods that want an `item_id` take the item, too. Of that only the id counts; when they return,
+    it shows how the item is now.
 
     Args:
         source: Where the queue is: the path of a document (``queue.yaml``, ``.yml`` or ``.json``),
@@ -257,8 +267,9 @@ class QueueRepository:
                 if item is not None:
                     return item
 
-    def get_item(self, item_id: str) -> QueueItem | None:
+    def get_item(self, item_id: str | QueueItem) -> QueueItem | None:
         """The item with this id as it is now, or None."""
+        item_id = id_of(item_id)
         found: list[QueueItem] = []
         with self._connection.using() as session:
 
@@ -270,7 +281,9 @@ class QueueRepository:
             session.change(item_id, look)
         return found[0] if found else None
 
-    def update_item(self, item_id: str, update: Callable[[QueueItem], object]) -> QueueItem | None:
+    def update_item(
+        self, item_id: str | QueueItem, update: Callable[[QueueItem], object]
+    ) -> QueueItem | None:
         """Change an item while nobody else can: `update` is called with it, once.
 
         What `update` changes in the item is stored; if it raises, nothing is. It must not use this
@@ -284,18 +297,18 @@ class QueueRepository:
             InvalidTransitionError: There is no way from its status to the new one.
             InvalidLeaseError: It was handed out to this thread, and its lease is lost.
         """
-        return self._changes.of_one(item_id, update)
+        return self._changes.of_one(id_of(item_id), update)
 
-    def remove_item(self, item_id: str) -> bool:
+    def remove_item(self, item_id: str | QueueItem) -> bool:
         """Take an item out, whatever its status; return whether it was there.
 
         If a worker has it, that worker cannot settle it any more.
         """
-        return self._changes.of_one(item_id, None) is not None
+        return self._changes.of_one(id_of(item_id), None) is not None
 
     # What becomes of an item
 
-    def complete(self, item_id: str) -> QueueItem:
+    def complete(self, item_id: str | QueueItem) -> QueueItem:
         """The work on an item is done.
 
         If this thread was handed the item, it must still have the lease: a worker that was paused
@@ -308,9 +321,9 @@ class QueueRepository:
             InvalidTransitionError: It is not being processed.
             InvalidLeaseError: It was handed out here, and its lease is lost.
         """
-        return self._changes.by_us(item_id, lambda item: item.complete(now=self._now()))
+        return self._changed(item_id, lambda item: item.complete(now=self._now()))
 
-    def fail(self, item_id: str, error: str | BaseException) -> QueueItem:
+    def fail(self, item_id: str | QueueItem, error: str | BaseException) -> QueueItem:
         """The work on an item failed: it is tried again after a while, or given up.
 
         The rules are those of `QueueItem.fail`, with the backoff of this repository, and those
@@ -321,29 +334,31 @@ class QueueRepository:
             InvalidTransitionError: It is not being processed.
             InvalidLeaseError: It was handed out here, and its lease is lost.
         """
-        return self._changes.by_us(
+        return self._changed(
             item_id, lambda item: item.fail(error, backoff=self._backoff, now=self._now())
         )
 
-    def cancel(self, item_id: str) -> QueueItem:
+    def cancel(self, item_id: str | QueueItem) -> QueueItem:
         """Cancel an item. If a worker has it, that worker cannot settle it any more.
 
         Raises:
             ItemNotFoundError: There is no such item.
             InvalidTransitionError: It is completed, or cancelled.
         """
-        return self._changes.by_us(item_id, QueueItem.cancel, anybody=True)
+        return self._changed(item_id, QueueItem.cancel, anybody=True)
 
-    def retry(self, item_id: str) -> QueueItem:
+    def retry(self, item_id: str | QueueItem) -> QueueItem:
         """Have an item that failed tried anew, with all its retries.
 
         Raises:
             ItemNotFoundError: There is no such item.
             InvalidTransitionError: It did not fail.
         """
-        return self._changes.by_us(item_id, QueueItem.retry, anybody=True)
+        return self._changed(item_id, QueueItem.retry, anybody=True)
 
-    def extend(self, item_id: str, lease_time: Duration | None = None) -> datetime | None:
+    def extend(
+        self, item_id: str | QueueItem, lease_time: Duration | None = None
+    ) -> datetime | None:
         """Give the worker of an item more time: `lease_time` from now, or that of the repository.
 
         Returns:
@@ -353,25 +368,75 @@ class QueueRepository:
             ItemNotFoundError: There is no such item.
             InvalidLeaseError: Nobody works on it, or its lease is lost, as in `complete`.
         """
-        held = self._changes.held.get(item_id)
         seconds = self._terms.lease_time
         if lease_time is not None:
             seconds = checks.lease_time("lease_time", lease_time)
+
+        def extend(stored: StoredItem, item: QueueItem) -> Wish:
+            if item.status is not PROCESSING:
+                message = f"item {item.id!r} is {item.status.value}: nobody works on it"
+                raise InvalidLeaseError(message, key=item.id)
+            return Extend(self._name, item.id, stored.token, seconds)
+
+        expiry = self._by_worker(id_of(item_id), extend)
+        return moment(expiry) if isinstance(expiry, float) else None
+
+    def release(self, item_id: str | QueueItem) -> QueueItem:
+        """Give an item back unfinished: it is pending again where it was, and nothing is counted.
+
+        For a worker that stops before its work is done. Who may do it is as in `complete`.
+
+        Raises:
+            ItemNotFoundError: There is no such item.
+            InvalidTransitionError: It is not being processed.
+            InvalidLeaseError: It was handed out here, and its lease is lost.
+        """
+        seen: list[tuple[StoredItem, QueueItem]] = []
+
+        def give_back(stored: StoredItem, item: QueueItem) -> Wish:
+            if item.status is not PROCESSING:
+                raise InvalidTransitionError(item.id, item.status, PENDING)
+            seen[:] = [(stored, item)]
+            return Release(self._name, item.id, stored.token, undo=True)
+
+        self._by_worker(id_of(item_id), give_back)
+        [(stored, item)] = seen
+        self._changes.held.drop(stored.key, stored.token)
+        attempt = stored.attempt - 1
+        given_back = msgspec.structs.replace(stored, state="available", attempt=attempt)
+        return _shown_as(item_id, show(given_back, item.max_retries))
+
+    def _by_worker(self, item_id: str, wish: Callable[[StoredItem, QueueItem], Wish]) -> Answer:
+        """Ask the store for one thing, if whoever asks has not lost the lease."""
+        held = self._changes.held.get(item_id)
         with self._connection.using() as session:
 
             def look(stored: StoredItem | None) -> Sequence[Wish]:
                 if stored is None:
+                    if held is not None:
+                        raise lease_lost(item_id, None, None, held.attempt)
                     raise ItemNotFoundError(item_id, self._name)
                 item = show(stored, session.settings.default_max_retries)
                 if held is not None and held.token != stored.token:
                     raise lease_lost(item_id, stored, item.status, held.attempt)
-                if item.status is not PROCESSING:
-                    message = f"item {item_id!r} is {item.status.value}: nobody works on it"
-                    raise InvalidLeaseError(message, key=item_id)
-                return [Extend(self._name, item_id, stored.token, seconds)]
+                return [wish(stored, item)]
 
-            [expiry] = session.change(item_id, look)
-        return moment(expiry) if isinstance(expiry, float) else None
+            [answer] = session.change(item_id, look)
+        return answer
+
+    def _changed(
+        self,
+        item_id: str | QueueItem,
+        change: Callable[[QueueItem], object],
+        *,
+        anybody: bool = False,
+    ) -> QueueItem:
+        changed = self._changes.by_us(id_of(item_id), change, anybody=anybody)
+        return _shown_as(item_id, changed)
+
+    def _holds(self, item_id: str) -> bool:
+        """Whether this thread was handed an item, and has not settled it."""
+        return self._changes.held.get(item_id) is not None
 
     # Looking after the queue
 
@@ -400,22 +465,52 @@ class QueueRepository:
     def stats(self) -> dict[str, int]:
         """How many items there are: ``"total"``, and by status, as `Queue.get_stats` says it.
 
-        Cheap, as it reads only finished items. While others work, an item that moves may be
-        counted twice or not at all.
+        The store has counted all but the finished items; of those it looks at the status. While
+        others work, an item that moves may be counted twice or not at all.
         """
         with self._connection.using() as session:
             counts = session.call(session.store.count([self._name]))[self._name]
-            finished = session.call(_browse(session, ("done",)))
+            finished = session.call(_browse(session, ("done",))) if counts.done else []
             retries = session.settings.default_max_retries
-        stats = Queue(self._name, [show(stored, retries) for stored in finished]).get_stats()
+        stats = Queue(self._name).get_stats()
+        for stored in finished:
+            stats[status_of(stored, retries).value] += 1
         stats["pending"] += counts.available + counts.scheduled
         stats["processing"] += counts.in_flight
         stats["failed"] += counts.buried
         stats["total"] = sum(stats[status.value] for status in QueueItemStatus)
         return stats
 
+    def __len__(self) -> int:
+        """How many items are pending, those with a `scheduled_at` ahead included."""
+        with self._connection.using() as session:
+            counts = session.call(session.store.count([self._name]))[self._name]
+        return counts.available + counts.scheduled
+
+    def __bool__(self) -> bool:
+        """Always true: an empty queue is a queue, too."""
+        return True
+
     def _now(self) -> datetime:
         return moment(self._clock())
+
+
+def id_of(item: str | QueueItem) -> str:
+    """The id of an item, from the item or from itself.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    given: object = item.id if isinstance(item, QueueItem) else item
+    if not isinstance(given, str):
+        kind = type(given).__name__
+        raise TypeError(f"item_id must be the id of an item, or the item itself, got {kind}")
+    return given
+
+
+def _shown_as(given: str | QueueItem, item: QueueItem) -> QueueItem:
+    """The item as it is now; if the caller gave an item, that one shows it."""
+    return given._take_over(item) if isinstance(given, QueueItem) else item
 
 
 async def _browse(session: Session, states: Sequence[StoredState]) -> list[StoredItem]:

@@ -334,7 +334,7 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True):
-    """Forget one buried item. Answer: whether it was there."""
+    """Forget one buried item, or one result. Answer: whether it was there."""
 
     queue: str
     id: int

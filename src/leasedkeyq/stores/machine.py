@@ -287,7 +287,7 @@ class StoreMachine:
             if buried.value.id == request.id:
                 del state.buried[number]
                 return True
-        return False
+        return self.spaces[request.queue].forget_one(request.id)
 
     def _purge(self, request: Purge) -> int:
         space = self.spaces[request.queue]

@@ -1216,6 +1216,10 @@ BEGIN
         ELSIF op = 'discard' THEN
             DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
             t[5] := t[5] - FOUND::int;
+            IF NOT FOUND THEN
+                DELETE FROM lkq.done WHERE queue = q AND id = (run->>'id')::bigint AND due > now_;
+                t[6] := t[6] - FOUND::int;
+            END IF;
             hot := hot OR FOUND;
             said := said || jsonb_build_array(first, 'is', FOUND);
         ELSIF op = 'purge' THEN

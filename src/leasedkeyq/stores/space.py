@@ -67,9 +67,14 @@ class Space:
             ]
             heapify(due)
             self._forgetting = due
-        while due and due[0][0] <= now:
-            del self.done[heappop(due)[1]]
+        # Those that were discarded are still in the heap.
+        while due and (due[0][0] <= now or due[0][1] not in self.done):
+            self.done.pop(heappop(due)[1], None)
         return due[0][0] if due else None
+
+    def forget_one(self, number: int) -> bool:
+        """Forget the result of this id; return whether there was one."""
+        return self.done.pop(number, None) is not None
 
     def forget_all(self) -> int:
         """Forget all results; return how many."""

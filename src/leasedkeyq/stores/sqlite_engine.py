@@ -558,14 +558,19 @@ class Transaction(Capped):
         return True
 
     def discard(self, request: Discard) -> bool:
-        """Forget a buried item."""
+        """Forget a buried item, or a result that is not old."""
         space = self._space(request.queue)
         sql = "DELETE FROM buried WHERE id = ? AND queue = ?"
-        if not self._execute(sql, (request.id, space.id)).rowcount:
-            return False
-        space.buried -= 1
-        space.changed = True
-        return True
+        if self._execute(sql, (request.id, space.id)).rowcount:
+            space.buried -= 1
+            space.changed = True
+            return True
+        sql = "DELETE FROM done WHERE id = ? AND queue = ? AND due > ?"
+        if self._execute(sql, (request.id, space.id, self._now)).rowcount:
+            space.done -= 1
+            space.changed = True
+            return True
+        return False
 
     def purge(self, request: Purge) -> int:
         """Forget a part of a queue."""

@@ -132,6 +132,8 @@ class Comparison:
         if isinstance(change, Requeue | Discard):
             space = self.machine.spaces.get(change.queue)
             ids = [buried.value.id for buried in space.state.buried.values()] if space else []
+            if space and isinstance(change, Discard):
+                ids += space.done
             number = ids[change.id % len(ids)] if ids and change.id != ABSENT else 10**6
             theirs = self._likeness.theirs(number)
             return (

@@ -37,7 +37,7 @@ STALE = "stale"
 LEASES = (*"0000111223", f"{STALE}0", f"{STALE}1", f"{STALE}3", f"{STALE}10")
 """Which lease is settled: the latest that holds, the one before, and so on, or any that was."""
 BURIED = (0, 0, 1, 1, 2, 2, ABSENT)
-SETTLINGS = "aaaarrrruuubbbbeeccqqqdp"
+SETTLINGS = "aaaarrrruuubbbbeeccqqqddp"
 
 
 class Pick(Protocol):
@@ -53,7 +53,7 @@ class Menu:
 
     A token in a `Change` is a number: 0 stands for the latest lease that holds, 1 for the one
     before; behind `STALE`, leases that have ended count as well. The id in a `Requeue` or a
-    `Discard` is that of one of the buried items in the same way.
+    `Discard` is that of one of the buried items in the same way, of a `Discard` also of a result.
     """
 
     def __init__(self, pick: Pick, durations: Durations, queues: Sequence[str] = QUEUES) -> None:
@@ -222,5 +222,5 @@ def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | Non
         ]
         return pick(again)
     if item.state == "done":
-        return None
+        return pick((None, None, Discard(item.queue, item.id)))
     return cancel

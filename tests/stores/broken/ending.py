@@ -123,6 +123,22 @@ class DiscardsWhateverHasTheId(Through):
         return answers
 
 
+@caught_by("test_one_result_can_be_discarded")
+class DiscardsBuriedItemsOnly(Through):
+    """Forgets no result by its id."""
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers: list[Answer] = []
+        for request in requests:
+            if isinstance(request, Discard) and any(
+                await self.inner.results(request.queue, [request.id])
+            ):
+                answers.append(False)
+            else:
+                answers += await self.inner.settle([request])
+        return answers
+
+
 @caught_by("test_one_buried_item_can_be_discarded")
 class DiscardsForEver(Through):
     """Says that it forgot an item that is not there any more."""

@@ -432,7 +432,9 @@ if changes then
 
   function verbs.discard(request)
     local queue = at(request[2])
-    if not drop_aside(queue, 'b', request[3]) then
+    local number = request[3]
+    local due = tonumber(call('ZSCORE', queue.d .. 't', number) or 0) -- an old result is not there
+    if not drop_aside(queue, 'b', number) and not (due > now and drop_aside(queue, 'd', number)) then
       return 0
     end
     queue.changed = true

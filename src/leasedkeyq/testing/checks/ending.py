@@ -176,8 +176,8 @@ class Ending(Suite):
         await store.put([one("a", b"3"), one("b")])
         live, done = await claim(store, next_items(2))
         await settle(store, Ack("q", "b", done.token, b"1", LONG))
-        wrong = [Discard("other", ids[0]), Discard("q", live.id), Discard("q", done.id)]
-        assert await store.settle([*wrong, Discard("q", 10**9)]) == [False] * 4
+        wrong = [Discard("other", ids[0]), Discard("q", live.id), Discard("q", 10**9)]
+        assert await store.settle(wrong) == [False] * 3
         assert await store.settle([Discard("q", ids[0]), Discard("q", ids[0])]) == [True, False]
         assert [(item.state, item.value) for item in await everything(store)] == [
             ("buried", b"2"),
@@ -186,6 +186,25 @@ class Ending(Suite):
         ]
         assert await counts(store) == Counts(in_flight=1, buried=1, done=1)
         assert await store.settle([Requeue("q", ids[0])]) == [False]
+
+    @check
+    async def test_one_result_can_be_discarded(self, store: Store) -> None:
+        """By its id and in its queue, as long as it is kept; nothing else is touched."""
+        await store.put([one(key) for key in "abc"])
+        a, b, c = await claim(store, next_items(3))
+        await settle(store, Ack("q", "a", a.token, b"1", LONG), Ack("q", "b", b.token, b"2", LONG))
+        assert await store.settle([Discard("other", a.id), Discard("q", c.id)]) == [False] * 2
+        assert await store.settle([Discard("q", a.id), Discard("q", a.id)]) == [True, False]
+        assert [item and item.value for item in await store.results("q", [a.id, b.id])] == [
+            None,
+            b"2",
+        ]
+        assert await counts(store) == Counts(in_flight=1, done=1)
+        await store.put([one("a", b"3")])
+        assert await order(store) == ["a"]
+        # In an edit, too.
+        assert await store.edit("q", lambda _: [Discard("q", b.id)], keys=["b"]) == [True]
+        assert await counts(store) == Counts(available=1, in_flight=1)
 
     @check
     async def test_purge_forgets_what_it_is_told_to(self, store: Store) -> None:

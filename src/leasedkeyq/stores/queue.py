@@ -141,7 +141,18 @@ class StoreQueue(Generic[V]):
         priority: int | None = None,
         delay: Duration | None = None,
     ) -> None:
-        """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it."""
+        """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it.
+
+        The value is stored as JSON. Without the `value_type` of `Store.queue`, what comes out is
+        what JSON has: bytes, dates, times, UUIDs and decimals come back as strings, tuples and sets
+        as lists, objects as dicts, and the keys of dicts as strings; NaN is null. With
+        ``value_type=`` they come back as that type, such as ``store.queue("jobs",
+        value_type=tuple[bytes, datetime])``, and what does not fit it is buried.
+
+        Raises:
+            TypeError: The value cannot be stored as JSON.
+            LimitExceededError: The key or the value is larger than the `Limits` of the store.
+        """
         self._check_open("put")
         seconds = put_options(if_in_flight, priority, delay)
         check_name("key", key, self._store.limits)

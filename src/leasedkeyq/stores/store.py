@@ -77,6 +77,7 @@ class Store(StoreContract):
         Args:
             name: Which queue. It need not exist: a queue is there as long as it holds something.
             value_type: What values are decoded to and checked against: anything that msgspec knows.
+                Without it they are what JSON has: see `StoreQueue.put`.
             default_lease_timeout: How long a lease lasts where the call does not say.
             maxsize: How many items may wait, as in `LeasedKeyQueue`.
         """

@@ -31,7 +31,7 @@ USER = "leasedkeyq"
 PASSWORD = "not secret"
 PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
-TABLES = ("items", "buried", "done", "tallies", "buckets", "calls", "floors")
+TABLES = ("items", "buried", "done", "tallies", "buckets", "calls", "floors", "inbox")
 
 
 def binaries() -> Path:

@@ -68,7 +68,9 @@ class PostgresStore(Store):
         prepared: Use prepared statements. Behind such a proxy: don't.
         poll: Seconds between two looks for changes that nobody told of. None: 5, and 0.25 without
             `listen`.
-        connections: How many batches may be under way at a time, from one event loop.
+        connections: How many batches may be under way at a time, from one event loop. Calls of an
+            event loop act in the order in which they were made; with more than one connection this
+            is so for calls that name the same key, and others may overtake each other.
         patience: Seconds that a call waits for a server that is away, or for an edit of another.
         call_timeout: Seconds after which a server that does not answer is taken to be away.
         limits: How much the store takes.
@@ -93,7 +95,7 @@ class PostgresStore(Store):
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # With several connections, two claims may be answered in the other order.
+        # With several connections, a claim may overtake another one.
         self.calls_at_a_time = 2 if connections == 1 else 1
         self.limits: Limits = limits or Limits()
         self.warnings: list[str] = []
@@ -258,7 +260,8 @@ class PostgresStore(Store):
         """As `StoreContract.sweep`."""
         # In one order, whoever sweeps: what is due is locked row by row.
         names = sorted(set(queues))
-        rows = await self._read("SELECT * FROM lkq.sweep_1($1, $2, $3)", names)
+        sql = "SELECT * FROM lkq.sweep_1($1, $2, $3)"
+        rows = await self._read(sql, names, in_turn=False)
         self._watchers.wake([row["queue"] for row in rows if row["moved"]])
         seconds: dict[str, float | None] = {row["queue"]: row["seconds"] for row in rows}
         return [seconds[queue] for queue in queues]
@@ -332,7 +335,8 @@ class PostgresStore(Store):
         """As `StoreContract.results`."""
         known = list({number for number in ids if -(2**63) <= number < 2**63})
         now = self._now()
-        rows = await self._link().read("SELECT * FROM lkq.results_1($1, $2, $3)", queue, now, known)
+        sql = "SELECT * FROM lkq.results_1($1, $2, $3)"
+        rows = await self._link().read(sql, queue, now, known, in_turn=True)
         found = {row["id"]: shown(queue, row) for row in rows}
         return [found.get(number) for number in ids]
 
@@ -361,8 +365,9 @@ class PostgresStore(Store):
     def _now(self) -> float | None:
         return None if self._settings.clock is None else self._settings.clock()
 
-    async def _read(self, sql: str, what: Any) -> list[Any]:
-        return await self._link().read(sql, what, self._now(), self.limits.history)
+    async def _read(self, sql: str, what: Any, *, in_turn: bool = True) -> list[Any]:
+        history = self.limits.history
+        return await self._link().read(sql, what, self._now(), history, in_turn=in_turn)
 
     async def _list(
         self,
@@ -384,6 +389,7 @@ class PostgresStore(Store):
             after,
             limit,
             keys,
+            in_turn=True,
         )
         return [shown(queue, row) for row in rows]
 

@@ -143,7 +143,7 @@ class Batch:
         self._schema = schema
         self._leased = Leased() if leased is None else leased
         self._at: list[str | None] = []
-        self._order = None if ordered else in_rounds(requests)
+        self._order = None if ordered else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[Run] = []
         self._keys: list[str] = []
@@ -482,16 +482,67 @@ class Batch:
         return in_place
 
 
-def in_rounds(requests: Sequence[Request]) -> list[int] | None:
+def call_order(requests: Sequence[Request]) -> list[int] | None:
     """The order in which requests are applied; None: as they are.
 
-    Requests of several callers, who do not know of each other, may be applied in any order. What is
-    given back or put can so be claimed in the same batch, and what is alike goes together.
+    Requests act in the order in which they were made. Only an ack goes ahead of claims and of puts
+    of other keys: acks that go together are cheaper, and nobody can tell, but for a claim that
+    finds what the ack has made free.
     """
-    sorts = [_ROUNDS.get(type(request), 0) for request in requests]
-    if min(sorts, default=0) == max(sorts, default=0):
+    if len(set(map(type, requests))) <= 1:
         return None
-    return sorted(range(len(sorts)), key=sorts.__getitem__)
+    order: list[int] = []
+    behind: list[int] = []
+    put: set[tuple[str, str]] = set()
+    for number, request in enumerate(requests):
+        if isinstance(request, Ack) and (request.queue, request.key) not in put:
+            order.append(number)
+        elif isinstance(request, Put):
+            behind.append(number)
+            put.update([(request.queue, key) for key, _ in request.items])
+        elif isinstance(request, Ack | Claim):
+            behind.append(number)
+        else:
+            # What else there is may change the key of any ack behind it.
+            order += [*behind, number]
+            behind.clear()
+            put.clear()
+    order += behind
+    return None if order == list(range(len(order))) else order
+
+
+class Named:
+    """The keys that requests name: those who name them later have to wait for their turn."""
+
+    __slots__ = ("_keys", "_queues", "_whole")
+
+    def __init__(self, requests: Iterable[Any]) -> None:
+        self._keys: set[tuple[str, str]] = set()
+        self._queues: set[str] = set()
+        self._whole: set[str] = set()
+        """The queues any of whose keys may be meant."""
+        for request in requests:
+            if isinstance(request, Put):
+                self._keys.update([(request.queue, key) for key, _ in request.items])
+                self._queues.add(request.queue)
+            elif isinstance(request, Claim):
+                if request.key is not None:
+                    self._keys.update([(queue, request.key) for queue, _ in request.queues])
+            else:
+                self._queues.add(request.queue)
+                key = getattr(request, "key", None)
+                if key is None:
+                    self._whole.add(request.queue)
+                else:
+                    self._keys.add((request.queue, key))
+
+    def meets(self, other: "Named") -> bool:
+        """Whether both name a key, or may do so."""
+        return not (
+            self._keys.isdisjoint(other._keys)
+            and self._whole.isdisjoint(other._queues)
+            and self._queues.isdisjoint(other._whole)
+        )
 
 
 # By their types: `isinstance` takes a while for such classes, and there is a lot to do.
@@ -502,8 +553,6 @@ _ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
 }
 _NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
 """What is answered if nothing is said."""
-_ROUNDS: Final[dict[type, int]] = {Put: 1, Claim: 2}
-"""What comes after the changes."""
 
 
 def _secret() -> str:

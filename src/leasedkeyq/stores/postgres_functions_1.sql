@@ -205,7 +205,7 @@ END $$;
 -- leased since somebody looked makes the call begin anew.
 CREATE FUNCTION lkq.put_one_1(
     p_now float8, p_queue text, p_key text, p_value bytea, p_policy text, p_priority bigint,
-    p_due float8, p_kind text, p_deadline float8 DEFAULT NULL,
+    p_due float8, p_kind text, p_deadline float8 DEFAULT NULL, p_id bigint DEFAULT NULL,
     OUT number bigint, OUT available int, OUT buffered int, OUT scheduled int
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -222,14 +222,14 @@ BEGIN
         IF until IS NULL THEN
             INSERT INTO lkq.items
             (id, queue, key, state, priority, place, put_at, deadline, kind, value)
-            VALUES (nextval('lkq.ids'), p_queue, p_key, 0, coalesce(p_priority, 0),
+            VALUES (coalesce(p_id, nextval('lkq.ids')), p_queue, p_key, 0, coalesce(p_priority, 0),
                 nextval('lkq.places'), p_now, p_deadline, p_kind, p_value)
             ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
             available := 1;
         ELSE
             INSERT INTO lkq.items
             (id, queue, key, state, priority, place, put_at, deadline, due, turn, kind, value)
-            VALUES (nextval('lkq.ids'), p_queue, p_key, 1, coalesce(p_priority, 0), 0, p_now,
+            VALUES (coalesce(p_id, nextval('lkq.ids')), p_queue, p_key, 1, coalesce(p_priority, 0), 0, p_now,
                 p_deadline, until, nextval('lkq.turns'), p_kind, p_value)
             ON CONFLICT (queue, key) DO NOTHING RETURNING id INTO number;
             scheduled := 1;
@@ -296,7 +296,7 @@ BEGIN
             r.next_priority := r.priority;
             r.next_not_before := r.not_before;
         END IF;
-        number := coalesce(r.next_id, nextval('lkq.ids'));
+        number := coalesce(r.next_id, p_id, nextval('lkq.ids'));
         IF p_priority <> r.next_priority THEN
             r.next_priority := p_priority;
             r.place := nextval('lkq.places');
@@ -322,7 +322,8 @@ END $$;
 
 -- Why a put must not happen: keys in flight, or a full queue; null if it may.
 CREATE FUNCTION lkq.refusal_1(
-    p_queue text, p_keys text[], p_policy text, p_most bigint, t bigint[]
+    p_queue text, p_keys text[], p_policy text, p_most bigint, t bigint[],
+    p_hold boolean DEFAULT true
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     need int;
@@ -331,11 +332,13 @@ BEGIN
     IF p_policy <> 'reject' AND p_most = 0 THEN
         RETURN NULL;
     END IF;
-    -- What is true of them now is so until this transaction ends.
-    PERFORM FROM (SELECT DISTINCT k.key FROM unnest(p_keys) k (key) ORDER BY k.key) u
-    CROSS JOIN LATERAL (
-        SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.key = u.key FOR UPDATE
-    ) held;
+    IF p_hold THEN
+        -- What is true of them now is so until this transaction ends.
+        PERFORM FROM (SELECT DISTINCT k.key FROM unnest(p_keys) k (key) ORDER BY k.key) u
+        CROSS JOIN LATERAL (
+            SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.key = u.key FOR UPDATE
+        ) held;
+    END IF;
     SELECT
         count(*) FILTER (WHERE i.key IS NULL
             OR i.state = 2 AND i.next_id IS NULL AND p_policy = 'buffer'),
@@ -357,6 +360,72 @@ BEGIN
         RETURN jsonb_build_object('full', p_most);
     END IF;
     RETURN NULL;
+END $$;
+
+-- Move to the items of queues what was put in the transactions of callers, in its order: one at a
+-- time does it, so that a value never overtakes an older one of its key. The queues are named by
+-- their locks, which the caller holds. Returns those in which something was put.
+CREATE FUNCTION lkq.receive_1(p_gates bigint[], p_now float8) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    gate_ bigint;
+    letters lkq.inbox[];
+    letter lkq.inbox;
+    i int;
+    fresh int[];
+    one record;
+    t bigint[];
+    received text[] := '{}';
+BEGIN
+    FOREACH gate_ IN ARRAY p_gates LOOP
+        CONTINUE WHEN NOT EXISTS (SELECT FROM lkq.inbox b WHERE b.gate = gate_);
+        PERFORM pg_advisory_xact_lock(lkq.lock_1('inbox', gate_::text));
+        WITH taken AS (
+            DELETE FROM lkq.inbox b WHERE b.gate = gate_ RETURNING b AS letter
+        )
+        SELECT array_agg(n.letter ORDER BY (n.letter).number) INTO letters FROM taken n;
+        CONTINUE WHEN letters IS NULL; -- somebody else was faster
+        p_now := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+        -- Most keys are new. They are put in one order, whoever does it, with places in theirs.
+        WITH new AS MATERIALIZED (
+            SELECT l.n, l.id, l.queue, l.key, l.priority, l.kind, l.value,
+                nextval('lkq.places') AS place
+            FROM (
+                SELECT m.*, row_number() OVER (PARTITION BY m.key ORDER BY m.n) AS nth
+                FROM unnest(letters) WITH ORDINALITY
+                    m (gate, number, id, priority, due, queue, key, kind, policy, value, n)
+                ORDER BY m.n
+            ) l WHERE l.nth = 1 AND (l.due IS NULL OR l.due <= p_now)
+        ), put AS (
+            INSERT INTO lkq.items (id, queue, key, state, priority, place, put_at, kind, value)
+            SELECT id, queue, key, 0, coalesce(priority, 0), place, p_now, kind, value
+            FROM new ORDER BY key
+            ON CONFLICT (queue, key) DO NOTHING RETURNING id
+        )
+        SELECT array_agg(new.n) INTO fresh FROM new WHERE new.id IN (SELECT put.id FROM put);
+        t := ARRAY[coalesce(cardinality(fresh), 0), 0, 0, 0, 0, 0];
+        IF t[1] < cardinality(letters) THEN
+            PERFORM FROM (SELECT DISTINCT l.queue, l.key FROM unnest(letters) l ORDER BY 1, 2) u
+            CROSS JOIN LATERAL (
+                SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
+            ) held;
+            FOR i IN
+                SELECT n FROM generate_series(1, cardinality(letters)) n
+                EXCEPT SELECT unnest(fresh) ORDER BY 1
+            LOOP
+                letter := letters[i];
+                one := lkq.put_one_1(p_now, letter.queue, letter.key, letter.value, letter.policy,
+                    letter.priority, letter.due, letter.kind, NULL, letter.id);
+                t[1] := t[1] + one.available;
+                t[2] := t[2] + one.buffered;
+                t[3] := t[3] + one.scheduled;
+            END LOOP;
+        END IF;
+        letter := letters[1];
+        PERFORM lkq.tally_1(letter.queue, t);
+        received := received || letter.queue::text;
+    END LOOP;
+    RETURN received;
 END $$;
 
 -- Keep the results of an item that goes. Returns how many were kept.
@@ -869,6 +938,9 @@ BEGIN
     FOREACH lock IN ARRAY p_alone LOOP
         nothing := pg_advisory_xact_lock(lock) IS NULL;
     END LOOP;
+    IF EXISTS (SELECT FROM lkq.inbox WHERE gate = ANY (p_shared)) THEN
+        changed := lkq.receive_1(p_shared, p_now);
+    END IF;
     IF p_names IS NOT NULL THEN
         PERFORM FROM (
             SELECT * FROM unnest(p_queues, p_names) n (queue, key) ORDER BY n.queue, n.key
@@ -876,9 +948,11 @@ BEGIN
             SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
         ) held;
     END IF;
-    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
 
     FOR step IN 0..jsonb_array_length(p_runs) - 1 LOOP
+        -- Of each run anew: the one before it may have waited for somebody, and a lease lasts from
+        -- the moment in which it is given.
+        now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
         run := p_runs->step;
         op := run->>'op';
         first := (run->>'n')::int;
@@ -1264,6 +1338,7 @@ BEGIN
             -- What else names a key: release, extend, bury and cancel.
             k := run->>'key';
             r := lkq.live_1(q, k);
+            now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
             IF op = 'cancel' THEN
                 number := (run->>'id')::bigint;
                 the_item := r.id IS NOT NULL AND (number IS NULL OR number = r.id);
@@ -1417,7 +1492,7 @@ BEGIN
         WHERE NOT EXISTS ( -- what has come due has its place before what is put
             SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
                 (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
-        )
+        ) AND NOT EXISTS (SELECT FROM lkq.inbox WHERE gate = p_lock)
         ON CONFLICT (queue, key) DO NOTHING RETURNING id
     ), tally AS (
         INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
@@ -1441,7 +1516,7 @@ BEGIN
     IF EXISTS (
         SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
             (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
-    ) THEN
+    ) OR EXISTS (SELECT FROM lkq.inbox WHERE gate = p_lock) THEN
         RETURN (SELECT a.answers FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, NULL, ARRAY[p_lock], '{}', NULL, NULL,
             jsonb_build_array(jsonb_build_object(
@@ -1525,7 +1600,7 @@ BEGIN
     SELECT coalesce(f.place, 0), coalesce(f.counted, false), f.due > now_ OR EXISTS (
         SELECT FROM lkq.items i
         WHERE i.queue = p_queue AND i.due >= coalesce(f.due, '-infinity') AND i.due <= now_
-    )
+    ) OR EXISTS (SELECT FROM lkq.inbox b WHERE b.gate = p_lock)
     INTO floor_, counted_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
     IF due_ THEN
         IF acked > 0 THEN
@@ -1591,6 +1666,8 @@ BEGIN
         END IF;
     END IF;
     IF p_many > 0 THEN
+        -- The acks may have waited for somebody.
+        now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
         IF floor_ > 0 THEN
             tids := ARRAY(SELECT lkq.ready_1(p_queue, p_many, floor_, p_kinds));
         ELSIF p_kinds IS NULL THEN
@@ -1663,12 +1740,17 @@ DECLARE
     q text;
     floor_ lkq.floors;
     moved text[] := '{}';
+    gates bigint[] := ARRAY(SELECT lkq.lock_1('queue', n.q) FROM unnest(p_queues) n (q) ORDER BY 1);
 BEGIN
+    IF EXISTS (SELECT FROM lkq.inbox WHERE gate = ANY (gates)) THEN
+        PERFORM pg_advisory_xact_lock_shared(n.gate) FROM unnest(gates) n (gate);
+        moved := lkq.receive_1(gates, p_now);
+    END IF;
     FOREACH q IN ARRAY p_queues LOOP
         floor_ := lkq.floor_1(q, p_now);
         IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due >= floor_.due AND due <= p_now) THEN
             PERFORM pg_advisory_xact_lock_shared(lkq.lock_1('queue', q));
-            IF lkq.advance_1(q, p_now, p_history, floor_.due) THEN
+            IF lkq.advance_1(q, p_now, p_history, floor_.due) AND q <> ALL (moved) THEN
                 moved := moved || q;
             END IF;
         END IF;
@@ -1789,7 +1871,11 @@ DECLARE
     q text;
 BEGIN
     IF p_queues IS NULL THEN
-        p_queues := ARRAY(SELECT DISTINCT queue FROM lkq.tallies ORDER BY queue);
+        p_queues := ARRAY(
+            SELECT queue FROM lkq.tallies
+            UNION SELECT queue FROM (SELECT queue FROM lkq.inbox ORDER BY gate, number) b
+            ORDER BY queue
+        );
     END IF;
     PERFORM lkq.arrive_1(p_queues, now_, p_history);
     FOREACH q IN ARRAY p_queues LOOP
@@ -1963,8 +2049,55 @@ AS $$
     ORDER BY -i.turn
 $$;
 
--- For programs in any language: put an item in the transaction of the caller. Returns its id.
--- The value is JSON. `delay` in seconds, and `if_in_flight` is 'update', 'buffer' or 'reject'.
+-- Put items in the transaction of the caller, all of them or none. They come to the queue when that
+-- has committed. Refused is what can be seen now to be against the policy; it is too late for that
+-- later, so a key that is leased when they come has the value beside it. Returns the ids that the
+-- items get whose keys are not live then, or why they are refused.
+CREATE FUNCTION lkq.post_1(
+    p_queue text, p_keys text[], p_values bytea[], p_policy text, p_priority bigint,
+    p_delay float8, p_most bigint, p_kind text
+) RETURNS jsonb
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    gate_ bigint := lkq.lock_1('queue', p_queue);
+    on_its_way bigint := 0;
+    refused jsonb;
+    ids jsonb;
+BEGIN
+    IF p_most > 0 THEN
+        SELECT count(DISTINCT b.key) INTO on_its_way FROM lkq.inbox b
+        WHERE b.gate = gate_ AND b.key <> ALL (p_keys) AND NOT EXISTS (
+            SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.key = b.key
+        );
+    END IF;
+    refused := lkq.refusal_1(
+        p_queue, p_keys, p_policy, p_most, ARRAY[on_its_way, 0, 0, 0, 0, 0], false
+    );
+    IF refused IS NOT NULL THEN
+        RETURN jsonb_build_array(0, 'no', refused);
+    END IF;
+    WITH new AS (
+        INSERT INTO lkq.inbox (gate, id, queue, key, kind, policy, priority, due, value)
+        SELECT gate_, nextval('lkq.ids'), p_queue, u.key, p_kind,
+            CASE p_policy WHEN 'reject' THEN 'buffer' ELSE p_policy END, p_priority,
+            extract(epoch FROM clock_timestamp())::float8 + p_delay, u.value
+        FROM unnest(p_keys, p_values) u (key, value)
+        RETURNING number, id
+    )
+    SELECT jsonb_agg(new.id ORDER BY new.number) INTO ids FROM new;
+    PERFORM lkq.tell_1(ARRAY[p_queue]);
+    RETURN jsonb_build_array(0, 'ids', ids);
+END $$;
+
+-- For programs in any language: put an item in the transaction of the caller. Returns the id that it
+-- gets if its key is not live when the transaction has committed. The value is JSON. `delay` in
+-- seconds from now, and `if_in_flight` is 'update', 'buffer' or 'reject'.
 CREATE FUNCTION lkq.put(
     queue text, key text, value jsonb, priority bigint DEFAULT NULL, delay float8 DEFAULT NULL,
     if_in_flight text DEFAULT 'update', kind text DEFAULT ''
@@ -1979,13 +2112,8 @@ BEGIN
         RAISE EXCEPTION 'a put needs a queue, a key and a value that make sense'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT a.answers::jsonb->'said'->0 INTO said FROM lkq.apply_1(
-        NULL, NULL, 10000, 20, NULL, ARRAY[lkq.lock_1('queue', queue)], '{}', NULL, NULL,
-        jsonb_build_array(jsonb_build_object('op', 'put', 'n', 0, 'queue', queue,
-            'keys', jsonb_build_array(key), 'from', 1, 'policy', if_in_flight,
-            'priority', priority, 'delay', delay, 'max_items', 0, 'kind', coalesce(kind, ''))),
-        '{}', '{}', ARRAY[convert_to(value::text, 'UTF8')], '{}', '{}', '{}'
-    ) a WHERE a.n = -1;
+    said := lkq.post_1(queue, ARRAY[key], ARRAY[convert_to(value::text, 'UTF8')], if_in_flight,
+        priority, delay, 0, coalesce(kind, ''));
     IF said->>1 <> 'ids' THEN
         RAISE EXCEPTION 'key % is in flight', key USING ERRCODE = 'object_in_use';
     END IF;

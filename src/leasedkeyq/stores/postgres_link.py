@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,6 +25,7 @@ from leasedkeyq.stores.postgres_batch import (
     STATEMENTS,
     Batch,
     Leased,
+    Named,
     Outcome,
     Told,
     decode_outcome,
@@ -73,12 +74,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Call:
     """What one caller asks for, and where the answers go."""
 
-    __slots__ = ("requests", "taken", "turn")
+    __slots__ = ("looked", "requests", "taken", "turn")
 
     def __init__(self, requests: Sequence[Any], turn: "asyncio.Future[list[Any]] | None") -> None:
         self.requests = requests
         self.turn = turn
         self.taken = False
+        self.looked: asyncio.Future[None] | None = None
+        """Of a caller who only looks: done when that is over."""
 
 
 class Writer:
@@ -125,8 +128,8 @@ class Link:
         self._counted: set[str] = set()
         """Queues of which the server knows that their leased keys are counted."""
         self._count_at = float("-inf")
-        self._under_way: set[asyncio.Future[None]] = set()
-        """One for each batch that is being applied."""
+        self._under_way: dict[asyncio.Future[None], Named] = {}
+        """One for each batch that is being applied, with the keys that it names."""
         self.own: set[int] = set()
         """Backends whose notifications are known already."""
 
@@ -165,21 +168,28 @@ class Link:
         if undo:
             self._enqueue(Call(undo, None))
 
-    async def _all_applied(self) -> None:
-        """Wait for what was asked for so far: who looks sees it, though others asked for it."""
-        if self._waiting:
-            await self.submit(())
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
+    @asynccontextmanager
+    async def _turn_to_look(self) -> AsyncGenerator[None]:
+        """While it is the turn of a caller who looks, who sees the calls before it, none after."""
+        loop = asyncio.get_running_loop()
+        call = Call((), loop.create_future())
+        call.looked = loop.create_future()
+        self._enqueue(call)
+        try:
+            await cast("asyncio.Future[list[Any]]", call.turn)
+            yield
+        finally:
+            call.taken = True
+            call.looked.set_result(None)
 
     async def _run(self) -> None:
         """Apply what waits, batch by batch."""
         writer = self._writers.pop() if self._writers else Writer()
         try:
-            while calls := self._next_calls():
+            while calls := await self._next_calls():
                 requests = [request for call in calls for request in call.requests]
                 over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._under_way.add(over)
+                self._under_way[over] = self._named(requests)
                 try:
                     answers = await self._apply(writer, requests)
                 except BaseException as error:
@@ -190,7 +200,7 @@ class Link:
                     continue
                 finally:
                     self._open_calls.pop(writer, None)
-                    self._under_way.discard(over)
+                    del self._under_way[over]
                     over.set_result(None)
                 start = 0
                 for call in calls:
@@ -207,7 +217,22 @@ class Link:
             # Here and not a moment later: a call that comes in between starts another runner.
             self._runners.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _next_calls(self) -> list[Call]:
+    async def _next_calls(self) -> list[Call]:
+        """The calls of the next batch, when it is their turn."""
+        while self._waiting:
+            first = self._waiting[0]
+            if first.taken:
+                self._waiting.popleft()
+            elif first.looked is not None:
+                await self._let_look(first)
+            elif calls := self._batch_of_calls():
+                return calls
+            else:
+                await asyncio.wait(list(self._under_way), return_when="FIRST_COMPLETED")
+        return []
+
+    def _batch_of_calls(self) -> list[Call]:
+        """The calls of the next batch; none if the first has to wait for one that is under way."""
         calls: list[Call] = []
         size = 0
         while self._waiting:
@@ -215,6 +240,12 @@ class Link:
             alone = isinstance(first.requests[0], Edit) if first.requests else False
             if calls and (alone or size + len(first.requests) > MOST):
                 break
+            if first.looked is not None and not first.taken:
+                break
+            if self._under_way and not first.taken:
+                named = self._named(first.requests)
+                if any(named.meets(other) for other in self._under_way.values()):
+                    break
             self._waiting.popleft()
             if first.taken:
                 continue
@@ -224,6 +255,19 @@ class Link:
             if alone:
                 break
         return calls
+
+    async def _let_look(self, call: Call) -> None:
+        """Wait for the batches under way, then for the caller who looks, still first in line."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+            return
+        if call.turn is not None and not call.turn.done():
+            call.turn.set_result([])
+        await asyncio.wait([cast("asyncio.Future[None]", call.looked)])
+
+    def _named(self, requests: Iterable[Any]) -> Named:
+        """The keys that requests name, if batches may be under way side by side."""
+        return Named(requests if self._settings.connections > 1 else ())
 
     def _hand_out(self, call: Call, answers: list[Any]) -> None:
         turn = call.turn
@@ -438,14 +482,17 @@ class Link:
 
     # Looking
 
-    async def read(self, sql: str, *arguments: Any) -> list[Any]:
-        """Ask for something that may be asked twice. "lkq" stands for the schema."""
+    async def read(self, sql: str, *arguments: Any, in_turn: bool = False) -> list[Any]:
+        """Ask for something that may be asked twice. "lkq" stands for the schema.
+
+        With `in_turn` it is one of the calls that act in the order in which they were made.
+        """
         if self._closed:
             raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
         statement = in_schema(sql, self._settings.schema)
         deadline = self._deadline()
-        await self._all_applied()
-        async with self._reading:
+        turn = self._turn_to_look() if in_turn else nullcontext()
+        async with turn, self._reading:
             while True:
                 try:
                     connection = await self._connected(self._reader, deadline, own=False)

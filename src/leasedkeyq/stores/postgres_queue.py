@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from leasedkeyq import checks
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.codec import check_name
-from leasedkeyq.stores.contract import Limits, Put
-from leasedkeyq.stores.postgres_batch import Batch, decode_outcome
+from leasedkeyq.stores.contract import Put
+from leasedkeyq.stores.postgres_batch import Batch, Outcome
 from leasedkeyq.stores.postgres_driver import asyncpg
 from leasedkeyq.stores.postgres_schema import explain
 from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
@@ -36,9 +38,14 @@ class PostgresQueue(StoreQueue[V]):
 
         With `connection`, an asyncpg connection to the same database, it is put in the transaction
         that is open there: it can be seen, and wakes those who wait, when that is committed, and
-        never was if it is rolled back. Such a put does not wait for room: a full queue refuses it
-        with `QueueFullError`. Until the end of the transaction nobody can `edit` the queue; keep
-        it short.
+        never was if it is rolled back. Nobody waits for such a transaction, however long it stays
+        open. An item takes its place in the queue after the commit; a `delay` counts from the call.
+
+        Such a put does not wait for room: a full queue refuses it with `QueueFullError`, and
+        ``if_in_flight="reject"`` a key that is leased. Both are decided when `put` is called. What
+        was committed is not refused any more: a queue may so hold more than `maxsize` for a while,
+        if several such transactions overlap, and a key that was leased meanwhile has the value
+        beside it (``"buffer"``).
         """
         if connection is None:
             await super().put(key, value, if_in_flight=if_in_flight, priority=priority, delay=delay)
@@ -80,20 +87,24 @@ class PostgresQueue(StoreQueue[V]):
                 "put: the connection is in no transaction; begin one, or put without connection"
             )
         request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
-        raise_refusal(await put_within(connection, self.schema, self._store.limits, request))
+        raise_refusal(await put_within(connection, self.schema, request))
 
 
-async def put_within(connection: Any, schema: str, limits: Limits, request: Put) -> Any:
+async def put_within(connection: Any, schema: str, request: Put) -> Any:
     """Put in the transaction that is open on a connection; returns the answer."""
-    batch = Batch(schema, [request])
     try:
-        rows = await connection.fetch(
-            f'SELECT answers FROM "{schema}".apply_1'
-            "(NULL, NULL, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-            limits.buried,
-            limits.history,
-            *batch.arguments(),
+        said = await connection.fetchval(
+            f'SELECT "{schema}".post_1($1, $2, $3, $4, $5, $6, $7, $8)::text',
+            request.queue,
+            [key for key, _ in request.items],
+            [value for _, value in request.items],
+            request.policy,
+            request.priority,
+            request.delay,
+            request.max_items,
+            request.kind,
         )
     except asyncpg.PostgresError as error:
         raise explain(error, "put in a transaction") from error
-    return batch.answers((), decode_outcome(rows[-1]["answers"]))[0]
+    outcome = Outcome([msgspec.json.decode(said)], [], [])
+    return Batch(schema, [request]).answers((), outcome)[0]

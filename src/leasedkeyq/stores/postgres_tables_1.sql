@@ -8,6 +8,7 @@ CREATE SEQUENCE lkq.places;
 CREATE SEQUENCE lkq.fronts INCREMENT -1 MINVALUE -9223372036854775808 MAXVALUE -1 START -1;
 CREATE SEQUENCE lkq.turns;
 CREATE SEQUENCE lkq.burials;
+CREATE SEQUENCE lkq.arrivals;
 
 -- One row for each live key. `state`: 0 available, 1 scheduled, 2 in flight. `due` and `turn` order
 -- what comes due: a lease by its expiry and minus its fence, a scheduled item by its time and its
@@ -176,3 +177,25 @@ CREATE TABLE lkq.calls (
     vacuum_truncate = off
 );
 CREATE INDEX calls_by_age ON lkq.calls (at);
+
+-- What was put in the transactions of callers, in the order in which it was put: whoever uses the
+-- queue next moves it to the items. Nothing else is locked or written in such a transaction, so that
+-- nobody waits for it, however long it stays open. `gate` is the number of the queue's lock.
+CREATE TABLE lkq.inbox (
+    gate bigint NOT NULL,
+    number bigint NOT NULL DEFAULT nextval('lkq.arrivals'),
+    id bigint NOT NULL,
+    priority bigint,
+    due float8,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    policy text NOT NULL,
+    value bytea NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+CREATE INDEX inbox_by_gate ON lkq.inbox (gate, number);

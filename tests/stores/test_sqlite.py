@@ -12,7 +12,7 @@ import pytest
 
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.stores import sqlite_moves, sqlite_schema
-from leasedkeyq.stores.contract import Ack, Claimed, Counts, Refusal, Release
+from leasedkeyq.stores.contract import Ack, Claim, Claimed, Counts, Refusal, Release
 from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing import ManualClock
@@ -101,6 +101,26 @@ def test_a_request_that_cannot_be_stored_spoils_no_other(tmp_path: Path) -> None
             await store.look("q", ["\ud800"])
 
     run(tmp_path / "q.db", mix)
+
+
+def test_what_is_committed_is_not_done_again_whatever_fails_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("nobody could be told")
+
+    async def put_and_claim(store: SqliteStore) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(store._watchers, "wake", fail)
+            with pytest.raises(ValueError, match="told"):
+                await store.put([put("q", "a"), put("q", "b")])
+            with pytest.raises(ValueError, match="told"):
+                await store.claim([Claim((("q", 1),))])
+        [first, second] = (await store.browse("q")).items
+        assert (first.id, second.id) == (1, 2)
+        assert (first.attempt, second.attempt) == (1, 0)
+
+    run(tmp_path / "q.db", put_and_claim)
 
 
 def test_a_cancelled_claim_leaves_the_queue_as_it_was(tmp_path: Path) -> None:

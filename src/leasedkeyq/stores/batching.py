@@ -291,6 +291,20 @@ def give_back(request: object, answer: object) -> Iterator[Release]:
             yield Release(item.queue, item.key, item.token, undo=True)
 
 
+def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
+    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
+
+    Raises:
+        StoreError: Nothing was leased, and something failed.
+    """
+    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
+    if not any(claimed):
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+    return claimed
+
+
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argument: Any) -> bool:
     """Call a function in an event loop; False if the loop is closed."""
     try:

@@ -469,6 +469,9 @@ class StoreContract(ABC):
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """Lease what is available; never waits and is never refused.
 
+        What was leased reaches its caller: if a store fails at some of the requests, those are
+        answered with nothing, and the error is raised only if no request has leased anything.
+
         Two claims never lease one key at a time, wherever they come from.
         """
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.batching import claims_of
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -230,11 +231,7 @@ class PostgresStore(Store):
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
-        answers = await self._link().submit(requests)
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-        return answers
+        return claims_of(await self._link().submit(requests))
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""

@@ -19,7 +19,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
 from leasedkeyq.stores.batching import give_back
-from leasedkeyq.stores.contract import Limits, Request
+from leasedkeyq.stores.contract import Limits, Release, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.postgres_batch import (
     STATEMENTS,
@@ -341,9 +341,32 @@ class Link:
                     continue
                 claimed, outcome = found
             else:
-                claimed, outcome = rows[:-1], decode_outcome(rows[-1]["answers"])
+                claimed, outcome = rows[:-1], self._outcome(rows[-1]["answers"])
             self._tell(outcome)
+            return self._answers(batch, claimed, outcome)
+
+    def _outcome(self, said: str) -> Outcome:
+        """What the server said of a batch that it has applied."""
+        try:
+            return decode_outcome(said)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _answers(self, batch: AnyBatch, claimed: Sequence[Any], outcome: Outcome) -> list[Any]:
+        """The answers to a batch that was applied: no error in them makes it be applied again."""
+        try:
             return batch.answers(claimed, outcome)
+        except Exception as error:
+            undo = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
+            if undo:
+                self._enqueue(Call(undo, None))
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self._settings.where}: the request was applied, but the answer of the server cannot "
+            f"be read: {error!r}"
+        )
 
     async def _count(self, connection: Any, queues: Iterable[str]) -> None:
         """Have leased keys counted; without it, caps are as right, but claims with them slower."""
@@ -364,15 +387,19 @@ class Link:
     async def _send(self, connection: Any, call: str, now: float | None, told: Told) -> list[Any]:
         limits = self._settings.limits
         function, arguments = told
-        rows: list[Any] = await connection.fetch(
-            self._statements[function],
-            call,
-            now,
-            limits.buried,
-            limits.history,
-            *arguments,
-            timeout=self._settings.call_timeout,
-        )
+        try:
+            rows: list[Any] = await connection.fetch(
+                self._statements[function],
+                call,
+                now,
+                limits.buried,
+                limits.history,
+                *arguments,
+                timeout=self._settings.call_timeout,
+            )
+        except (TypeError, ValueError) as error:
+            # What cannot be sent is the driver's DataError: this is about the answer.
+            raise self._unreadable(error) from error
         return rows
 
     async def _ask(
@@ -411,7 +438,7 @@ class Link:
                 self._drop(writer)
                 error = again
             else:
-                return claimed, decode_outcome(said)
+                return claimed, self._outcome(said)
 
     def _tell(self, outcome: Outcome) -> None:
         for queue, key in outcome.dropped:
@@ -451,7 +478,7 @@ class Link:
                     raise explain(error, self._settings.where) from error
             [(batch, outcome)] = done
             self._tell(outcome)
-            return batch.answers((), outcome)
+            return self._answers(batch, (), outcome)
 
     async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
         schema = self._settings.schema

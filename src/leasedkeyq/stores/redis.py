@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.stores.batching import AnyBatcher, Batcher, give_back, submit_edit
+from leasedkeyq.stores.batching import AnyBatcher, Batcher, claims_of, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -38,7 +38,7 @@ from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_server import LEVELS, check_format, examine
 from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.redis_watch import Refusals, WakeUps
-from leasedkeyq.stores.redis_wire import STATES, Read, claims_of, counts, shown
+from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
 from leasedkeyq.stores.store import Claimer, Store
 from leasedkeyq.stores.watching import Watchers
 

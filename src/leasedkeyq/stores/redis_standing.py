@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.batching import AnyBatcher
+from leasedkeyq.stores.batching import AnyBatcher, claims_of
 from leasedkeyq.stores.contract import Claim, Claimed, Release
-from leasedkeyq.stores.redis_wire import Leave, TakeBack, claims_of, given
+from leasedkeyq.stores.redis_wire import Leave, TakeBack, given
 from leasedkeyq.stores.store import Claimer, Store
 
 MOST_QUEUES: Final = 50

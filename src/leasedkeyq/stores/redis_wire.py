@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, StoreError
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
 from leasedkeyq.stores.contract import (
     Ack,
     Attempt,
@@ -385,20 +385,6 @@ def given(message: bytes) -> tuple[int, Claimed]:
     queue = message[GIVEN.size : key].decode()
     item = leased(queue, message[key:lease], message[lease:record], message[record:])
     return int(turn), item
-
-
-def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
-    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
-
-    Raises:
-        StoreError: Nothing was leased, and something failed.
-    """
-    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
-    if not any(claimed):
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-    return claimed
 
 
 def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any] | None:

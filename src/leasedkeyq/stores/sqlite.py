@@ -8,12 +8,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
+from leasedkeyq.stores.batching import Batcher, claims_of, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -59,6 +60,9 @@ FAULTS_OF_THE_REQUEST: Final = frozenset(
         sqlite3.SQLITE_RANGE,
     }
 )
+
+Committed: TypeAlias = tuple[list[Any], Callable[[], None]]
+"""The answers of a transaction, and what tells everybody of it."""
 
 
 class SqliteStore(Store):
@@ -130,13 +134,7 @@ class SqliteStore(Store):
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
-        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
-        claimed: list[tuple[Claimed, ...]] = []
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-            claimed.append(answer)
-        return claimed
+        return claims_of(await self._batcher.submit_many(requests))
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
@@ -215,13 +213,16 @@ class SqliteStore(Store):
     def _apply(self, requests: list[AnyRequest]) -> list[Any]:
         """One transaction for all; if one of them cannot be stored at all, one for each."""
         try:
-            return self._transact(requests)
+            answers, announce = self._transact(requests)
         except sqlite3.Error as error:
             if primary_code(error) not in FAULTS_OF_THE_REQUEST:
                 raise explain(error, self.path) from error
             return self._apart(requests, error)
         except (TypeError, ValueError, OverflowError) as error:
             return self._apart(requests, error)
+        # Not within the `try`: it is done, and no error makes it be done again.
+        announce()
+        return answers
 
     def _apart(self, requests: list[AnyRequest], error: Exception) -> list[Any]:
         if len(requests) > 1:
@@ -237,14 +238,14 @@ class SqliteStore(Store):
         except StoreError as error:
             return error
 
-    def _transact(self, requests: list[AnyRequest]) -> list[Any]:
+    def _transact(self, requests: list[AnyRequest]) -> Committed:
         """Look without a lock if that may be enough: those who wait must not block who works."""
         if all(isinstance(request, MAY_ONLY_READ) for request in requests):
             with suppress(WriteNeededError):
                 return self._transact_in_turn(requests, writable=False)
         return self._transact_in_turn(requests, writable=True)
 
-    def _transact_in_turn(self, requests: list[AnyRequest], *, writable: bool) -> list[Any]:
+    def _transact_in_turn(self, requests: list[AnyRequest], *, writable: bool) -> Committed:
         """Try until other processes let us, in short steps.
 
         SQLite's own steps grow to 100 ms, and whoever has waited long waits longest. A connection
@@ -270,7 +271,7 @@ class SqliteStore(Store):
                     raise
             time.sleep(random.uniform(*BUSY_STEP))
 
-    def _transact_once(self, requests: list[AnyRequest], *, writable: bool) -> list[Any]:
+    def _transact_once(self, requests: list[AnyRequest], *, writable: bool) -> Committed:
         connection = self._connected()
         own_commits = self._own_commits
         try:
@@ -285,6 +286,10 @@ class SqliteStore(Store):
             self._own_commits = own_commits
             self._roll_back(connection, error)
             raise
+        return answers, partial(self._announce, transaction, changed)
+
+    def _announce(self, transaction: Batch, changed: set[str]) -> None:
+        """Tell everybody what was committed."""
         if transaction.changed:
             self._check_file()
             self._watch.ring()
@@ -292,7 +297,6 @@ class SqliteStore(Store):
         self._watchers.wake(changed)
         for queue, key in transaction.dropped:
             logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
-        return answers
 
     def _now(self) -> float:
         now = self._clock()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -367,3 +368,17 @@ class LeasesToThoseWhoHaveGone(Through):
         claiming = asyncio.create_task(self.inner.claim(requests))
         self.claims.add(claiming)
         return await asyncio.shield(claiming)
+
+
+@caught_by("test_a_claim_that_fails_costs_no_lease_of_the_others")
+class LosesLeasesWhereAClaimFails(Through):
+    """Raises what went wrong with one claim, when others have leased."""
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        fits = [request.queues[0][0] != "\ud800" for request in requests]
+        answers = await self.inner.claim(
+            [request for request, good in zip(requests, fits, strict=True) if good]
+        )
+        if not all(fits):
+            raise StoreError("the request cannot be stored")
+        return answers

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import (
     Ack,
     Cap,
@@ -19,6 +20,7 @@ from leasedkeyq.stores import (
 )
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.stores.postgres_batch import MOST_KNOWN, Batch, Leased
+from leasedkeyq.stores.postgres_lone import LonePut
 from tests.servers.postgres import run_sql
 from tests.stores.postgres.plans import explained
 from tests.stores.postgres.test_races import (
@@ -247,5 +249,32 @@ def test_claims_with_one_that_asks_for_nothing_in_between() -> None:
         claims = [Claim(((QUEUE, most),)) for most in (1, 0, 1)]
         answers = await store.claim(claims)
         assert [[item.key for item in answer] for answer in answers] == [["a"], [], ["b"]]
+
+    with_store(test)
+
+
+def test_an_answer_that_cannot_be_read_makes_nothing_happen_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was applied: what it has leased goes back, and nobody sends it again."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("not an answer")
+
+    async def test(store: PostgresStore) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Batch, "answers", fail)
+            patch.setattr(LonePut, "answers", fail)
+            with pytest.raises(StoreError, match=r"was applied, but the answer .* cannot be read"):
+                await store.put([one("a")])
+            with pytest.raises(StoreError, match="was applied"):
+                await store.put([one("b"), one("c")])
+            with pytest.raises(StoreError, match="was applied"):
+                await store.claim([Claim(((QUEUE, 2),), 2)] * 2)
+        found = (await store.browse(QUEUE)).items
+        assert [(item.key, item.state, item.attempt) for item in found] == [
+            (key, "available", 0) for key in "abc"
+        ]
+        assert found[-1].id - found[0].id == 2
 
     with_store(test)

@@ -289,6 +289,20 @@ class Leasing(Suite):
             assert await order(store) == keys
         assert (await claim_one(store)).attempt == 1
 
+    @check
+    async def test_a_claim_that_fails_costs_no_lease_of_the_others(self, store: Store) -> None:
+        """What was leased reaches its caller, or nothing is leased: nobody else can end a lease."""
+        await store.put([one("a"), one("b"), one("c")])
+        unstorable = Claim((("\ud800", 1),), 1, None, LONG)
+        try:
+            answers = await store.claim([next_items(), unstorable, next_items()])
+        except Exception:
+            answers = []
+        leased = [item.key for answer in answers for item in answer]
+        found = await counts(store)
+        assert (found.available, found.in_flight) == (3 - len(leased), len(leased))
+        assert leased in ([], ["a", "b"])
+
 
 async def _nothing_in_flight(store: Store) -> None:
     while (await counts(store)).in_flight:

@@ -174,6 +174,11 @@ class RedisStore(Store):
 
     # The contract
 
+    @property
+    def outage(self) -> StoreError | None:
+        """As `StoreContract.outage`."""
+        return self._link.outage
+
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
         return _unless_failed(await self._batcher.submit_many(requests))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import StoreError, StoreUnavailableError
 from leasedkeyq.stores.contract import (
     Answer,
     Change,
@@ -228,14 +228,20 @@ class Engine:
         recorded = not all(isinstance(each, Read) for each in requests)
         keys = self._reply_keys(names)
         try:
-            if recorded:
-                yield from self._register(requests)
-                if (yield from self._give_ids(requests, forms)):
-                    packed = encode(forms)
+            if recorded and (yield from self._prepare(requests, forms)):
+                packed = encode(forms)
             reply = yield from self._call(keys, packed, names, recorded=recorded)
         except ServerFullError as error:
             return (yield from self._while_full(requests, error))
         return (yield from self._answers(keys, requests, reply.answers))
+
+    def _prepare(self, requests: list[Any], forms: list[list[Any]]) -> Steps[bool]:
+        """What is to be asked before; returns whether the forms have changed."""
+        try:
+            yield from self._register(requests)
+            return (yield from self._give_ids(requests, forms))
+        except StoreUnavailableError as error:
+            raise StoreUnavailableError(f"{error}; nothing was changed") from error.__cause__
 
     def _answers(
         self, keys: list[str], requests: Sequence[AnyRequest], answers: list[Any]
@@ -417,7 +423,7 @@ class Engine:
                 "a time"
             )
         if self._durable is None or not recorded:
-            reply: list[Any] = (yield Ask(keys, batch))[0]
+            reply: list[Any] = (yield Ask(keys, batch, changes=recorded))[0]
             return reply
         reply, answer = yield Ask(keys, batch, self._durable)
         wanted = list(self._durable[1:-1])

@@ -1,8 +1,8 @@
 """The way to a Redis or Valkey server: its URL, its client, and calls that survive a lost link."""
 
 import asyncio
+import logging
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,12 +12,22 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from inspect import signature
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
-from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.errors import StoreClosedError, StoreError, StoreUnavailableError
+from leasedkeyq.stores.redis_errors import (
+    PROBE_TIME,
+    Trouble,
+    speaks_plainly,
+    speaks_tls,
+    trouble_of,
+)
+
+logger = logging.getLogger("leasedkeyq")
 
 T = TypeVar("T")
 
@@ -25,12 +35,14 @@ T = TypeVar("T")
 class Ask(msgspec.Struct, frozen=True):
     """Have the script apply a batch, and another command follow on the same connection.
 
-    `keys` say which server of a cluster has it. Answer: the answers to both.
+    `keys` say which server of a cluster has it, `changes` whether it may change something. Answer:
+    the answers to both.
     """
 
     keys: Sequence[str]
     batch: bytes
     more: tuple[Any, ...] | None = None
+    changes: bool = True
 
 
 Step: TypeAlias = Ask | tuple[Any, ...] | float | Callable[[], Any]
@@ -41,14 +53,17 @@ Steps: TypeAlias = Generator[Step, Any, T]
 NORMAL_OPTIONS: Final[Mapping[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
 BACKOFF: Final = (0.01, 0.5)
 """Seconds until a lost link is tried again: at first, and at most."""
-PASSING: Final = re.compile(r"^BUSY |: -READONLY ")
-"""Texts of errors that pass. Before version 7 an error inside a script has no class of its own."""
-FULL: Final = re.compile("^OOM |: -OOM ")
+FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""Options that name files."""
 SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
 
 
 class ServerFullError(StoreError):
     """The server has no memory for what needs some. Nothing was changed."""
+
+
+class ScriptError(StoreError):
+    """The script failed, as it does if keys of the store are damaged."""
 
 
 def import_redis() -> Any:
@@ -86,6 +101,7 @@ class Link:
     Attributes:
         client: The client of redis-py.
         clustered: Whether the keys are shared out over several servers.
+        sentinel: Whether Sentinels say which server is the primary.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], patience: float) -> None:
@@ -113,17 +129,54 @@ class Link:
             OSError,
         )
         self.refused: type[Exception] = errors.ResponseError
-        self._final = (errors.AuthenticationError, errors.AuthorizationError)
         self._options = {**NORMAL_OPTIONS, **options, "decode_responses": False}
+        self.lost_since: float | None = None
+        """Since when calls fail; None: the last one was answered."""
+        self._failure: Exception | None = None
+        self.sentinel = False
+        self._place: tuple[str, int] | None = None
+        """Host and port of a server by name, for a look at whether it speaks TLS."""
+        self._secure = False
         try:
-            self.client: Any = self._open(url)
-            self._script.digest = self.patiently(self._load)
-        except (errors.RedisError, OSError) as error:
-            raise self.explain(error) from error
+            self.client: Any = self.patiently(lambda: self._open(url), self._check_tls)
+            self._try_tls()
+            self._script.digest = self.patiently(self._load, self._check_tls)
         except TypeError as error:
             if "unexpected keyword" not in str(error):
                 raise
             raise self._unknown_option(error) from error
+
+    # Outages
+
+    @property
+    def outage(self) -> StoreUnavailableError | None:
+        """Why the server does not answer now, if a call has failed since the last that did not."""
+        since, failure = self.lost_since, self._failure
+        if since is None or failure is None:
+            return None
+        return StoreUnavailableError(
+            f"{self.address}: the server has been away for {time.monotonic() - since:.1f} s: "
+            f"{_sentence(trouble_of(failure), failure)}"
+        )
+
+    def lost(self, error: Exception) -> None:
+        """A call has failed, and is tried again."""
+        self._failure = error
+        if self.lost_since is None:
+            self.lost_since = time.monotonic()
+            logger.warning(
+                "%s: the server is away: %s; trying again for %g s",
+                self.address,
+                _sentence(trouble_of(error), error),
+                self.patience,
+            )
+
+    def found(self) -> None:
+        """A call was answered."""
+        if self.lost_since is not None:
+            seconds = time.monotonic() - self.lost_since
+            self.lost_since = self._failure = None
+            logger.info("%s: the server answers again after %.1f s", self.address, seconds)
 
     def when_lost(self, function: Callable[[], None]) -> None:
         """Call `function` when the link was lost: what is known about the server may be wrong."""
@@ -200,7 +253,7 @@ class Link:
 
     def _do(self, step: Step) -> Any:
         if isinstance(step, Ask):
-            return self.patiently(lambda: self._ask_once(step))
+            return self.patiently(lambda: self._ask_once(step), changes=step.changes)
         if isinstance(step, tuple):
             return self.command(*step)
         return step() if callable(step) else self._stop.wait(step)
@@ -250,8 +303,19 @@ class Link:
         """Another command, which does no harm if it is done twice."""
         return self.patiently(lambda: self.client.execute_command(*parts))
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def patiently(
+        self,
+        call: Callable[[], T],
+        at_first: Callable[[Exception], None] | None = None,
+        *,
+        changes: bool = False,
+    ) -> T:
         """Call until the server answers, for as long as we have patience.
+
+        Args:
+            call: May be called several times.
+            at_first: Looks at the first failure, and may raise what is wrong.
+            changes: Whether the call changes something: a failure says whether it may have.
 
         Raises:
             StoreError: The server refuses, or stays away.
@@ -259,48 +323,101 @@ class Link:
         patience: Patience | None = None
         while True:
             try:
-                return call()
+                answer = call()
             except self.failures as error:
-                patience = patience or Patience(self)
-                pause = patience.after(error)
+                if patience is None and at_first is not None:
+                    at_first(error)
+                patience = patience or Patience(self, changes)
+                # A connection that could not be made has carried nothing.
+                pause = patience.after(error, sent="connecting to" not in str(error))
                 if not self.clustered and self._is_replica(error):
                     # The name in the URL may lead to another server by now.
                     self.client.connection_pool.disconnect(inuse_connections=False)
                 for function in self._lost:
                     function()
+            else:
+                self.found()
+                return answer
             self._stop.wait(pause)
 
     def passes(self, error: Exception) -> bool:
         """Whether the same call may succeed a little later."""
-        if isinstance(error, self._final):
-            return False
-        return isinstance(error, self._transient) or PASSING.search(str(error)) is not None
+        trouble = trouble_of(error)
+        return isinstance(error, self._transient) if trouble is None else trouble.passes
+
+    def answered(self, error: Exception) -> bool:
+        """Whether an error is the answer of a server, which has then done nothing."""
+        trouble = trouble_of(error)
+        if trouble is None:
+            return isinstance(error, self.refused)
+        return trouble.reached
 
     def is_forbidden(self, error: StoreError) -> bool:
         """Whether the user lacks a right."""
         return isinstance(error.__cause__, self._redis.exceptions.NoPermissionError)
 
+    def replica_error(self) -> Exception:
+        """What a replica says to whoever wants to change something."""
+        error: Exception = self._redis.exceptions.ReadOnlyError("the server is a replica")
+        return error
+
     def _is_replica(self, error: Exception) -> bool:
         return isinstance(error, self._redis.exceptions.ReadOnlyError) or "-READONLY" in str(error)
 
-    def explain(self, error: Exception) -> StoreError:
+    def explain(self, error: Exception, what_of_it: str = "") -> StoreError:
         """What happened, and what to do."""
-        errors = self._redis.exceptions
-        said = str(error)
-        if isinstance(error, self._final) or said.startswith(("WRONGPASS", "NOAUTH")):
-            advice = "the user or the password in the URL is wrong"
-        elif isinstance(error, errors.NoPermissionError):
-            advice = "the user may not do this: see the guide for the rights that a store needs"
-        elif isinstance(error, errors.OutOfMemoryError) or FULL.search(said):
-            advice = "the server's memory is full (maxmemory); nothing was changed"
-            return ServerFullError(f"{self.address}: {advice}: {said}")
-        elif self._is_replica(error):
-            advice = "the server is a replica and takes no changes: name its primary in the URL"
-        elif self.passes(error):
-            advice = f"the server could not be reached for {self.patience:g} s"
-        else:
-            advice = "the server refused"
-        return StoreError(f"{self.address}: {advice}: {said}")
+        trouble = trouble_of(error)
+        sentence = f"{_sentence(trouble, error)}{what_of_it}"
+        if trouble is not None and trouble.full:
+            return ServerFullError(f"{self.address}: {sentence}")
+        if trouble is not None and trouble.damage:
+            # It may have failed half-way: whoever knows the request says what became of it.
+            return ScriptError(f"{self.address}: {_sentence(trouble, error)}")
+        if not self.passes(error):
+            return StoreError(f"{self.address}: {sentence}")
+        verb = "used" if self.answered(error) else "reached"
+        return StoreUnavailableError(
+            f"{self.address}: the server could not be {verb} for {self.patience:g} s: {sentence}"
+        )
+
+    # TLS, where one side does not expect it
+
+    def _try_tls(self) -> None:
+        """A server that speaks no TLS waits for the end of our greeting: do not wait for long."""
+        if not self._secure or self.clustered or self.sentinel:
+            return
+        pool = self.client.connection_pool
+        options = {**pool.connection_kwargs, "socket_timeout": PROBE_TIME}
+        connection = pool.connection_class(**options)
+        try:
+            connection.connect()
+        except self.failures as error:
+            self._check_tls(error)
+        finally:
+            connection.disconnect()
+
+    def _check_tls(self, error: Exception) -> None:
+        """Whether a failure comes of TLS that the other side does not speak, or wants.
+
+        Raises:
+            StoreError: It does.
+        """
+        trouble = trouble_of(error)
+        if self._place is None or (trouble is not None and trouble.reached):
+            return
+        advice = ""
+        if self._secure and speaks_plainly(*self._place):
+            advice = "the server speaks no TLS at this port: write redis:// in place of rediss://"
+        elif not self._secure and "connecting to" not in str(error) and speaks_tls(*self._place):
+            advice = "the server speaks TLS at this port: write rediss:// in place of redis://"
+        if advice:
+            raise StoreError(f"{self.address}: {advice}, or name another port: {error}") from error
+
+    def _check_files(self, query: Mapping[str, str]) -> None:
+        for name in FILES:
+            path = query.get(name) or self._options.get(name)
+            if isinstance(path, str) and not Path(path).is_file():
+                raise StoreError(f"{self.address}: {name} names a file that is not there: {path!r}")
 
     def _load(self) -> str:
         digest = self.client.script_load(self._script.text)
@@ -315,11 +432,15 @@ class Link:
         query = dict(parse_qsl(parts.query))
         clustered = query.pop("cluster", "").lower() in ("1", "true", "yes")
         secure = scheme in ("rediss", "valkeys")
+        self._secure = secure
+        self._check_files(query)
         plain = parts._replace(query=urlencode(query))
         if scheme != "unix":
             plain = plain._replace(scheme="rediss" if secure else "redis")
         if way == "sentinel":
             return self._open_sentinel(plain, secure)
+        if scheme != "unix":
+            self._place = _host(plain.netloc.rpartition("@")[2].split(",")[0], 6379)
         if way == "cluster" or clustered:
             return self._open_cluster(plain)
         return self._redis.Redis.from_url(_joined(plain), **self._options, **self._no_retry())
@@ -357,6 +478,7 @@ class Link:
 
     def _open_sentinel(self, parts: SplitResult, secure: bool) -> Any:
         """``redis+sentinel://user:password@host:port,host:port/service/db``."""
+        self.sentinel = True
         user, _, hosts = parts.netloc.rpartition("@")
         service, _, database = parts.path.strip("/").partition("/")
         if not service:
@@ -383,25 +505,54 @@ class Link:
 
 
 class Patience:
-    """How long a call is tried again, and how often."""
+    """How long a call is tried again, and how often.
 
-    def __init__(self, link: Link) -> None:
+    Args:
+        link: The link.
+        changes: Whether the call changes something.
+    """
+
+    def __init__(self, link: Link, changes: bool = False) -> None:
         self._link = link
+        self._changes = changes
+        self._sent = False
+        """Whether the call may have reached a server whose answer did not reach us."""
         self._deadline = time.monotonic() + link.patience
         self._pause = BACKOFF[0]
 
-    def after(self, error: Exception) -> float:
+    def after(self, error: Exception, *, sent: bool) -> float:
         """Seconds until the next try.
+
+        Args:
+            error: What went wrong.
+            sent: Whether the call was on its way by then.
 
         Raises:
             StoreError: It is not worth trying, or it is too late.
         """
-        late = time.monotonic() >= self._deadline or self._link.stopped
-        if late or not self._link.passes(error):
-            raise self._link.explain(error) from error
+        link = self._link
+        self._sent = self._sent or (sent and not link.answered(error))
+        late = time.monotonic() >= self._deadline or link.stopped
+        if link.passes(error):
+            link.lost(error)
+        if late or not link.passes(error):
+            raise link.explain(error, self._what_of_it()) from error
         pause = self._pause * random.uniform(0.5, 1.0)
         self._pause = min(self._pause * 2, BACKOFF[1])
         return pause
+
+    def _what_of_it(self) -> str:
+        if not self._changes:
+            return ""
+        if self._sent:
+            return "; the answer was lost: it is not known whether the change was made"
+        return "; nothing was changed"
+
+
+def _sentence(trouble: Trouble | None, error: Exception) -> str:
+    """What to do, and the words of the server or of the system."""
+    said = str(error) or type(error).__name__
+    return f"{trouble.advice}: {said}" if trouble is not None else said
 
 
 def _host(text: str, port: int) -> tuple[str, int]:

@@ -129,6 +129,7 @@ class LoopLink:
         self._done: Callable[[Any], None]
         self._commands: list[tuple[Any, ...]] = []
         self._whole = False
+        self._changes = False
         self._asking = False
         """Whether the answer of the server is to call us back."""
         self._task: asyncio.Task[None] | None = None
@@ -177,8 +178,10 @@ class LoopLink:
     def _do(self, step: Step) -> None:
         if isinstance(step, Ask):
             self._whole, self._commands = True, self._link.commands(step)
+            self._changes = step.changes
         elif isinstance(step, tuple):
             self._whole, self._commands = False, [step]
+            self._changes = False
         else:
             self._wait_for(self._pause(step))
             return
@@ -197,6 +200,8 @@ class LoopLink:
         except Exception as error:
             self._wait_for(self._ask(error))
         else:
+            if self._link.lost_since is not None:
+                self._link.found()
             self._go_on(replies if self._whole else replies[0])
 
     def _wait_for(self, waiting: Coroutine[Any, Any, Any]) -> None:
@@ -227,25 +232,29 @@ class LoopLink:
         """Ask until the server answers, after an error or without a connection."""
         patience: Patience | None = None
         while True:
+            sent = error is not None
             try:
-                replies = await self._ask_once(error)
+                wire = self._wire if error or self._wire else await self._connect()
+                sent = True
+                replies = await self._ask_once(wire, error)
             except self._link.failures as failure:
                 error = None
                 if self._link.forgot_the_script(failure):
                     self._commands[0] = self._link.in_full(self._commands[0])
                     continue
-                patience = patience or Patience(self._link)
-                pause = patience.after(failure)
+                patience = patience or Patience(self._link, self._changes)
+                pause = patience.after(failure, sent=sent)
                 self._disconnect()
                 self._when_lost()
             else:
+                self._link.found()
                 return replies if self._whole else replies[0]
             await asyncio.sleep(pause)
 
-    async def _ask_once(self, error: Exception | None) -> list[Any]:
+    async def _ask_once(self, wire: Wire | None, error: Exception | None) -> list[Any]:
         if error is not None:
             raise error
-        wire = self._wire or await self._connect()
+        assert wire is not None
         turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
         wire.send(self._commands, partial(_unless_done, turn))
         return _answers(await turn)

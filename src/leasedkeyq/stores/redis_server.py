@@ -1,5 +1,6 @@
 """What a Redis or Valkey server keeps, by its own settings, and what it must not do."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, get_args
@@ -8,13 +9,15 @@ import msgspec
 
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Durability
-from leasedkeyq.stores.redis_link import Link
+from leasedkeyq.stores.redis_link import Link, Patience
 
 OLDEST: Final = (6, 2)
 WAITAOF_SINCE: Final = (7, 2)
 LEVELS: Final[tuple[Durability, ...]] = get_args(Durability)
 SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
 UNKNOWN: Final = "unknown"
+REPLICA: Final = ("slave", "replica")
+"""What a replica calls itself, by INFO and by HELLO."""
 FORMAT: Final = 1
 """How the keys of a store are laid out. Another number means that an older program, or a newer
 one, would misread them."""
@@ -55,7 +58,7 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
     Raises:
         StoreError: The server cannot be used as it is set up.
     """
-    nodes = [_settings(link, node) for node in _nodes(link)]
+    nodes = _settings_of_primaries(link)
     found = [_level(settings) for settings in nodes]
     version = min(_version(settings) for settings in nodes)
     if version < OLDEST:
@@ -117,6 +120,29 @@ def check_format(link: Link, prefix: str) -> None:
     )
 
 
+def _settings_of_primaries(link: Link) -> list[Mapping[str, str]]:
+    """The settings of the server, or of all primaries of a cluster.
+
+    Raises:
+        StoreError: It is a replica. Sentinels need a while to agree on the next primary.
+    """
+    patience = Patience(link)
+    while True:
+        nodes = [_settings(link, node) for node in _nodes(link)]
+        replica = next((each for each in nodes if each["role"] in REPLICA), None)
+        if replica is None:
+            return nodes
+        if not link.sentinel:
+            primary = replica.get("primary", "")
+            raise StoreError(
+                f"{link.address}: the server is a replica{primary and f' of {primary}'} and takes "
+                "no changes: name its primary in the URL, or the Sentinels that know it "
+                "(redis+sentinel://)"
+            )
+        time.sleep(patience.after(link.replica_error(), sent=False))
+        link.client.connection_pool.disconnect()
+
+
 def _nodes(link: Link) -> Iterable[Any]:
     return link.patiently(link.client.get_primaries) if link.clustered else (None,)
 
@@ -138,6 +164,7 @@ def _settings(link: Link, node: Any) -> Mapping[str, str]:
         return {
             "version": hello.get("version", "0.0"),
             "appendonly": UNKNOWN,
+            "role": hello.get("role", ""),
             "cluster": str(int(hello.get("mode") == "cluster")),
         }
     found = {
@@ -145,7 +172,10 @@ def _settings(link: Link, node: Any) -> Mapping[str, str]:
         "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
         "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
         "cluster": info.get("cluster_enabled", "0"),
+        "role": info.get("role", ""),
     }
+    if "master_host" in info:
+        found["primary"] = f"{info['master_host']}:{info['master_port']}"
     for name in SETTINGS:
         try:
             answer = ask("CONFIG GET", name)

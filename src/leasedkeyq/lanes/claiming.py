@@ -17,6 +17,9 @@ from leasedkeyq.stores.store import Claimer, Store
 
 MOST = 1000
 """Commands in one claim."""
+SHORTEST_TRY = 0.001
+LONGEST_TRY = 1.0
+"""Seconds between claims in vain of a lane with a rate limit; more where its tokens are rarer."""
 
 
 class Claims(Protocol):
@@ -48,6 +51,8 @@ class ClaimPlan:
         """What is on its way back to the store."""
         self._gone: Counter[Share] = Counter()
         """How often something was given back."""
+        self._vain = 0
+        """Tries in a row that have found nothing, though commands were waiting."""
 
     def open(self, take: Callable[[Claimed], None]) -> None:
         """Have what a standing claim was given taken, from now on."""
@@ -149,11 +154,38 @@ class ClaimPlan:
             else:
                 self.give_back(share, item)
         if found:
+            self._vain = 0
             self._engine._ahead.travelled(trip)
         if found and self._engine._tracing is not None:
             for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
         return found
+
+    async def next_try(self, due: float) -> float:
+        """After a claim in vain: in how many seconds to claim again.
+
+        `due` is when the store says that something comes due. That may be too late for a lane with
+        a rate limit: its token may have come, or another worker may have taken it, after the claim
+        and before the store was asked. So as long as its commands wait, claim again after the time
+        in which a token comes; then after twice that time, and so on, up to a second.
+        """
+        rates = {
+            share.queue: max(rates)
+            for share in self._engine.shares
+            if (rates := [cap.rate for cap in share.caps if cap.rate is not None])
+            if self._room(share) > 0
+        }
+        if not rates or due <= SHORTEST_TRY or due <= 1 / max(rates.values()):
+            return due
+        counts = await self._store.count([*rates])
+        waiting = [rate for queue, rate in rates.items() if counts[queue].available]
+        if not waiting:
+            self._vain = 0
+            return due
+        token = max(1 / max(waiting), SHORTEST_TRY)
+        again = min(token * 2**self._vain, max(token, LONGEST_TRY))
+        self._vain = min(self._vain + 1, 30)
+        return min(due, again)
 
     def _rooms(self) -> dict[Share, int]:
         """The room of each part of a lane, if it is enough for any of them."""

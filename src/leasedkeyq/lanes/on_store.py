@@ -12,6 +12,7 @@ from asyncio import Task, TimerHandle
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 from leasedkeyq.checks import storable
@@ -357,12 +358,20 @@ class StoreEngine(Engine):
     async def _set_alarm(self) -> None:
         """Wake up when the next command comes due, or a limit has a token again."""
         queues = [share.queue for share in self.shares if share.owned]
-        moments = [seconds for seconds in await self.store.sweep(queues) if seconds is not None]
+        waits = [seconds for seconds in await self.store.sweep(queues) if seconds is not None]
+        again = await self._plan.next_try(min(waits, default=inf))
+        now = self._loop.time()
         if self._alarm is not None:
+            if self._alarm.when() <= now:
+                return  # it rings at once: nobody has looked yet at what it was set for
             self._alarm.cancel()
             self._alarm = None
-        if moments:
-            self._alarm = self._loop.call_later(min(moments), self._hear)
+        if again < inf:
+            self._alarm = self._loop.call_at(now + again, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._hear()
 
     def _take_given(self, claimed: Claimed) -> None:
         """Run a command that came while a claim was standing, and ask for more."""

@@ -225,7 +225,7 @@ async def test_a_worker_that_drains_gives_its_partitions_away() -> None:
     await until(lambda: bool(diary.lines))
     await second.start()
     await until(lambda: divided([first, second]))
-    ending = asyncio.create_task(first._end())
+    ending = asyncio.create_task(first._end(leave=True))
     await until(lambda: divided([second]))
     assert not ending.done()
     ending.cancel()

@@ -183,7 +183,7 @@ class ClaimPlan:
             self._vain = 0
             return due
         token = max(1 / max(waiting), SHORTEST_TRY)
-        again = min(token * 2**self._vain, max(token, LONGEST_TRY))
+        again = min(token * 2.0**self._vain, max(token, LONGEST_TRY))
         self._vain = min(self._vain + 1, 30)
         return min(due, again)
 

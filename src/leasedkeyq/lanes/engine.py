@@ -331,9 +331,9 @@ class Engine(ABC):
         self._measure(job, outcome, error)
         if delay is None:
             job.share.lane.failed += 1
-            self._give_up(job, error)
             if self.emitter.listening:
                 self._emit(events.COMMAND_FAILED, job, error)
+            self._give_up(job, error)
         else:
             job.share.lane.retried += 1
             if self.emitter.listening:
@@ -516,6 +516,11 @@ class Engine(ABC):
             instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is an instrument that may have gauges."""
+        return self._instrument is not None
 
     def tell_gauges(self, stats: QueueStats) -> None:
         """Tell the instruments how things stand."""

@@ -31,8 +31,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class QueueManager:
     """Runs the commands of lanes. Made by `QueueManagerBuilder`.
 
-    ``async with manager:`` starts it, and at the end takes no more commands, waits for what is not
-    done (at most the drain time-out) and closes it. Use it in one event loop.
+    ``async with manager:`` starts it, and at the end takes no more commands, waits until all are
+    done (as `drain`, at most the drain time-out) and closes it: in memory and on a store alike. A
+    worker that is to leave what waits to other processes is run by `run`, or ended by `close`.
+    Use it in one event loop.
 
     Attributes:
         metrics: What was measured, if `QueueManagerBuilder.with_metrics` was called.
@@ -288,6 +290,8 @@ class QueueManager:
     async def run(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> dict[str, int]:
         """Start, run until one of `signals` arrives, then end gracefully.
 
+        In memory it waits until all commands are done, on a store only for those that run: the
+        others stay in the store for other workers. Both at most for the drain time-out.
         A second signal ends it at once, and so does a cancellation. Returns how many commands each
         lane has left. For the main thread, as signals are.
         """
@@ -304,7 +308,7 @@ class QueueManager:
         try:
             await self.start()
             await stop.wait()
-            ending = asyncio.ensure_future(self._end())
+            ending = asyncio.ensure_future(self._end(leave=self._queue.durable))
             hurrying = asyncio.ensure_future(hurry.wait())
             try:
                 await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -318,11 +322,11 @@ class QueueManager:
                 loop.remove_signal_handler(number)
         return left
 
-    async def _end(self) -> None:
-        """Take no more, and let what can be done be done in time."""
+    async def _end(self, *, leave: bool = False) -> None:
+        """Take no more, and let commands end in time: all, or with `leave` those that run."""
         await self.shutdown()
         try:
-            if self._queue.durable:
+            if leave:
                 await self._queue.settle_down(self._drain_timeout)
             else:
                 await self._queue.drain(self._drain_timeout)

@@ -28,7 +28,7 @@ from leasedkeyq.lanes.envelope import CANCELLED, ending, unseal
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.heartbeat import Heartbeat
-from leasedkeyq.lanes.job import ENDED, Job
+from leasedkeyq.lanes.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.limits import caps
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
@@ -92,10 +92,12 @@ class StoreEngine(Engine):
             tracing=tracing,
             clock=clock,
         )
-        self.dlq = StoreDeadLetterQueue(store, lanes, max_dead_letters)
+        self.dlq = StoreDeadLetterQueue(
+            store, lanes, max_dead_letters, closed=lambda: self.shutting_down
+        )
         self._plan = ClaimPlan(self, store)
         self._cancelling = Cancelling(self)
-        self._results = ResultWatch(store, registry, self._finish)
+        self._results = ResultWatch(store, registry, self._finish_elsewhere)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
         """All that is leased by this engine, by token: ahead, running, or not settled yet."""
@@ -445,9 +447,9 @@ class StoreEngine(Engine):
         job.attempt = job.lease.attempt
         job.interruption = None
         job.share.lane.failed += 1
-        self._give_up(job, error)
         if self.emitter.listening:
             self._emit(events.COMMAND_FAILED, job, error)
+        self._give_up(job, error)
 
     # Settling
 
@@ -502,6 +504,21 @@ class StoreEngine(Engine):
         self.dlq.trim(self._loop)
         timeout = job.interruption == "timeout"
         self._finish(job, "timed_out" if timeout else "failed", None, error)
+
+    def _finish_elsewhere(
+        self,
+        job: Job,
+        status: CommandStatus,
+        result: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """A job is over that another process has run: this one hears of its end, too."""
+        if self.emitter.listening:
+            if status == "timed_out":
+                self._emit(events.COMMAND_TIMEOUT, job, error)
+            if status in ("timed_out", "failed"):
+                self._emit(events.COMMAND_FAILED, job, error)
+        self._finish(job, status, result, error)
 
     def _cancelled(self, job: Job) -> None:
         lease, keep = job.lease, job.share.lane.keep_results
@@ -598,6 +615,7 @@ class StoreEngine(Engine):
                 changed.clear()
                 await self._outbox.empty.wait()
                 if not self.running and not await self.unfinished():
+                    await self.dlq.settled()
                     return
                 await changed.wait()
         finally:

@@ -36,6 +36,9 @@ R = TypeVar("R")
 
 logger = logging.getLogger("leasedkeyq")
 
+FIRST_LOOK = 2.0
+"""Seconds for which a start waits for the first statistics, if there are gauges to be set."""
+
 
 class CommandQueue:
     """Commands in lanes. `QueueManagerBuilder` makes one, and `QueueManager` runs it.
@@ -302,6 +305,17 @@ class CommandQueue:
         self.check_lanes()
         if not self._engine.started:
             await self._engine.start()
+            await self._tell_first_gauges()
+
+    async def _tell_first_gauges(self) -> None:
+        """Let gauges exist before anybody asks for statistics; a store in trouble delays nobody."""
+        if self._engine.measured:
+            try:
+                async with asyncio.timeout(FIRST_LOOK):
+                    await self.stats()
+            except (LeasedKeyQError, TimeoutError) as error:
+                why = str(error) or "the store does not answer"
+                logger.warning("the gauges are not known before the next stats(): %s", why)
 
     def pause(self, lane_id: str) -> Written:
         """Start no more commands of a lane; see `QueueManager.pause`."""

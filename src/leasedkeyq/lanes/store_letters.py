@@ -1,16 +1,17 @@
 """Dead letters in a store: its buried items."""
 
 import asyncio
+import builtins
 import logging
 import secrets
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.envelope import read_payload, seal_payload
-from leasedkeyq.lanes.errors import UnknownLaneError
+from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.lane import Lane, Share
 from leasedkeyq.stores.contract import Bury, Claim, Discard, Purge, Put, Requeue, StoredItem
 from leasedkeyq.stores.store import Store
@@ -19,14 +20,34 @@ logger = logging.getLogger("leasedkeyq")
 
 
 class StoreDeadLetterQueue(DeadLetterQueue):
-    """The buried commands of all lanes on a store."""
+    """The buried commands of all lanes on a store.
 
-    def __init__(self, store: Store, lanes: Mapping[str, Lane], max_size: int | None) -> None:
+    With a limit, whoever looks at it through this object sees no more letters than that: the oldest
+    are dropped first, those of other processes included.
+
+    Args:
+        store: Where they are.
+        lanes: The lanes by name.
+        max_size: How many letters it holds; None: as many as the store keeps of each queue.
+        closed: Tells whether no more commands are taken.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lanes: Mapping[str, Lane],
+        max_size: int | None,
+        *,
+        closed: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(max_size or store.limits.buried)
         self._store = store
         self._lanes = lanes
         self._limited = max_size is not None
+        self._closed = closed
         self._trimming: Task[None] | None = None
+        self._untrimmed = False
+        """Whether letters have come since those that are being dropped were counted."""
 
     def add(self, letter: DeadLetter) -> None:
         """A store cannot be written to without waiting."""
@@ -35,6 +56,7 @@ class StoreDeadLetterQueue(DeadLetterQueue):
     async def push(self, letter: DeadLetter) -> None:
         """Add a letter."""
         await bury_letter(self._store, self._share(letter).queue, letter)
+        self.trim(asyncio.get_running_loop())
 
     async def pop(self) -> DeadLetter | None:
         """Remove and return the oldest letter, or None."""
@@ -46,6 +68,10 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
     async def list(self, lane: str | None = None) -> "list[DeadLetter]":
         """All letters, or those of a lane, oldest first."""
+        await self.settled()
+        return await self._all(lane)
+
+    async def _all(self, lane: str | None = None) -> "builtins.list[DeadLetter]":
         letters = [
             read_letter(share.lane.id, item)
             for share in self._shares()
@@ -62,6 +88,10 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
     async def len(self) -> int:
         """How many letters there are."""
+        await self.settled()
+        return await self._count()
+
+    async def _count(self) -> int:
         counts = await self._store.count([share.queue for share in self._shares()])
         return sum(count.buried for count in counts.values())
 
@@ -69,36 +99,53 @@ class StoreDeadLetterQueue(DeadLetterQueue):
         """Put a letter back into its lane, where it starts anew.
 
         Returns whether it was still here.
+
+        Raises:
+            UnknownLaneError: Its lane is not there any more. The letter stays.
+            ShuttingDownError: The manager takes no more commands. The letter stays.
         """
         share = self._share(letter)
+        if self._closed():
+            raise ShuttingDownError(
+                f"lane {letter.lane!r}: the manager is shutting down and takes no more commands",
+                lane=letter.lane,
+            )
         answer = (await self._store.settle([Requeue(share.queue, int(letter.id))]))[0]
         _raise([answer])
         return bool(answer)
 
     def trim(self, loop: AbstractEventLoop) -> None:
         """Drop the oldest letters in the background if there are too many."""
-        if self._limited and (self._trimming is None or self._trimming.done()):
+        if not self._limited:
+            return
+        self._untrimmed = True
+        if self._trimming is None or self._trimming.done():
             self._trimming = loop.create_task(self._trim())
 
     async def _trim(self) -> None:
         try:
-            excess = await self.len() - self.max_size
-            if excess > 0:
-                for letter in (await self.list())[:excess]:
-                    if await self._discard(letter):
-                        self.dropped += 1
-                        logger.warning(
-                            "lane %r: dropped the oldest dead letter, key %r: the limit is %d",
-                            letter.lane,
-                            letter.key,
-                            self.max_size,
-                        )
+            while self._untrimmed:
+                self._untrimmed = False
+                if await self._count() > self.max_size:
+                    await self._drop()
         except LeasedKeyQError as error:
             logger.warning("the dead letters could not be trimmed: %s", error)
 
+    async def _drop(self) -> None:
+        """Drop the oldest letters; another process may be dropping them at the same time."""
+        for letter in (await self._all())[: -self.max_size]:
+            if await self._discard(letter):
+                self.dropped += 1
+                logger.warning(
+                    "lane %r: dropped the oldest dead letter, key %r: the limit is %d",
+                    letter.lane,
+                    letter.key,
+                    self.max_size,
+                )
+
     async def settled(self) -> None:
         """Wait until the oldest letters are dropped, if there are too many."""
-        if self._trimming is not None:
+        if self._trimming is not None and not self._trimming.done():
             await asyncio.wait([self._trimming])
 
     async def _discard(self, letter: DeadLetter) -> bool:

@@ -1,0 +1,204 @@
+"""Lanes mean the same in memory and on a store, and in the process that only submits."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from leasedkeyq.lanes import (
+    DeadLetter,
+    LaneConfig,
+    LaneEvent,
+    QueueManager,
+    RetryPolicy,
+    ShuttingDownError,
+)
+from leasedkeyq.stores import MemoryStore
+from leasedkeyq.stores.contract import Answer, Change, Counts
+from leasedkeyq.telemetry.stats import QueueStats
+from tests.lanes.control_support import Diary, builder
+from tests.lanes.support import Build, clock, everywhere
+
+ONCE: dict[str, Any] = {"retry_policy": RetryPolicy.none()}
+
+
+def register(manager: QueueManager) -> tuple[Any, Any]:
+    """Commands that fail, and that take their time."""
+
+    @manager.command("fail")
+    async def fail(number: int = 0) -> None:
+        raise LookupError(f"number {number}")
+
+    @manager.command("sleep")
+    async def sleep(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    return fail, sleep
+
+
+# The end of a block
+
+
+@everywhere
+async def test_async_with_waits_until_all_commands_are_done(build: Build) -> None:
+    diary = Diary()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).build()
+    note = diary.register(manager)
+    async with manager:
+        for number in range(5):
+            await manager.submit("x", note(str(number), 1.0))
+    assert diary.names == ["0", "1", "2", "3", "4"]
+
+
+@everywhere
+async def test_async_with_waits_for_the_drain_time_out_at_most(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).with_drain_timeout(2.5).build()
+    note = diary.register(manager)
+    async with manager:
+        for number in range(5):
+            await manager.submit("x", note(str(number), 1.0))
+    assert diary.names == ["0", "1", "2"]
+    assert "3 commands are not done after 2.5 s" in caplog.text
+
+
+# Dead letters
+
+
+class SlowCounts(MemoryStore):
+    """A store that takes its time, so that more commands fail while letters are dropped."""
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        await asyncio.sleep(0.01)
+        return await super().count(queues)
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        await asyncio.sleep(0.001)
+        return await super().settle(requests)
+
+
+async def test_dead_letters_on_a_store_stay_within_their_limit() -> None:
+    store = SlowCounts(clock=clock)
+    config = LaneConfig(0, 60, **ONCE)
+    managers = [builder(store, config).with_storage(store).with_dlq(3).build() for _ in range(2)]
+    fail, sleep = register(managers[0])
+    register(managers[1])
+    for manager in managers:
+        await manager.start()
+    for _ in range(3):
+        await managers[0].submit_many("x", [fail(number) for number in range(60)])
+        await managers[0].submit("x", sleep(0.005))
+        await managers[0].drain(60)
+    await asyncio.sleep(1)
+    letters = await managers[0].dlq.list()
+    assert len(letters) == await managers[1].dlq.len() == 3
+    assert letters == await managers[1].dlq.list()
+    assert sum(manager.dlq.dropped for manager in managers) == 177
+    await managers[0].dlq.push(DeadLetter(lane="x", command_type="fail", payload={"number": 1}))
+    assert await managers[0].dlq.len() == 3
+    for manager in managers:
+        await manager.close()
+
+
+@everywhere
+async def test_no_letter_is_requeued_after_the_shutdown(build: Build) -> None:
+    manager = build().with_lane("x", LaneConfig(0, 1, **ONCE), 0).with_dlq(10).build()
+    fail, _ = register(manager)
+    await manager.start()
+    await manager.submit("x", fail())
+    await manager.drain()
+    await manager.shutdown()
+    [letter] = await manager.dlq.list()
+    with pytest.raises(ShuttingDownError, match="'x'") as caught:
+        await manager.dlq.requeue(letter)
+    assert caught.value.lane == "x"
+    with pytest.raises(ShuttingDownError):
+        await manager.dlq.requeue_all()
+    assert await manager.dlq.list() == [letter]
+    await manager.close()
+
+
+# Events
+
+
+class Heard:
+    """The events of a manager, from now on."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._keys: list[str] = []
+        self._events = manager.subscribe_filtered(self._hear)
+
+    def _hear(self, event: LaneEvent) -> bool:
+        self._keys.append(event.key.removeprefix("queue.command."))
+        return False
+
+    def take(self) -> list[str]:
+        keys, self._keys = self._keys, []
+        return keys
+
+
+@everywhere
+async def test_events_of_a_command_come_in_one_order(build: Build) -> None:
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(1, 0.5), timeout=1.0)
+    manager = build().with_lane("x", config, 0).with_dlq(10).build()
+    fail, sleep = register(manager)
+    heard = Heard(manager)
+    await manager.start()
+    await manager.submit("x", fail())
+    await manager.drain()
+    start, again = ["submitted", "started"], ["retry", "started"]
+    end = ["failed", "dead_lettered"]
+    assert heard.take() == [*start, *again, *end]
+    await manager.submit("x", sleep(5))
+    await manager.drain()
+    assert heard.take() == [*start, "timeout", *again, "timeout", *end]
+    await manager.close()
+
+
+async def test_a_submitter_hears_how_commands_end_elsewhere() -> None:
+    store = MemoryStore(clock=clock)
+    config = LaneConfig(0, 4, timeout=1.0, **ONCE)
+    worker, submitter = (builder(store, config).with_storage(store).build() for _ in range(2))
+    register(worker)
+    fail, sleep = register(submitter)
+    await worker.start()
+    heard = Heard(submitter)
+    ends = [(sleep(0.5), ["completed"]), (fail(), ["failed"])]
+    for command, expected in ends:
+        handle = await submitter.submit("x", command)
+        await asyncio.gather(handle.wait(), return_exceptions=True)
+        assert heard.take() == ["submitted", *expected]
+    await submitter.close()
+    await worker.close()
+
+
+# Gauges
+
+
+class Gauges:
+    """An instrument that keeps the gauges, and nothing else."""
+
+    def __init__(self) -> None:
+        self.told: list[QueueStats] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+    def gauges(self, stats: QueueStats) -> None:
+        self.told.append(stats)
+
+
+@everywhere
+async def test_gauges_are_there_when_the_manager_has_started(build: Build) -> None:
+    gauges: Any = Gauges()
+    manager = build().with_lane("x", LaneConfig(0, 1), 0).with_metrics(gauges).build()
+    _, sleep = register(manager)
+    await manager.submit("x", sleep(1))
+    await manager.start()
+    [stats] = gauges.told
+    assert set(stats.lanes) == {"x"}
+    await manager.close()

@@ -2,10 +2,16 @@
 
 import asyncio
 import inspect
+import os
+import time
 
 import pytest
 
 from leasedkeyq.testing import VirtualTimeLoop
+
+# Times without a zone are local ones. Tests of that change the zone, the others rely on this one.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("memory", "sqlite", "yaml", "json")
 SHARED_KINDS = ("sqlite", "yaml")
 """Those that processes share."""
+LocalTime = Callable[[str], None]
+"""Makes a time zone, in the words of POSIX, that of the process."""
 WAIT = 60
 """Seconds for what should come at once."""
 

@@ -1,6 +1,7 @@
 """Gradual migration: programs that read and write the document plainly, beside the repository."""
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ruamel.yaml import YAML
 
 from leasedkeyq.errors import StoreError
 from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository, QueueService
-from tests.repository.support import item
+from tests.repository.support import LocalTime, item
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus
 
@@ -65,6 +66,45 @@ def test_the_document_has_the_fields_of_the_seed(suffix: str, tmp_path: Path) ->
             "pending",
             "processing",
         ]
+
+
+@pytest.mark.parametrize("zone, hour", [("UTC", 12), ("EST5EDT,M3.2.0,M11.1.0", 17), ("XYZ-9", 3)])
+def test_times_without_a_zone_are_local(
+    tmp_path: Path, local_time: LocalTime, zone: str, hour: int
+) -> None:
+    """As the programs meant them that wrote `datetime.now()`, quoted or not."""
+    local_time(zone)
+    path = tmp_path / "queue.yaml"
+    text = OLD.replace("'2026-02-06T12:00:00'", "2026-02-06 12:00:00")
+    path.write_text(text, encoding="utf-8")
+    with QueueRepository(path) as repository:
+        first, second = repository.get_queue().items
+        assert first.created_at == datetime(2026, 2, 6, hour, 0, 0, 123456, tzinfo=UTC)
+        assert second.created_at == datetime(2026, 2, 6, hour, tzinfo=UTC)
+        repository.update_item(first, lambda one: one.metadata.update(seen=True))
+        repository.update_item(second, lambda one: one.metadata.update(seen=True))
+    local_time("XYZ+3")
+    with QueueRepository(path) as repository:
+        assert [one.created_at.astimezone(UTC).hour for one in repository.get_queue().items] == [
+            hour,
+            hour,
+        ], "what is written has its offset"
+
+
+def test_what_others_have_finished_stays(tmp_path: Path) -> None:
+    path = tmp_path / "queue.yaml"
+    done = "".join(
+        f"- {{id: {name}, type: task, payload: {{}}, status: completed}}\n" for name in "abc"
+    )
+    path.write_text(f"items:\n{done}", encoding="utf-8")
+    with QueueRepository(path) as repository:
+        repository.update_item("a", lambda one: one.metadata.update(seen=True))
+        assert repository.remove_item("b")
+        time.sleep(0.01)
+        assert {one.id: one.metadata for one in repository.get_queue().items} == {
+            "a": {"seen": True},
+            "c": {},
+        }
 
 
 def test_an_older_document(tmp_path: Path) -> None:

@@ -15,17 +15,19 @@ from leasedkeyq.repository import (
     Backoff,
     InvalidItemError,
     InvalidTransitionError,
+    Queue,
     QueueItem,
     QueueItemStatus,
 )
 from leasedkeyq.repository.status import ARROWS, can_become
+from tests.repository.support import LocalTime
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus
 NOON = datetime(2026, 2, 6, 12, tzinfo=UTC)
 
 
 def item(status: QueueItemStatus = PENDING, **fields: Any) -> QueueItem:
-    return QueueItem("i1", "mail", {"to": "ada"}, status, NOON, **fields)
+    return QueueItem("i1", "mail", {"to": "ada"}, status, **{"created_at": NOON, **fields})
 
 
 # The fields
@@ -56,13 +58,41 @@ def test_items_do_not_share_what_they_were_made_of() -> None:
     assert payload == second.payload == second.metadata == {}
 
 
-def test_times_are_aware() -> None:
+@pytest.mark.parametrize("zone, hours", [("UTC", 0), ("EST5EDT,M3.2.0,M11.1.0", -5), ("XYZ-9", 9)])
+def test_times_without_a_zone_are_local(local_time: LocalTime, zone: str, hours: int) -> None:
+    local_time(zone)
+    there = timezone(timedelta(hours=hours))
     made = item(scheduled_at=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
-    assert made.scheduled_at == datetime(2026, 1, 1, tzinfo=UTC)
+    assert made.scheduled_at == datetime(2026, 1, 1, tzinfo=there)
     made.started_at = datetime(2026, 1, 2)  # noqa: DTZ001
-    assert made.started_at == datetime(2026, 1, 2, tzinfo=UTC)
-    for time in (QueueItem.create("x", {}).created_at, made.created_at):
-        assert time.tzinfo is not None
+    assert made.started_at == datetime(2026, 1, 2, tzinfo=there)
+    # As the first version of a script made them.
+    now = datetime.now(UTC)
+    old = item(created_at=datetime.now(), scheduled_at=datetime.now())  # noqa: DTZ005
+    for moment in (old.created_at, old.scheduled_at, QueueItem.create("x", {}).created_at):
+        assert moment is not None
+        assert now <= moment <= datetime.now(UTC)
+    assert old.is_due()
+    assert old.is_due(datetime.now())  # noqa: DTZ005
+    assert QueueItem.from_dict(old.to_dict()) == old
+    old.start(now=datetime.now())  # noqa: DTZ005
+    old.fail("no", now=datetime.now(), backoff=Backoff(10, jitter=0))  # noqa: DTZ005
+    assert not old.is_due(datetime.now())  # noqa: DTZ005
+    assert old.is_due(datetime.now() + timedelta(seconds=11))  # noqa: DTZ005
+    queue = Queue("q", [old])
+    assert queue.dequeue(now=datetime.now()) is None  # noqa: DTZ005
+    assert queue.peek(now=datetime.now() + timedelta(seconds=11)) is old  # noqa: DTZ005
+
+
+def test_local_time_of_long_ago(local_time: LocalTime) -> None:
+    """Offsets had seconds then, which cannot be written."""
+    local_time("XYZ+4:56:02")
+    made = item(scheduled_at=datetime(2026, 1, 1))  # noqa: DTZ001
+    assert made.scheduled_at is not None
+    assert made.scheduled_at.isoformat() == "2026-01-01T04:56:02+00:00"
+    for moment in (datetime.min, datetime.max):  # noqa: DTZ901
+        with pytest.raises(InvalidItemError, match="started_at must be a time with its zone"):
+            made.started_at = moment
 
 
 # The arrows

@@ -290,7 +290,8 @@ class Terms:
     ) -> list[Wish]:
         keep = FOR_GOOD if new.status is FAILED else self.keep
         if stored is not None and stored.state == "done" and old and old.status is new.status:
-            keep = max((stored.due or 0.0) - now, SHORTEST)
+            # One that somebody finished by hand in a document stays for good.
+            keep = FOR_GOOD if stored.due is None else max(stored.due - now, SHORTEST)
         if not keep:
             return [] if live is None else [Cancel(self.queue, new.id)]
         result = self._encode(new, new.to_dict())

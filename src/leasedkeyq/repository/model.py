@@ -40,9 +40,10 @@ OPTIONAL: Final = (
 class QueueItem:
     """One piece of work.
 
-    Times are aware of their time zone; one without is taken for UTC. `status` moves only along the
-    arrows of the diagram in the docs: an assignment that does not raises
-    `InvalidTransitionError`. `payload` and `metadata` are stored as JSON.
+    Times are aware of their time zone. One without is local time, as ``datetime.now()`` gives it,
+    and becomes aware when it is assigned: compare with aware ones, such as ``datetime.now(UTC)``.
+    `status` moves only along the arrows of the diagram in the docs: an assignment that does not
+    raises `InvalidTransitionError`. `payload` and `metadata` are stored as JSON.
 
     Attributes:
         id: Unique in its queue. `create` makes one.
@@ -82,7 +83,11 @@ class QueueItem:
         if name == "status":
             value = self._next_status(value)
         elif name in TIMES:
-            value = _aware(value)
+            try:
+                value = _aware(value)
+            except (OverflowError, OSError, ValueError):
+                expected = "a time with its zone, as it is none of local time"
+                raise self._wrong(name, expected, value) from None
         object.__setattr__(self, name, value)
 
     def _next_status(self, value: Any) -> QueueItemStatus:
@@ -163,7 +168,7 @@ class QueueItem:
         text, scheduled_at = error_text(error), self.scheduled_at
         if again:
             delay = checks.delay_time("backoff", backoff(self.retry_count + 1))
-            scheduled_at = (now or _now()) + timedelta(seconds=delay)
+            scheduled_at = _aware(now or _now()) + timedelta(seconds=delay)
         self._move(
             QueueItemStatus.PROCESSING, QueueItemStatus.PENDING if again else QueueItemStatus.FAILED
         )
@@ -200,7 +205,7 @@ class QueueItem:
         """Whether it is pending and its time has come."""
         if self.status is not QueueItemStatus.PENDING:
             return False
-        return self.scheduled_at is None or self.scheduled_at <= (now or _now())
+        return self.scheduled_at is None or self.scheduled_at <= _aware(now or _now())
 
     # As data
 
@@ -226,8 +231,8 @@ class QueueItem:
     def from_dict(cls, data: Mapping[str, Any]) -> "QueueItem":
         """The item that `to_dict` described.
 
-        Times may be ISO 8601 text or datetimes; one without a time zone is taken for UTC. Names
-        that are not those of fields are passed over.
+        Times may be ISO 8601 text or datetimes; one without a time zone is local time. Names that
+        are not those of fields are passed over.
 
         Raises:
             InvalidItemError: A field is missing or wrong; the error says which, and of which item.
@@ -406,9 +411,12 @@ def _now() -> datetime:
 
 
 def _aware(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
+    if not isinstance(value, datetime) or value.utcoffset() is not None:
+        return value
+    local = value.replace(tzinfo=None).astimezone()
+    offset = local.utcoffset() or timedelta()
+    # Long ago the offsets had seconds, which ISO 8601 cannot say.
+    return local.astimezone(UTC) if offset % timedelta(minutes=1) else local
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -7,6 +7,7 @@ YAML 1.1 do not take for text.
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import lru_cache
 
 import msgspec
@@ -156,7 +157,7 @@ def _time(text: str, name: str, where: str) -> str:
 
 @lru_cache(4096)
 def _aware(text: str) -> str:
-    """A time as text with its offset; one without is taken for UTC."""
+    """A time as text with its offset; one without is local time."""
     if text[0] != '"':
         try:
             return encode_utc(msgspec.json.decode(text, type=float))
@@ -166,10 +167,24 @@ def _aware(text: str) -> str:
     if found is None:
         return text
     date, clock, seconds, fraction, zone = found.groups()
-    zone = UTC if zone is None or zone in "Zz" else zone
-    if len(zone) == len("+0100"):
+    written = f"{date}T{clock or '00:00'}{seconds or ':00'}"
+    if zone is None:
+        zone = _local_offset(written)
+    elif zone in "Zz":
+        zone = UTC
+    elif len(zone) == len("+0100"):
         zone = f"{zone[:3]}:{zone[3:]}"
-    return f'"{date}T{clock or "00:00"}{seconds or ":00"}{fraction or ""}{zone}"'
+    return f'"{written}{fraction or ""}{zone}"'
+
+
+def _local_offset(written: str) -> str:
+    """The offset of local time at a moment. Where the calendar does not know it, that of UTC."""
+    try:
+        offset = datetime.fromisoformat(written).astimezone().strftime("%z")
+    except (ValueError, OverflowError, OSError):
+        return UTC
+    # Long ago the offsets had seconds, which ISO 8601 cannot say; here that does not matter.
+    return f"{offset[:3]}:{offset[3:5]}"
 
 
 _CHECKS: dict[str, Callable[[str, str, str], str]] = {

@@ -27,7 +27,8 @@ NOON = datetime(2026, 2, 6, 12, tzinfo=UTC)
 
 
 def item(status: QueueItemStatus = PENDING, **fields: Any) -> QueueItem:
-    return QueueItem("i1", "mail", {"to": "ada"}, status, **{"created_at": NOON, **fields})
+    created_at = fields.pop("created_at", NOON)
+    return QueueItem("i1", "mail", {"to": "ada"}, status, created_at, **fields)
 
 
 # The fields

@@ -44,6 +44,7 @@ class Connection:
         name: str | None,
         max_size: int | None,
         default_max_retries: int | None,
+        status_map: Callable[[str], str | None] | None = None,
     ) -> None:
         self.closed = False
         retries = MAX_RETRIES if default_max_retries is None else default_max_retries
@@ -58,7 +59,7 @@ class Connection:
             self.place = _place_of(source, source)
         else:
             said = {"max_size": max_size, "default_max_retries": default_max_retries}
-            self.place, self._open = _opener(source, name=name, **said)
+            self.place, self._open = _opener(source, name=name, status_map=status_map, **said)
         refuse_inside(self.place)
         with self._traffic.at(self.place):
             store = source if isinstance(source, Store) else self._open_store()
@@ -205,11 +206,16 @@ def _let_go(session: Session) -> None:
     session.end(wait=threading.current_thread() is threading.main_thread())
 
 
+def is_document(source: object) -> bool:
+    """Whether it is the path of a document, and no URL."""
+    return not isinstance(source, str) or len(urlsplit(source).scheme) <= 1
+
+
 def _opener(
-    source: str | os.PathLike[str], **document: str | int | None
+    source: str | os.PathLike[str], **document: object
 ) -> tuple[object, Callable[[], Store]]:
     """Where a store is, and how to open it; `document` is said of a document only."""
-    if isinstance(source, str) and len(urlsplit(source).scheme) > 1:
+    if isinstance(source, str) and not is_document(source):
         url = _absolute(source)
         return url, partial(connect, url)
     given: object = source

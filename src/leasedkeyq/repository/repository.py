@@ -2,12 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
-from leasedkeyq.repository.connection import Connection
+from leasedkeyq.repository.connection import Connection, is_document
 from leasedkeyq.repository.errors import (
     DuplicateItemError,
     InvalidTransitionError,
@@ -43,6 +43,10 @@ from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
 
 PAGE = 1000
+
+StatusMap: TypeAlias = (
+    Mapping[str, str | QueueItemStatus] | Callable[[str], str | QueueItemStatus | None]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,10 @@ class QueueRepository:
         backoff: Called with how often an item has failed; says how long to wait for the next try.
         keep_finished: How long completed and cancelled items are kept, or None for good. Failed
             items are kept until they are retried or removed; stores have a limit on their number.
+        status_map: For a document in which others write a status that is none of
+            `QueueItemStatus`: which one it is, such as ``{"waiting": "pending"}``, or a function
+            from the status to ours, or to None if it does not know it. The document is written
+            in our words then.
         clock: Unix time, for tests. Give the store the same one.
 
     Raises:
@@ -102,6 +110,7 @@ class QueueRepository:
         lease_time: Duration | None = timedelta(hours=1),
         backoff: Callable[[int], Duration] = DEFAULT_BACKOFF,
         keep_finished: Duration | None = timedelta(days=7),
+        status_map: StatusMap | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if max_size is not None:
@@ -112,7 +121,8 @@ class QueueRepository:
         keep = checks.wait_time("keep_finished", keep_finished)
         self._backoff = backoff
         self._clock = clock
-        self._connection = Connection(source, name, max_size, default_max_retries)
+        translate = None if status_map is None else _translation(source, status_map)
+        self._connection = Connection(source, name, max_size, default_max_retries, translate)
         with self._connection.using() as session:
             self._name, limits = session.name, session.store.limits
         keep_seconds = FOR_GOOD if keep is None else keep
@@ -493,6 +503,33 @@ class QueueRepository:
 
     def _now(self) -> datetime:
         return moment(self._clock())
+
+
+def _translation(source: object, status_map: StatusMap) -> Callable[[str], str | None]:
+    """From a status that is none of ours to the name of one that is."""
+    if isinstance(source, Store) or not is_document(source):
+        raise ValueError(
+            "status_map is for documents that QueueRepository opens by their path; other stores "
+            "hold no status of others, and a FileStore takes status_map itself"
+        )
+    if not callable(status_map):
+        for status, ours in status_map.items():
+            _known_status(status, ours)
+
+    def translate(status: str) -> str | None:
+        ours = status_map(status) if callable(status_map) else status_map.get(status)
+        return None if ours is None else _known_status(status, ours)
+
+    return translate
+
+
+def _known_status(status: str, ours: str | QueueItemStatus) -> str:
+    try:
+        return QueueItemStatus(ours).value
+    except ValueError:
+        known = ", ".join(status.value for status in QueueItemStatus)
+        message = f"status_map makes {status!r} {ours!r}, which is none of {known}"
+        raise ValueError(message) from None
 
 
 def id_of(item: str | QueueItem) -> str:

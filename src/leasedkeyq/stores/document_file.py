@@ -35,7 +35,7 @@ from leasedkeyq.stores.fileops import FileOps, Stamp
 from leasedkeyq.stores.loading import Known, load
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.queues_form import QueuesForm
-from leasedkeyq.stores.repository_form import RepositoryForm
+from leasedkeyq.stores.repository_form import RepositoryForm, StatusMap
 from leasedkeyq.stores.sealing import seal, unseal
 from leasedkeyq.stores.syncing import sync
 from leasedkeyq.stores.texts import Texts
@@ -55,6 +55,7 @@ class FileOptions(TypedDict, total=False):
     name: str | None
     max_size: int | None
     default_max_retries: int
+    status_map: StatusMap | None
     limits: Limits | None
     clock: Callable[[], float] | None
     ops: FileOps | None
@@ -75,6 +76,7 @@ class DocumentFile:
             whose document does not tell.
         max_size: For a repository whose document does not tell.
         default_max_retries: The same.
+        status_map: For a repository in whose document an item has a status of its own: which it is.
         limits: How much the store takes.
         clock: Unix time, for tests.
         ops: How files are handled, for tests.
@@ -93,6 +95,7 @@ class DocumentFile:
         name: str | None = None,
         max_size: int | None = None,
         default_max_retries: int = 3,
+        status_map: StatusMap | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
         ops: FileOps | None = None,
@@ -114,7 +117,7 @@ class DocumentFile:
         self._ops = ops or FileOps()
         self._clock = clock or _microseconds
         self._latest = float("-inf")
-        forms = _forms(name or self.path.stem, max_size, default_max_retries)
+        forms = _forms(name or self.path.stem, max_size, default_max_retries, status_map)
         if form is not None and form not in forms:
             raise ValueError(f"the form of a document is one of {', '.join(forms)}, not {form!r}")
         self._form = None if form is None else forms[form]
@@ -404,14 +407,16 @@ class DocumentFile:
             os.close(held)
 
 
-def _forms(name: str, max_size: int | None, default_max_retries: int) -> dict[str, Form]:
+def _forms(
+    name: str, max_size: int | None, default_max_retries: int, status_map: StatusMap | None
+) -> dict[str, Form]:
     try:
         defaults = RepositorySettings(
             name=name, max_size=max_size, default_max_retries=default_max_retries
         )
     except NonsenseError as error:
         raise ValueError(str(error)) from error
-    return {"queues": QueuesForm(), "repository": RepositoryForm(defaults)}
+    return {"queues": QueuesForm(), "repository": RepositoryForm(defaults, status_map)}
 
 
 def _microseconds() -> float:

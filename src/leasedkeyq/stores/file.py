@@ -37,6 +37,7 @@ from leasedkeyq.stores.file_watch import FileWatch
 from leasedkeyq.stores.fileops import FileOps
 from leasedkeyq.stores.listing import check_listing, page_of
 from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.stores.repository_form import StatusMap
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 
@@ -72,6 +73,8 @@ class FileStore(Store):
             a name, it is this one, or else the stem of the path.
         max_size: For a repository whose document does not tell.
         default_max_retries: The same.
+        status_map: For a repository in whose document an item has a status that is none of the
+            five: which one it is, by its name or by a function of that.
         limits: How much the store takes.
         clock: Unix time, for tests.
         ops: How files are handled, for tests.
@@ -91,6 +94,7 @@ class FileStore(Store):
         name: str | None = None,
         max_size: int | None = None,
         default_max_retries: int = 3,
+        status_map: StatusMap | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
         ops: FileOps | None = None,
@@ -101,6 +105,7 @@ class FileStore(Store):
             name=name,
             max_size=max_size,
             default_max_retries=default_max_retries,
+            status_map=status_map,
             limits=limits,
             clock=clock,
             ops=ops,

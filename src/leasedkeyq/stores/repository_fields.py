@@ -110,7 +110,9 @@ def _status(text: str, name: str, where: str) -> str:
     status = decode(text, str, name, where)
     if status not in STATUSES:
         raise NonsenseError(
-            f"{where}: no such status: {status!r}; there are {', '.join(sorted(STATUSES))}"
+            f"{where}: no such status: {status!r}; there are {', '.join(sorted(STATUSES))}. If it "
+            f"is one of your own, say which it is: QueueRepository(path, status_map={{{status!r}: "
+            '"pending"})'
         )
     return encode(status)
 

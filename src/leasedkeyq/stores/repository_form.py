@@ -27,7 +27,8 @@ know stands apart, at the end. There is one queue, and no other can be put into 
 
 import uuid
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -53,10 +54,12 @@ from leasedkeyq.stores.fields import (
     encode_mapping,
 )
 from leasedkeyq.stores.plain_yaml import printable
-from leasedkeyq.stores.repository_fields import FIELDS
+from leasedkeyq.stores.repository_fields import FIELDS, STATUSES
 from leasedkeyq.stores.repository_items import read_item, was_written_for, write_item
 
-__all__ = ["RepositoryForm", "RepositorySettings"]
+__all__ = ["RepositoryForm", "RepositorySettings", "StatusMap"]
+
+StatusMap: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 
 HEADER = """\
 # A queue of leasedkeyq. You may edit this file while the program runs: add an item (`- type: ...`
@@ -70,12 +73,15 @@ class RepositoryForm(Form):
 
     Args:
         defaults: The settings of a new queue, and of one whose document does not tell.
+        status_map: Which status it is that is none of the five, by its name or by a function of
+            that; None if it is not known.
     """
 
     fields: tuple[str, ...] = FIELDS
 
-    def __init__(self, defaults: RepositorySettings) -> None:
+    def __init__(self, defaults: RepositorySettings, status_map: StatusMap | None = None) -> None:
         self.defaults = _encoded(defaults)
+        self._status_map = status_map
 
     def __str__(self) -> str:
         return "a document of one queue"
@@ -104,6 +110,8 @@ class RepositoryForm(Form):
             default_max_retries=decode_whole(fields, "default_max_retries", "the document"),
         )
         document.sections = {document.settings.name: section}
+        if self._status_map is not None:
+            _translate(section, self._status_map)
         _give_ids(document, section)
         _give_records(section, records)
         return document
@@ -117,6 +125,7 @@ class RepositoryForm(Form):
 
     def read(self, section: Section, entry: Entry, where: str, now: float) -> Facts:
         """As `Form.read`."""
+        where = f"{where}, the id {entry.fields['id']}"
         return read_item(entry, _max_retries(section), where, now)
 
     # Text
@@ -170,6 +179,19 @@ def _number_or_none(fields: dict[str, str], name: str) -> int | None:
 
 def _max_retries(section: Section) -> int:
     return decode_whole(section.head.fields, "default_max_retries", "the document")
+
+
+def _translate(section: Section, status_map: StatusMap) -> None:
+    """Say each status that is none of ours in our words. It is written like that next time."""
+    for entry in section.entries:
+        text = entry.fields.get("status", '"pending"')
+        if text[:1] != '"' or text.strip('"') in STATUSES:
+            continue
+        status = msgspec.json.decode(text, type=str)
+        ours = status_map(status) if callable(status_map) else status_map.get(status)
+        if ours is not None:
+            entry.fields["status"] = encode(ours)
+            entry.text = ""
 
 
 def _give_ids(document: Document, section: Section) -> None:

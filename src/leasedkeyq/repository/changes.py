@@ -54,6 +54,7 @@ class Edit(Handoff):
         self.new_settings: Settings | None = None
 
     def _begin(self) -> None:
+        self._session.check_name()
         self.began = self._clock()
         self.settings = self._session.settings
 

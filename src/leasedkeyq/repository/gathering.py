@@ -115,11 +115,19 @@ class ChangeServer:
     """Serves changes of single items: one edit of the store for all of them.
 
     What one call asks for is all or nothing, and what stops it does not stop the others.
+
+    Args:
+        bridge: To the store.
+        queue: The name of the queue.
+        check: Called in each edit; what it raises stops all calls of that.
     """
 
-    def __init__(self, bridge: Bridge, queue: str) -> None:
+    def __init__(
+        self, bridge: Bridge, queue: str, check: Callable[[], None] = lambda: None
+    ) -> None:
         self._store = bridge.store
         self._queue = queue
+        self._check = check
 
     async def __call__(self, calls: list[Call[Change, list[Answer]]]) -> None:
         """Serve them, each item once at a time."""
@@ -134,6 +142,7 @@ class ChangeServer:
         changes = [call.request for call in calls]
 
         def work(items: Sequence[StoredItem]) -> Sequence[Wish]:
+            self._check()
             found = latest(items)
             for change in changes:
                 change.see(found.get(change.item_id))

@@ -306,7 +306,7 @@ class Queue:
     """A queue as it was read: a list of items, with rules for adding and taking.
 
     Attributes:
-        name: Its name.
+        name: Its name. That of a queue that was read from a repository cannot be changed.
         items: All items, in whatever status, higher priority first.
         max_size: How many items may be pending; None or 0 for no limit. Items that are being
             processed or are finished take no room.
@@ -318,6 +318,15 @@ class Queue:
     max_size: int | None = None
     default_max_retries: int = 3
     _origin: Origin | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "name" and getattr(self, "_origin", None) is not None and value != self.name:
+            raise AttributeError(
+                f"the queue {self.name!r} is stored and keeps its name. In a document, change "
+                "'name:' by hand while no program uses it; on another store, open a "
+                "QueueRepository with the other name and save_queue this queue there"
+            )
+        object.__setattr__(self, name, value)
 
     def enqueue(self, item: QueueItem) -> None:
         """Add an item behind those of its priority.
@@ -374,6 +383,7 @@ class Queue:
         self.items[:] = [
             mine[item.id]._take_over(item) if item.id in mine else item for item in other.items
         ]
+        self._origin = None
         self.name, self._origin = other.name, other._origin
         self.max_size, self.default_max_retries = other.max_size, other.default_max_retries
 

@@ -36,13 +36,10 @@ from leasedkeyq.repository.mapping import (
     status_of,
 )
 from leasedkeyq.repository.model import Queue, QueueItem
-from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.contract import Answer, Extend, Release, StoredItem, StoredState
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
-
-PAGE = 1000
 
 StatusMap: TypeAlias = (
     Mapping[str, str | QueueItemStatus] | Callable[[str], str | QueueItemStatus | None]
@@ -464,7 +461,7 @@ class QueueRepository:
             since = self._clock() - checks.seconds("older_than", older_than)
         outcomes: dict[str, QueueItemStatus | None] = {}
         with self._connection.using() as session:
-            for stored in session.call(_browse(session, states)):
+            for stored in session.browse(states):
                 if is_older(stored, since) or death_of(stored):
                     outcomes[stored.key] = self._claims.recover(session, stored.key, since)
         return RecoveryReport(
@@ -479,8 +476,8 @@ class QueueRepository:
         others work, an item that moves may be counted twice or not at all.
         """
         with self._connection.using() as session:
-            counts = session.call(session.store.count([self._name]))[self._name]
-            finished = session.call(_browse(session, ("done",))) if counts.done else []
+            counts = session.count()
+            finished = session.browse(("done",)) if counts.done else []
             retries = session.settings.default_max_retries
         stats = Queue(self._name).get_stats()
         for stored in finished:
@@ -494,7 +491,7 @@ class QueueRepository:
     def __len__(self) -> int:
         """How many items are pending, those with a `scheduled_at` ahead included."""
         with self._connection.using() as session:
-            counts = session.call(session.store.count([self._name]))[self._name]
+            counts = session.count()
         return counts.available + counts.scheduled
 
     def __bool__(self) -> bool:
@@ -548,14 +545,3 @@ def id_of(item: str | QueueItem) -> str:
 def _shown_as(given: str | QueueItem, item: QueueItem) -> QueueItem:
     """The item as it is now; if the caller gave an item, that one shows it."""
     return given._take_over(item) if isinstance(given, QueueItem) else item
-
-
-async def _browse(session: Session, states: Sequence[StoredState]) -> list[StoredItem]:
-    found: list[StoredItem] = []
-    cursor: str | None = None
-    while True:
-        page = await session.store.browse(session.name, states=states, cursor=cursor, limit=PAGE)
-        found += page.items
-        cursor = page.cursor
-        if cursor is None:
-            return found

@@ -6,18 +6,28 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-from leasedkeyq.errors import QueueClosedError
+from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository.bridge import Bridge, wait_for
 from leasedkeyq.repository.gathering import Change, ChangeServer, ClaimServer, Gatherer, Look
 from leasedkeyq.repository.mapping import Wish
 from leasedkeyq.stores.codec import check_name
-from leasedkeyq.stores.contract import Answer, Claim, Claimed, Release, StoredItem
+from leasedkeyq.stores.contract import (
+    Answer,
+    Claim,
+    Claimed,
+    Counts,
+    Release,
+    StoredItem,
+    StoredState,
+)
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
 T = TypeVar("T")
 Leased = TypeVar("Leased", bound=Sequence[Claimed])
 
+PAGE: Final = 1000
+"""How many items are read at a time."""
 NAME: Final = "queue"
 """The name of a queue that nobody named."""
 
@@ -80,10 +90,11 @@ class Session:
         except BaseException:
             self.bridge.leave(close_store=owned)
             raise
-        self._pump = ClaimPump(store, self.name)
+        claiming = store if self._keeper is None else cast("Store", _Claiming(self))
+        self._pump = ClaimPump(claiming, self.name)
         self._waiting: set[int] = set()
         self._away = False
-        self._changes = Gatherer(self.bridge, ChangeServer(self.bridge, self.name))
+        self._changes = Gatherer(self.bridge, ChangeServer(self.bridge, self.name, self.check_name))
         self._claims = Gatherer(self.bridge, ClaimServer(self.bridge))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -100,7 +111,10 @@ class Session:
     def claim(self, claim: Claim) -> Claimed | None:
         """Lease one item, if there is one."""
         claimed = self._receive(self._claims.submit(claim))
-        return claimed[0] if claimed else None
+        if not claimed:
+            self.check_name()
+            return None
+        return claimed[0]
 
     def claim_in_time(
         self, key: str | None, timeout: float | None, lease_time: float | None
@@ -162,6 +176,43 @@ class Session:
         kept = None if self._keeper is None else self._keeper.settings
         return self._given if kept is None else Settings(kept.max_size, kept.default_max_retries)
 
+    def check_name(self) -> None:
+        """See that the queue has the name that it had, as of the last transaction.
+
+        Nothing is found under the old name, which must not be taken for an empty queue.
+
+        Raises:
+            StoreError: Somebody wrote another name into the document.
+        """
+        kept = None if self._keeper is None else self._keeper.settings
+        if kept is not None and kept.name != self.name:
+            raise StoreError(
+                f"the document is the queue {kept.name!r} now, and was {self.name!r} when this "
+                "repository opened it; make a new QueueRepository"
+            )
+
+    def count(self) -> Counts:
+        """How many items there are in each state."""
+        counts = self.call(self.store.count([self.name]))[self.name]
+        self.check_name()
+        return counts
+
+    def browse(self, states: Sequence[StoredState]) -> list[StoredItem]:
+        """All items in these states."""
+        found = self.call(self._browse(states))
+        self.check_name()
+        return found
+
+    async def _browse(self, states: Sequence[StoredState]) -> list[StoredItem]:
+        found: list[StoredItem] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.browse(self.name, states=states, cursor=cursor, limit=PAGE)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
     def read_settings(self) -> Settings:
         """As of now."""
         if self._keeper is not None:
@@ -211,5 +262,22 @@ class _Seen:
         self.settings: Settings | None = None
 
     def __call__(self, items: Sequence[StoredItem]) -> Sequence[Wish]:
+        self._session.check_name()
         self.items, self.settings = items, self._session.settings
         return ()
+
+
+class _Claiming:
+    """The store of a document, for those who wait: they hear if it gets another name."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session.store, name)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers = await self._session.store.claim(requests)
+        if not any(answers):
+            self._session.check_name()
+        return answers

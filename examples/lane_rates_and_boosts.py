@@ -12,7 +12,7 @@ async def main() -> None:
     manager = (
         QueueManagerBuilder()
         .with_lane("limited", limited, 0)
-        .with_lane("partitioned", LaneConfig(0, 1).with_partitions(4), 1)
+        .with_lane("partitioned", LaneConfig(0, 4).with_partitions(4), 1)
         .with_lane("reports", urgent, 9)
         .build()
     )

@@ -337,8 +337,11 @@ class Simulation:
             slots = engine.slots
             assert slots.active == len(engine.running)
             assert slots.active == sum(share.active for share in engine.shares)
-            unfilled = sum(max(0, share.reserved - share.active) for share in engine.shares)
+            lanes = engine.lanes.values()
+            unfilled = sum(max(0, lane.reserved - lane.active) for lane in lanes)
             assert slots.reserved == unfilled
+            for lane in lanes:
+                assert lane.active == sum(share.active for share in lane.shares) <= lane.most
             if isinstance(engine, MemoryEngine) and engine.started:
                 for share in engine.shares:
                     assert not self.could_start(engine, share), f"{share.queue} could start"
@@ -346,15 +349,15 @@ class Simulation:
     def could_start(self, engine: MemoryEngine, share: Share) -> bool:
         now = asyncio.get_running_loop().time()
         lane = share.lane
-        if lane.paused or not len(share.state.ready) or share.active >= lane.config.max_concurrency:
+        if lane.paused or not len(share.state.ready) or lane.active >= lane.config.max_concurrency:
             return False
         if lane.bucket is not None and not lane.bucket.whole(now):
             return False
-        total = sum(other.active for other in engine.shares)
+        total = sum(other.active for other in engine.lanes.values())
         kept = sum(
-            max(0, other.lane.config.min_concurrency - other.active)
-            for other in engine.shares
-            if other is not share
+            max(0, other.config.min_concurrency - other.active)
+            for other in engine.lanes.values()
+            if other is not lane
         )
         return self.capacity is None or total + kept < self.capacity
 
@@ -385,9 +388,9 @@ class Simulation:
         if self.capacity is None:
             return
         mine = lane.effective_priority(job.submitted_at, job.deadline, now)
-        share.active -= 1  # as it was before this start
+        lane.active -= 1  # as it was before this start
         try:
-            if share.active < lane.config.min_concurrency:
+            if lane.active < lane.config.min_concurrency:
                 return
             for other in engine.shares:
                 if other.lane is not lane and self.could_start(engine, other):
@@ -397,7 +400,7 @@ class Simulation:
                     )
                     assert theirs >= mine, f"{other.queue} was more urgent than {share.queue}"
         finally:
-            share.active += 1
+            lane.active += 1
 
     # The run
 

@@ -18,7 +18,7 @@ from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Answer, Change, Counts
 from leasedkeyq.telemetry.stats import QueueStats
 from tests.lanes.control_support import Diary, builder
-from tests.lanes.support import Build, clock, everywhere
+from tests.lanes.support import Build, clock, everywhere, now
 
 ONCE: dict[str, Any] = {"retry_policy": RetryPolicy.none()}
 
@@ -201,4 +201,72 @@ async def test_gauges_are_there_when_the_manager_has_started(build: Build) -> No
     await manager.start()
     [stats] = gauges.told
     assert set(stats.lanes) == {"x"}
+    await manager.close()
+
+
+# Partitions
+
+
+@everywhere
+@pytest.mark.parametrize("capacity", [None, 3, 9])
+@pytest.mark.parametrize("beside", [False, True])
+async def test_the_concurrency_of_a_lane_is_that_of_all_its_partitions(
+    build: Build, capacity: int | None, beside: bool
+) -> None:
+    diary = Diary()
+    builder = build().with_lane("x", LaneConfig(1, 2, partitions=4), 1)
+    if beside:
+        builder.with_lane("other", LaneConfig(1, 4, partitions=2), 0)
+    if capacity is not None:
+        builder.with_capacity(capacity)
+    manager = builder.build()
+    note = diary.register(manager)
+    for number in range(12):
+        await manager.submit("x", note(str(number), 1.0, "x"), key=f"key {number}")
+        if beside:
+            await manager.submit("other", note(str(number), 1.0, "other"), key=f"key {number}")
+    began = now()
+    await manager.start()
+    await manager.drain()
+    assert diary.most["x"] == 2
+    if beside:
+        assert 2 <= diary.most["other"] <= 4
+    else:
+        assert now() - began == pytest.approx(6.0, abs=0.1)
+    await manager.close()
+
+
+@everywhere
+async def test_no_partition_waits_while_others_have_much_to_do(build: Build) -> None:
+    diary = Diary()
+    manager = build().with_lane("x", LaneConfig(0, 1, partitions=4), 0).build()
+    lane = manager.queue().lanes["x"]
+    keys = [f"key {number}" for number in range(200)]
+    note = diary.register(manager)
+    many = [key for key in keys if lane.share_of(key).index == 0]
+    others = [next(key for key in keys if lane.share_of(key).index == part) for part in (1, 2, 3)]
+    for key in [*many[:20], *others]:
+        await manager.submit("x", note(key, 1.0), key=key)
+    await manager.start()
+    await manager.drain()
+    assert diary.most == {"": 1}
+    # In memory they come in the order in which they were submitted, on a store by turns.
+    assert set(others) <= set(diary.names)
+    await manager.close()
+
+
+async def test_partitions_of_a_store_take_turns() -> None:
+    store, diary = MemoryStore(clock=clock), Diary()
+    config = LaneConfig(0, 1, partitions=4, lease_time=9.0)
+    manager = builder(store, config).with_storage(store).build()
+    note = diary.register(manager)
+    lane = manager.queue().lanes["x"]
+    parts: dict[str, int] = {}
+    for number in range(40):
+        key = f"key {number}"
+        parts[key] = lane.share_of(key).index
+        await manager.submit("x", note(key, 1.0), key=key)
+    await manager.start()
+    await asyncio.sleep(7.5)
+    assert len({parts[name] for name in diary.names}) == 4
     await manager.close()

@@ -273,9 +273,9 @@ async def test_who_is_not_asked_to_share_has_all_partitions() -> None:
         assert set(await store.count()) == set()
 
 
-async def test_the_minimum_of_a_partition_goes_with_it() -> None:
+async def test_the_minimum_of_a_lane_is_where_its_partitions_are() -> None:
     store = memory()
-    config = LaneConfig(1, 2, partitions=4, lease_time=LEASE)
+    config = LaneConfig(2, 2, partitions=2, lease_time=LEASE)
 
     def build() -> QueueManager:
         built = QueueManagerBuilder(clock=clock).with_partition_sharing().with_capacity(5)
@@ -283,16 +283,15 @@ async def test_the_minimum_of_a_partition_goes_with_it() -> None:
         return built.with_storage(store).build()
 
     first, second = build(), build()
-    async with first:
+    third = build()
+    async with first, second:
         await asyncio.sleep(1)
-        assert engine(first).slots.reserved == 4
-        async with second:
+        assert [engine(each).slots.reserved for each in (first, second)] == [2, 2]
+        async with third:
             await asyncio.sleep(1)
-            numbers = [
-                sum(share.owned for share in engine(each).shares if share.lane.id == "x")
-                for each in (first, second)
-            ]
-            assert sum(numbers) == 4
-            assert [engine(each).slots.reserved for each in (first, second)] == numbers
+            workers = [engine(each) for each in (first, second, third)]
+            owned = [any(s.owned for s in each.shares if s.lane.id == "x") for each in workers]
+            assert sum(owned) == 2
+            assert [each.slots.reserved for each in workers] == [2 * own for own in owned]
         await asyncio.sleep(1)
-        assert engine(first).slots.reserved == 4
+        assert [engine(each).slots.reserved for each in (first, second)] == [2, 2]

@@ -59,7 +59,9 @@ class Line:
         if self.ended < ENOUGH:
             return
         # Whoever comes last begins when half of the patience is over, or earlier.
-        enough = self._share.most * min(TRIPS * trip, self.patience / 2)
+        lane = self._share.lane
+        slots = lane.most / sum(share.owned for share in lane.shares) if self._share.owned else 0
+        enough = slots * min(TRIPS * trip, self.patience / 2)
         if enough < MOST_AHEAD * self.slowest:
             self.most = int(enough / self.slowest)
         else:
@@ -134,7 +136,7 @@ class Ahead:
     def must_wait(self, job: Job) -> bool:
         """Whether a job cannot begin now. Then it waits here."""
         share = job.share
-        if share.active < share.most:
+        if share.lane.active < share.lane.most:
             return False
         line = self.lines.get(share)
         if line is None:
@@ -151,6 +153,14 @@ class Ahead:
         line = self.lines.get(job.share)
         if line is not None:
             line.jobs.pop(job, None)
+
+    def oldest(self, lane: Lane) -> Share | None:
+        """The part of a lane whose first job has waited longest; None if none waits."""
+        lines = self.lines
+        shares = [share for share in lane.shares if share in lines and lines[share].jobs]
+        if not shares:
+            return None
+        return min(shares, key=lambda share: next(iter(lines[share].jobs.values())))
 
     def next(self, share: Share, line: Line) -> Job | None:
         """The job that has waited longest, to be begun."""

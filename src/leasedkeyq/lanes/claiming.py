@@ -9,7 +9,7 @@ from typing import Protocol
 from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.job import Job
-from leasedkeyq.lanes.lane import Share, Slots
+from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.outbox import MANY, Outbox
 from leasedkeyq.lanes.tracing import GuardedTracing
 from leasedkeyq.stores.contract import Answer, Claim, Claimed, Release
@@ -51,6 +51,12 @@ class ClaimPlan:
         """What is on its way back to the store."""
         self._gone: Counter[Share] = Counter()
         """How often something was given back."""
+        self._turns: Counter[Lane] = Counter()
+        """How often the parts of a lane were asked: each time another one comes first."""
+        self._asked: set[Share] = set()
+        """Parts that were asked, and had nothing, since any claim has found something."""
+        self.left_out = False
+        """Whether the last claim has found nothing, and has not asked all parts of a lane."""
         self._vain = 0
         """Tries in a row that have found nothing, though commands were waiting."""
 
@@ -99,26 +105,34 @@ class ClaimPlan:
         line = self._engine._ahead.lines.get(share)
         if line is None or not line.most:
             return True
-        active, most = share.active, share.most
-        coming = self.coming.get(share, 0)
-        waiting = len(line.jobs)
+        lane = share.lane
+        active, most = lane.active, lane.most
+        coming = self._coming_of(lane)
+        waiting = self._engine._ahead.of_lane(lane)
         if 2 * (active + waiting + coming) <= most + line.most:
             return True
         return active < most and not waiting and not coming
 
     def _room(self, share: Share) -> int:
         """How many more commands a part of a lane may lease, if it had the manager for itself."""
-        if not share.owned or share.lane.paused or self._going.get(share):
+        lane = share.lane
+        if not share.owned or lane.paused or self._going.get(share):
             return 0
-        coming = self.coming.get(share, 0)
-        if coming and share.most == 1:
+        coming = self._coming_of(lane)
+        if coming and lane.most == 1:
             return 0  # Of two answers, the second may come first.
         line = self._engine._ahead.lines.get(share)
         if line is not None and line.most:
-            return share.most + line.most - share.active - len(line.jobs) - coming
+            waiting = self._engine._ahead.of_lane(lane)
+            return lane.most + line.most - lane.active - waiting - coming
         if self._engine.slots.may_start(share, coming):
-            return share.most - share.active - coming
+            return lane.most - lane.active - coming
         return 0
+
+    def _coming_of(self, lane: Lane) -> int:
+        """How much is being claimed of all parts of a lane."""
+        coming = self.coming
+        return sum([coming[share] for share in lane.shares]) if coming else 0
 
     async def claim(self) -> list[tuple[Share, Claimed]] | None:
         """Claim what there is room for, in the order in which it is to be started.
@@ -153,6 +167,7 @@ class ClaimPlan:
                 found.append((share, item))
             else:
                 self.give_back(share, item)
+        self._note_asked(rooms, requests, bool(found))
         if found:
             self._vain = 0
             self._engine._ahead.travelled(trip)
@@ -160,6 +175,15 @@ class ClaimPlan:
             for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
         return found
+
+    def _note_asked(self, rooms: dict[Share, int], requests: list[Claim], found: bool) -> None:
+        """See whether there are parts of lanes that have room, and were not asked yet."""
+        queues = {queue for request in requests for queue, _ in request.queues}
+        asked = {share for share in rooms if share.queue in queues}
+        self._asked |= asked
+        self.left_out = bool(asked) and not found and not self._asked.issuperset(rooms)
+        if not self.left_out:
+            self._asked.clear()
 
     async def next_try(self, due: float) -> float:
         """After a claim in vain: in how many seconds to claim again.
@@ -201,26 +225,67 @@ class ClaimPlan:
         """
         spare = self._engine.slots.spare()
         if spare is None:
-            return [self._request(rooms)]
+            return self._requests_by_lane(rooms)
         reserved = {
-            share: min(room, share.reserved - share.active)
+            share: min(room, share.lane.reserved - share.lane.active)
             for share, room in rooms.items()
-            if share.active < share.reserved
+            if share.lane.active < share.lane.reserved
         }
-        requests = [self._request(reserved)] if reserved else []
         left = {share: room - reserved.get(share, 0) for share, room in rooms.items()}
-        left = {share: room for share, room in left.items() if room > 0}
+        left = self._divided({share: room for share, room in left.items() if room > 0})
+        requests = self._requests_by_lane(reserved) if reserved else []
         if spare > 0 and left:
             requests.append(self._request(left, spare))
         return requests
 
-    def _request(self, rooms: dict[Share, int], spare: int | None = None) -> Claim:
+    def _requests_by_lane(self, rooms: dict[Share, int]) -> list[Claim]:
+        """One claim for all lanes, and one for each that has several parts, which share its room.
+
+        The parts come first by turns, or the last one would get what the others leave.
+        """
+        parts: dict[Lane, list[Share]] = {}
+        for share in rooms:
+            parts.setdefault(share.lane, []).append(share)
+        whole = {shares[0]: rooms[shares[0]] for shares in parts.values() if len(shares) == 1}
+        requests = [self._request(whole)] if whole else []
+        for lane, shares in parts.items():
+            if len(shares) > 1:
+                some = {share: rooms[share] for share in self._by_turns(lane, shares)}
+                requests.append(self._request(some, most=max(some.values())))
+        return requests
+
+    def _by_turns(self, lane: Lane, shares: list[Share]) -> list[Share]:
+        """Parts of a lane; another one is the first each time."""
+        self._turns[lane] += 1
+        first = self._turns[lane] % len(shares)
+        return shares[first:] + shares[:first]
+
+    def _divided(self, rooms: dict[Share, int]) -> dict[Share, int]:
+        """The same with the room of each lane divided among its parts.
+
+        Parts that get none are left out, and asked by the claims that follow.
+        """
+        parts: dict[Lane, list[Share]] = {}
+        for share in rooms:
+            parts.setdefault(share.lane, []).append(share)
+        divided: dict[Share, int] = {}
+        for lane, shares in parts.items():
+            fresh = [share for share in shares if share not in self._asked] or shares
+            room = max(rooms[share] for share in shares)
+            each, more = divmod(room, len(fresh))
+            for number, share in enumerate(self._by_turns(lane, fresh)):
+                divided[share] = each + (number < more)
+        return {share: room for share, room in divided.items() if room}
+
+    def _request(
+        self, rooms: dict[Share, int], spare: int | None = None, *, most: int = MOST
+    ) -> Claim:
         """A claim over parts of lanes; with `spare` slots, which they have to share."""
         times = tuple([share.lane.lease_time for share in rooms])
         shared = spare is not None and len(rooms) > 1
         return Claim(
             tuple((share.queue, room) for share, room in rooms.items()),
-            min(sum(rooms.values()), MOST if spare is None else spare, MOST),
+            min(sum(rooms.values()), most if spare is None else spare, MOST),
             lease_time=times[0],
             kinds=tuple(self._engine.registry.types),
             caps=tuple(cap for share in rooms for cap in share.caps),

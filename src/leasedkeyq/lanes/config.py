@@ -20,7 +20,7 @@ class LaneConfig:
 
     Args:
         min_concurrency: Slots of the manager's capacity that no other lane may take.
-        max_concurrency: How many commands of the lane run at a time, at most.
+        max_concurrency: How many commands of the lane run at a time in one process, at most.
         timeout: How long a command may run before it is cancelled; None: as long as it likes.
         retry_policy: What happens after a failure: a `RetryPolicy`, or anything with its `delay`.
         global_concurrency: How many commands of the lane run at a time, at most, in all workers
@@ -33,9 +33,10 @@ class LaneConfig:
             that are submitted with a deadline of their own are lifted as
             `PriorityBoostConfig.standard` does.
         pressure_threshold: How many waiting commands are a ``queue.lane.pressure`` event.
-        partitions: Into how many parts the lane is split by the hash of the key. Each part has
-            the concurrency of the lane for itself, and the commands of one key stay in order.
-            On a store, the limits for all workers are divided among the parts.
+        partitions: Into how many parts the lane is split by the hash of the key, so that workers
+            of a store can share them out; the commands of one key stay in order. In one process,
+            the parts together have the concurrency of the lane. On a store, the limits for all
+            workers are divided among the parts.
         lease_time: On a store: how long a command may be unheard of before another process
             takes it over.
         heartbeat: On a store: how often leases are renewed. A third of `lease_time` by default.

@@ -110,10 +110,8 @@ class Engine(ABC):
 
     def add_lane(self, lane: Lane) -> None:
         """Serve one more lane."""
-        for share in lane.shares:
-            self.shares.append(share)
-            if share.owned:
-                self.slots.add(share)
+        self.shares += lane.shares
+        self.slots.add(lane)
         self.shares.sort(key=lambda share: (share.lane.priority, share.lane.index, share.index))
 
     def add_instrument(self, instrument: Instrument) -> None:

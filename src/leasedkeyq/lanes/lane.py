@@ -30,10 +30,8 @@ class Share:
         "caps",
         "index",
         "lane",
-        "most",
         "owned",
         "queue",
-        "reserved",
         "state",
         "urgency",
     )
@@ -43,8 +41,6 @@ class Share:
         self.index = index
         self.queue = queue
         self.active = 0
-        self.reserved = lane.config.min_concurrency
-        self.most = lane.config.max_concurrency
         self.state: QueueState[str, Job] = QueueState()
         self.owned = True
         self.caps: tuple[Cap, ...] = ()
@@ -81,10 +77,14 @@ class Lane:
         dead_lettered: How many went to the dead letters.
         shared: Whether the workers of a store share out its parts among them.
         limited: Whether there are limits beyond its slots.
-        linked: Whether such a limit is for its parts together, so that one waits for another.
+        linked: Whether it has several parts, which share its slots, so that one waits for another.
+        active: How many of its commands run here, in all its parts.
+        most: How many may run here.
+        reserved: How many slots of the manager are kept for it, as long as any part runs here.
     """
 
     __slots__ = (
+        "active",
         "boost",
         "bucket",
         "cancel_grace",
@@ -101,9 +101,11 @@ class Lane:
         "lease_time",
         "limited",
         "linked",
+        "most",
         "paused",
         "pressed",
         "priority",
+        "reserved",
         "retried",
         "shared",
         "shares",
@@ -131,7 +133,10 @@ class Lane:
         self.key_buckets = limited(config.key_rate_limit, KeyedBuckets)
         together = config.global_concurrency is not None or bool(config.key_limits)
         self.limited = together or self.bucket is not None or self.key_buckets is not None
-        self.linked = together and number > 1
+        self.linked = number > 1
+        self.active = 0
+        self.most = config.max_concurrency
+        self.reserved = config.min_concurrency
         self.paused = False
         self.shared = False
         self.pressed = False
@@ -149,11 +154,6 @@ class Lane:
         if len(shares) == 1:
             return shares[0]
         return shares[crc32(key.encode("utf-8", "surrogatepass")) % len(shares)]
-
-    @property
-    def active(self) -> int:
-        """How many of its commands run here."""
-        return sum(share.active for share in self.shares)
 
     @property
     def runs_here(self) -> bool:
@@ -188,37 +188,44 @@ class Slots:
         self.active = 0
         self.reserved = 0
 
-    def add(self, share: Share) -> None:
-        """Keep the minimum of `share` free for it."""
-        self.reserved += share.reserved
+    def add(self, lane: Lane) -> None:
+        """Keep the minimum of `lane` free for it, if any of its parts runs here."""
+        lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
+        self.reserved += lane.reserved
 
     def own(self, share: Share, owned: bool) -> None:
         """Run the commands of `share` in this process from now on, or no longer."""
-        self.reserved -= max(0, share.reserved - share.active)
+        lane = share.lane
+        self.reserved -= max(0, lane.reserved - lane.active)
         share.owned = owned
-        share.reserved = share.lane.config.min_concurrency if owned else 0
-        self.reserved += max(0, share.reserved - share.active)
+        lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
+        self.reserved += max(0, lane.reserved - lane.active)
 
     def may_start(self, share: Share, coming: int = 0) -> bool:
-        """Whether one more command of `share` may run, when those that are coming do."""
-        active = share.active
-        if active + coming >= share.most:
+        """Whether one more command of `share` may run, when those of its lane that come do."""
+        lane = share.lane
+        active = lane.active
+        if active + coming >= lane.most:
             return False
         capacity = self.capacity
-        return capacity is None or active < share.reserved or self.active + self.reserved < capacity
+        return capacity is None or active < lane.reserved or self.active + self.reserved < capacity
 
     def take(self, share: Share) -> None:
         """One more command of `share` runs."""
+        lane = share.lane
         self.active += 1
-        if share.active < share.reserved:
+        if lane.active < lane.reserved:
             self.reserved -= 1
+        lane.active += 1
         share.active += 1
 
     def give(self, share: Share) -> None:
         """One less runs."""
+        lane = share.lane
         self.active -= 1
+        lane.active -= 1
         share.active -= 1
-        if share.active < share.reserved:
+        if lane.active < lane.reserved:
             self.reserved += 1
 
     def spare(self) -> int | None:

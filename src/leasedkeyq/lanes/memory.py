@@ -196,11 +196,15 @@ class MemoryEngine(Engine):
         """
         if not self.started or self.stopped:
             return
-        if share is not None and self.slots.capacity is None and not share.lane.linked:
-            while share.active < share.most and self._may_start(share):
-                self._start(share)
-            return
-        while (urgent := self._next()) is not None:
+        shares = self.shares
+        if share is not None and self.slots.capacity is None:
+            lane = share.lane
+            if not lane.linked:
+                while lane.active < lane.most and self._may_start(share):
+                    self._start(share)
+                return
+            shares = lane.shares
+        while (urgent := self._next(shares)) is not None:
             self._start(urgent)
 
     def _may_start(self, share: Share) -> bool:
@@ -244,12 +248,12 @@ class MemoryEngine(Engine):
             self._wake_at(now + shortest)
         return None
 
-    def _next(self) -> Share | None:
-        """The part of a lane whose turn it is."""
+    def _next(self, shares: Sequence[Share]) -> Share | None:
+        """The part of a lane whose turn it is, of these."""
         best: Share | None = None
         urgency: tuple[int, int] = (0, 0)
         now = self._loop.time()
-        for share in self.shares:
+        for share in shares:
             if self.slots.may_start(share) and self._may_start(share):
                 lane = share.lane
                 head: Any = self._head(share) if lane.limited else share.state.ready.first()

@@ -18,7 +18,7 @@ from typing import Any
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.ahead import Ahead, Line
+from leasedkeyq.lanes.ahead import Ahead
 from leasedkeyq.lanes.cancelling import Cancelling
 from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
@@ -243,9 +243,7 @@ class StoreEngine(Engine):
         if share is None:
             self._ahead.check()
         else:
-            line = self._ahead.lines.get(share)
-            if line is not None and line.jobs:
-                self._begin_next(share, line)
+            self._begin_next(share.lane)
             if self._wanted.is_set() or not self._plan.wants(share):
                 return  # more of them will end soon
         self._heard += 1
@@ -345,7 +343,7 @@ class StoreEngine(Engine):
             await self._look_for_pressure()
         if self._plan.has_room():
             # Of two that claim, one may have left to the other what it has heard of.
-            if claimed or (self._claims > 1 and heard != self._heard):
+            if claimed or self._plan.left_out or (self._claims > 1 and heard != self._heard):
                 self._wanted.set()
             else:
                 await self._set_alarm()
@@ -427,15 +425,14 @@ class StoreEngine(Engine):
             job.attempt = claimed.attempt
             self._begin(job)
 
-    def _begin_next(self, share: Share, line: Line) -> None:
+    def _begin_next(self, lane: Lane) -> None:
         """Begin what was claimed ahead, as there is a slot again."""
-        while share.active < share.most:
-            job = self._ahead.next(share, line)
-            if job is None:
-                return
-            self.slots.take(share)
-            job.attempt = job.lease.attempt
-            self._begin(job)
+        while lane.active < lane.most and (share := self._ahead.oldest(lane)) is not None:
+            job = self._ahead.next(share, self._ahead.lines[share])
+            if job is not None:
+                self.slots.take(share)
+                job.attempt = job.lease.attempt
+                self._begin(job)
 
     def _no_longer_running(self, job: Job) -> None:
         line = self._ahead.lines.get(job.share)

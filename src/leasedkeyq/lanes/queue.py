@@ -175,9 +175,9 @@ class CommandQueue:
         if shared is None:
             shared = owned is None and self._cross_process
         lane.shared = shared and config.partitions > 1 and self.durable
-        minima = sum(share.reserved for share in lane.shares if share.owned)
+        minimum = config.min_concurrency if lane.runs_here else 0
         capacity = self._slots.capacity
-        if capacity is not None and self._slots.reserved + self._slots.active + minima > capacity:
+        if capacity is not None and self._slots.reserved + self._slots.active + minimum > capacity:
             raise LaneConfigError(
                 f"the minima of the lanes up to {id!r} are more than the capacity of {capacity}; "
                 "lower min_concurrency or raise the capacity",
@@ -192,16 +192,15 @@ class CommandQueue:
         Raises:
             LaneConfigError: The minima of others take the whole capacity.
         """
-        shares = [share for share in self._engine.shares if share.owned]
-        if self._slots.capacity == sum(share.reserved for share in shares):
-            for share in shares:
-                if not share.reserved:
-                    name = share.lane.id
+        lanes = [lane for lane in self.lanes.values() if lane.runs_here]
+        if self._slots.capacity == sum(lane.reserved for lane in lanes):
+            for lane in lanes:
+                if not lane.reserved:
                     raise LaneConfigError(
-                        f"lane {name!r} has no minimum, and the minima of the other lanes take the "
-                        f"whole capacity of {self._slots.capacity}, so it could never run; raise "
-                        "the capacity",
-                        lane=name,
+                        f"lane {lane.id!r} has no minimum, and the minima of the other lanes take "
+                        f"the whole capacity of {self._slots.capacity}, so it could never run; "
+                        "raise the capacity",
+                        lane=lane.id,
                     )
 
     def lane(self, lane_id: str) -> Lane:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from leasedkeyq.stores.fileops import FileOps, Stamp
+from leasedkeyq.stores.fileops import Access, FileOps, Stamp
 from leasedkeyq.stores.store import Store
 
 ANSWERING = ("before answering", "after answering")
@@ -21,7 +21,11 @@ FILE_POINTS = (
         for what in ("copy", "new")
     ),
     *(f"{when} sync {what}" for when in ("before", "after") for what in ("copy", "new", "folder")),
-    *(f"{when} rename {what}" for when in ("before", "after") for what in ("copy", "new")),
+    *(
+        f"{when} {what}"
+        for when in ("before", "after")
+        for what in ("rename copy", "rename new", "exchange", "remove")
+    ),
     *ANSWERING,
 )
 SQLITE_POINTS = (
@@ -84,13 +88,13 @@ class MarkedOps(FileOps):
         self._trap("with the lock")
         return super().stamp(path)
 
-    def write(self, path: Path, data: bytes, mode: int | None) -> None:
+    def write(self, path: Path, data: bytes, access: Access | None) -> None:
         what = _role(path)
         self._trap(f"before write {what}")
         if self._trap.point == f"halfway write {what}":
-            super().write(path, data[: len(data) // 2], mode)
+            super().write(path, data[: len(data) // 2], access)
             self._trap(f"halfway write {what}")
-        super().write(path, data, mode)
+        super().write(path, data, access)
         self._trap(f"after write {what}")
 
     def sync(self, path: Path) -> None:
@@ -104,6 +108,17 @@ class MarkedOps(FileOps):
         self._trap(f"before rename {what}")
         super().rename(source, target)
         self._trap(f"after rename {what}")
+
+    def exchange(self, source: Path, target: Path) -> bool:
+        self._trap("before exchange")
+        done = super().exchange(source, target)
+        self._trap("after exchange")
+        return done
+
+    def remove(self, path: Path) -> None:
+        self._trap("before remove")
+        super().remove(path)
+        self._trap("after remove")
 
 
 def _role(path: Path) -> str:

@@ -15,7 +15,7 @@ from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Ack, Claim, Put, Request
 from leasedkeyq.stores.document_file import DocumentForm
 from leasedkeyq.stores.file import FileEngine
-from leasedkeyq.stores.fileops import FileOps
+from leasedkeyq.stores.fileops import Access, FileOps
 from leasedkeyq.stores.machine import StoreMachine
 from tests.stores.disguise import live
 
@@ -30,6 +30,7 @@ class FailingOps(FileOps):
         self.left = -1
         self.how = "before"
         self.failed = ""
+        self.exchanges = True
 
     def _fails(self, name: str, how: str) -> None:
         if self.left == 0 and self.how == how:
@@ -37,24 +38,37 @@ class FailingOps(FileOps):
             self.failed = name
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def _step(self, name: str, *arguments: Any) -> None:
+    def _step(self, name: str, *arguments: Any) -> Any:
         self._fails(name, "before")
         if self.left == 0 and self.how == "halfway" and name == "write":
-            path, data, mode = arguments
-            super().write(path, data[: len(data) // 2], mode)
+            path, data, access = arguments
+            super().write(path, data[: len(data) // 2], access)
         self._fails(name, "halfway")
-        getattr(super(), name)(*arguments)
+        answer = getattr(super(), name)(*arguments)
         self._fails(name, "after")
         self.left -= 1
+        return answer
 
-    def write(self, path: Path, data: bytes, mode: int | None) -> None:
-        self._step("write", path, data, mode)
+    def write(self, path: Path, data: bytes, access: Access | None) -> None:
+        self._step("write", path, data, access)
 
     def sync(self, path: Path) -> None:
         self._step("sync", path)
 
     def rename(self, source: Path, target: Path) -> None:
         self._step("rename", source, target)
+
+    def rename_new(self, source: Path, target: Path) -> bool:
+        return bool(self._step("rename_new", source, target))
+
+    def exchange(self, source: Path, target: Path) -> bool:
+        return self.exchanges and bool(self._step("exchange", source, target))
+
+    def link(self, source: Path, target: Path) -> bool:
+        return bool(self._step("link", source, target))
+
+    def remove(self, path: Path) -> None:
+        self._step("remove", path)
 
 
 def value(form: str, text: str) -> bytes:
@@ -75,17 +89,40 @@ def keys(path: Path) -> list[str]:
     return found
 
 
+PREPARING = ["write", "write", "sync", "sync"]
+EXCHANGING = [*PREPARING, "rename", "exchange", "sync"]
+LINKING = [*PREPARING, "link", "rename", "sync"]
+FINISHING = ["rename", "remove"]
+"""After the write is durable: a failure here is not one of the write."""
+
+
 @SUFFIXES
 @FORMS
 @pytest.mark.parametrize("how", ["before", "halfway", "after"])
 def test_the_nth_step_fails(tmp_path: Path, suffix: str, form: DocumentForm, how: str) -> None:
+    steps, later = _failing_steps(tmp_path, suffix, form, how, exchanges=True)
+    assert (steps, later) == (EXCHANGING, FINISHING)
+
+
+@pytest.mark.parametrize("how", ["before", "halfway", "after"])
+def test_the_nth_step_fails_where_files_cannot_change_names(tmp_path: Path, how: str) -> None:
+    steps, later = _failing_steps(tmp_path, "yaml", "queues", how, exchanges=False)
+    assert (steps, later) == (LINKING, FINISHING)
+
+
+def _failing_steps(
+    tmp_path: Path, suffix: str, form: DocumentForm, how: str, *, exchanges: bool
+) -> tuple[list[str], list[str]]:
+    """Let each step fail once; return those whose failure is told, and those that wait."""
     steps: list[str] = []
+    later: list[str] = []
     for number in itertools.count():
         folder = tmp_path / str(number)
         folder.mkdir()
         path = folder / f"queue.{suffix}"
         ops = FailingOps()
         ops.how = how
+        ops.exchanges = exchanges
         engine = FileEngine(path, form=form, name="q", ops=ops)
         engine.apply([Put("q", (("a", value(form, "1")), ("b", value(form, "2"))))])
         claimed: Any = engine.apply([Claim((("q", 1),))])[0]
@@ -100,20 +137,29 @@ def test_the_nth_step_fails(tmp_path: Path, suffix: str, form: DocumentForm, how
             engine.apply(batch)
         except StoreError as error:
             failure = error
-        if failure is None:
-            assert ops.left >= 0
+        if not ops.failed:
             break
-        assert f"{path}: " in str(failure)
-        assert "free some space" in str(failure)
-        assert isinstance(failure.__cause__, OSError)
-        steps.append(ops.failed)
+        if failure is None:
+            later.append(ops.failed)
+            assert keys(path) == ["b", "c", "d"]
+        else:
+            assert f"{path}: " in str(failure)
+            assert "free some space" in str(failure)
+            assert isinstance(failure.__cause__, OSError)
+            steps.append(ops.failed)
+            assert not list(folder.glob("*.new"))
         now = keys(path)
         assert now in (["a", "b"], ["b", "c", "d"])
         # The cause is gone: work goes on, with what is on the disk.
         engine.apply([Put("q", (("e", value(form, "5")),))])
         assert keys(path) == sorted([*now, "e"])
-        assert not list(folder.glob("*.damaged*"))
-    assert steps == ["write", "write", "sync", "sync", "rename", "rename", "sync"]
+        assert _names(folder) == ["", ".bak", ".lock"]
+    return steps, later
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in the folder, without the name of the document."""
+    return sorted(file.name.removeprefix("queue").lstrip(".")[4:] for file in folder.iterdir())
 
 
 @FORMS
@@ -171,11 +217,12 @@ def _try_an_unwritable_folder(folder: Path, suffix: str) -> None:
 
 
 class RecordingOps(FileOps):
-    def __init__(self) -> None:
+    def __init__(self, *, exchanges: bool) -> None:
         self.steps: list[tuple[Any, ...]] = []
+        self.exchanges = exchanges
 
-    def write(self, path: Path, data: bytes, mode: int | None) -> None:
-        super().write(path, data, mode)
+    def write(self, path: Path, data: bytes, access: Access | None) -> None:
+        super().write(path, data, access)
         self.steps.append(("write", path.name, data))
 
     def sync(self, path: Path) -> None:
@@ -185,6 +232,26 @@ class RecordingOps(FileOps):
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
         self.steps.append(("rename", source.name, target.name))
+
+    def rename_new(self, source: Path, target: Path) -> bool:
+        done = super().rename_new(source, target)
+        assert done
+        self.steps.append(("rename", source.name, target.name))
+        return done
+
+    def exchange(self, source: Path, target: Path) -> bool:
+        if not self.exchanges:
+            return False
+        self.steps.append(("exchange", source.name, target.name))
+        return super().exchange(source, target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        self.steps.append(("link", source.name, target.name))
+        return super().link(source, target)
+
+    def remove(self, path: Path) -> None:
+        self.steps.append(("remove", path.name))
+        super().remove(path)
 
 
 class Disk:
@@ -205,6 +272,12 @@ class Disk:
             self._name({name: file})
         elif kind == "rename":
             self._name({name: None, rest[0]: self.names[name]})
+        elif kind == "exchange":
+            self._name({name: self.names[rest[0]], rest[0]: self.names[name]})
+        elif kind == "link":
+            self._name({rest[0]: self.names[name]})
+        elif kind == "remove":
+            self._name({name: None})
         elif name:
             file = self.names[name]
             self.synced[file] = self.written[file]
@@ -238,13 +311,14 @@ def _rename(names: dict[str, int], change: dict[str, int | None]) -> None:
 
 @SUFFIXES
 @FORMS
+@pytest.mark.parametrize("exchanges", [True, False])
 def test_a_loss_of_power_at_each_step_loses_nothing(
-    tmp_path: Path, suffix: str, form: DocumentForm
+    tmp_path: Path, suffix: str, form: DocumentForm, exchanges: bool
 ) -> None:
     name = f"queue.{suffix}"
     folder = tmp_path / "live"
     folder.mkdir()
-    ops = RecordingOps()
+    ops = RecordingOps(exchanges=exchanges)
     engine = FileEngine(folder / name, form=form, name="q", ops=ops)
     # How many steps were made when each state was acknowledged.
     acknowledged: list[tuple[int, list[str]]] = [(0, [])]

@@ -14,7 +14,7 @@ import pytest
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Cancel, Claim, MemoryStore, Put
 from leasedkeyq.stores.file import FileStore
-from leasedkeyq.stores.fileops import FileOps
+from leasedkeyq.stores.fileops import Access, FileOps
 from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.testing import ManualClock
 
@@ -103,12 +103,12 @@ class FullDisk(FileOps):
 
     left: int | None = None
 
-    def write(self, path: Path, data: bytes, mode: int | None) -> None:
+    def write(self, path: Path, data: bytes, access: Access | None) -> None:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 raise OSError(errno.ENOSPC, "No space left on device")
-        super().write(path, data, mode)
+        super().write(path, data, access)
 
 
 def test_what_was_stored_before_a_failure_is_answered(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 A new document is written like this:
 
-1. the new text into two files beside the document, both synced,
-2. one of them renamed to ``<name>.bak``, then the other to ``<name>``,
-3. the folder synced.
+1. the new text into ``<name>.bak.new`` and ``<name>.new``, both synced,
+2. ``<name>.new`` renamed to ``<name>.displaced``, which then changes names with the document,
+3. the folder synced,
+4. ``<name>.bak.new`` renamed to ``<name>.bak``,
+5. ``<name>.displaced``, which is what stood in the place of the document, looked at and removed.
 
-So ``.bak`` is a copy, on other disk blocks, of the last version we wrote. With it an edit can be
-told from damage. When the checksum in the document does not fit:
+So ``.bak`` is a copy, on other disk blocks, of the last version we wrote, and it is never newer than
+the document. With it an edit can be told from damage. When the checksum in the document does not
+fit:
 
+- while some program has the file open for writing, it is given time to end, see `PATIENCE`.
 - a text that is the beginning of the copy was cut off; one that differs from it in single bits
   was damaged, unless its checksum line was deleted; one that cannot be read, or says what a
   queue cannot be, is nonsense. These are set aside as ``<name>.damaged-<time>``, with a
@@ -16,6 +20,20 @@ told from damage. When the checksum in the document does not fit:
 - a text that was made from an older version than the copy (an editor that was open while the
   queue went on) is set aside, too; the items that it adds are taken up.
 - everything else is an edit, and is taken up.
+
+An older version of ours that was put back is an edit, too: it counts, and the version that it
+replaced is set aside. Only where it was put back within a moment of a write, there was no time to
+mean that: a program has written what it had read before.
+
+An edit that comes between reading and writing is found in step 5, as the displaced file is not the
+one that was read. It is merged into the version just written, see
+`leasedkeyq.stores.document_merge`, which is then written again; ``<name>.edit`` is the edit as long
+as that takes. A crash in between leaves ``.displaced`` or ``.edit``, and whoever has the lock next
+goes on with it.
+
+Where the system cannot let two files change names, the file in the place of the document gets a
+second name, and is then replaced. An edit that arrives by a rename between these two steps, some
+microseconds, is lost.
 """
 
 import logging
@@ -23,15 +41,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
 
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Limits
-from leasedkeyq.stores.document import Document, Entry, Form, RepositorySettings, Section
+from leasedkeyq.stores.document import Document, Entry, Form, RepositorySettings
+from leasedkeyq.stores.document_merge import Merge, add_new_items, merge_edit
 from leasedkeyq.stores.fields import NonsenseError
-from leasedkeyq.stores.fileops import FileOps, Stamp
+from leasedkeyq.stores.fileops import Access, FileOps, Stamp
 from leasedkeyq.stores.loading import Known, load
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.queues_form import QueuesForm
@@ -46,6 +66,14 @@ DocumentForm: TypeAlias = Literal["queues", "repository"]
 
 SETTLED = 0.05
 """Seconds for which a file that somebody else wrote must rest before we judge it."""
+PATIENCE = 2.0
+"""Seconds without a change after which a program that has the file open is not waited for."""
+LONGEST = 20.0
+"""Seconds after which it is not waited for, either way."""
+MOMENT = 2.0
+"""Seconds after a write in which nobody puts back an older version on purpose."""
+SET_ASIDE = 100
+"""How many files that were set aside are kept; older ones are removed."""
 
 
 class FileOptions(TypedDict, total=False):
@@ -111,9 +139,13 @@ class DocumentFile:
         self.limits: Limits = limits or Limits()
         self.notices: deque[str] = deque(maxlen=100)
         self.settled = SETTLED
+        self.patience = PATIENCE
+        self.set_aside_limit = SET_ASIDE
         self.seen: Stamp | None = None
         self.loads: int = 0
         self._copy = self._beside(".bak")
+        self._displaced = self._beside(".displaced")
+        self._edit = self._beside(".edit")
         self._ops = ops or FileOps()
         self._clock = clock or _microseconds
         self._latest = float("-inf")
@@ -130,6 +162,13 @@ class DocumentFile:
         self._machine = StoreMachine(self.limits)
         self._told: list[str] = []
         self._held: int | None = None
+        self._base: Stamp | None = None
+        """The stamp of the document that was read: the one that the next write replaces."""
+        self._writable = True
+        """Whether this transaction may write; if not, it makes do with what it can read."""
+        self._exchanges = True
+        self._merging: Stamp | None = None
+        """The stamp of the edit that is being merged."""
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
@@ -153,35 +192,66 @@ class DocumentFile:
 
     def _read_file(self, *, exclusive: bool) -> None:
         """Make `_document` and `_machine` those of the file."""
+        unfinished = self._ops.stamp(self._displaced) or self._ops.stamp(self._edit)
+        if unfinished and self._writable and not exclusive:
+            raise NeedsWriterError
+        self._read_document(exclusive=exclusive)
+        if unfinished and self._writable:
+            self._finish()
+
+    def _read_document(self, *, exclusive: bool) -> None:
         stamp = self._ops.stamp(self.path)
         if stamp is not None and stamp == self.seen:
             return
         self.seen = None
         found = self._ops.read(self.path)
-        copy = self._ops.read(self._copy)
-        good = None if copy is None else copy[0]
+        copy, good = self._read_copies()
+        self._base = None if found is None else found[1]
         if found is None and good is None:
             self._start()
             return
-        old = False
-        if found is not None:
-            text, stamp = found
-            body, fits = unseal(text, yaml=self.yaml)
-            old = bool(fits) and text != good and self._is_old(body, good)
-            if fits and not old:
-                document = self._parse_ours(body)
-                self._document, self._machine = document, self._load_ours(document)
-                self._hold(self.path, stamp)
-                self.loads += 1
-                return
+        if found is not None and self._read_ours(*found, copy):
+            return
         if not exclusive:
             raise NeedsWriterError
         self.loads += 1
-        if found is None or old:
+        if found is None:
             assert good is not None
-            self._roll_forward(None if found is None else found[0], good)
-        else:
-            self._judge(self._when_settled(found)[0], good)
+            self._restore(None, good, "the file is missing; to begin anew, remove its .bak, too")
+            return
+        text, self._base = self._when_settled(self.path, found, good)
+        if text != found[0] and self._read_ours(text, self._base, copy):
+            return
+        self._judge(text, good)
+
+    def _read_ours(self, text: bytes, stamp: Stamp, copy: bytes | None) -> bool:
+        """Take a text as it is, if its checksum fits and it is not older than the copy."""
+        body, fits = unseal(text, yaml=self.yaml)
+        if not fits:
+            return False
+        # Without the lock the copy may be newer because somebody is writing just now.
+        if self._writable and text != copy and self._is_old(body, copy):
+            return False
+        document = self._parse_ours(body)
+        self._document, self._machine = document, self._load_ours(document)
+        self._hold(self.path, stamp)
+        self.loads += 1
+        return True
+
+    def _read_copies(self) -> tuple[bytes | None, bytes | None]:
+        """The copy, and the newest version of which there is a copy.
+
+        A crash right after a write leaves the copy of that under its first name.
+        """
+        copy = self._ops.read(self._copy)
+        if copy is None:
+            return None, None
+        newer = self._ops.read(self._beside(".bak.new"))
+        if newer is not None:
+            body, fits = unseal(newer[0], yaml=self.yaml)
+            if fits and not self._is_old(body, copy[0]):
+                return copy[0], newer[0]
+        return copy[0], copy[0]
 
     def _start(self) -> None:
         self._document = self._texts.start()
@@ -229,38 +299,81 @@ class DocumentFile:
             return False
         return self._parse_ours(body).revision < self._parse_ours(theirs).revision
 
-    def _when_settled(self, found: tuple[bytes, Stamp]) -> tuple[bytes, Stamp]:
-        """Wait while somebody is still writing."""
-        for _ in range(100):
-            if time.time() - found[1][1] / 1e9 > 1.0 or not self.settled:
-                break
+    def _when_settled(
+        self, path: Path, found: tuple[bytes, Stamp], good: bytes | None
+    ) -> tuple[bytes, Stamp]:
+        """Wait while somebody is still writing, for a while."""
+        if not self.settled:
+            return found
+        began = moved = time.monotonic()
+        while True:
+            now = time.monotonic()
+            rest = self._rest(path, found, good)
+            if now - moved >= rest or now - began >= LONGEST:
+                return found
+            # What has not moved for long will not move now; a clock may also be wrong.
+            age = time.time() - found[1][1] / 1e9
+            if age > max(1.0, rest) and now - began >= rest - self.settled:
+                return found
             time.sleep(self.settled)
-            again = self._ops.read(self.path)
-            if again is None or again[1] == found[1]:
-                break
-            found = again
-        return found
+            again = self._ops.read(path)
+            if again is None:
+                return found
+            if again[1] != found[1]:
+                found, moved = again, time.monotonic()
+
+    def _rest(self, path: Path, found: tuple[bytes, Stamp], good: bytes | None) -> float:
+        """For how long a file must not have changed before it is taken as it is."""
+        written = self._ops.is_being_written(path)
+        if written is None:
+            written = good is not None and self._is_unfinished(found[0], good)
+        if written:
+            return self.patience
+        age = time.time() - found[1][1] / 1e9
+        return 0.0 if age > 1.0 else self.settled
+
+    def _is_unfinished(self, text: bytes, good: bytes) -> bool:
+        """Whether a text may be the beginning of a longer one."""
+        body, fits = unseal(text, yaml=self.yaml)
+        if fits or text == good:
+            return False
+        try:
+            return not self._texts.parse(body if self.yaml else text).revision
+        except (NonsenseError, StoreError):
+            return True
 
     # Edits and damage
 
-    def _roll_forward(self, text: bytes | None, good: bytes) -> None:
-        """The copy is ahead of the file: a write was interrupted, or an old file put back."""
-        newest = self._parse_ours(unseal(good, yaml=self.yaml)[0])
-        before = 0
-        if text is not None:
-            before = self._parse_ours(unseal(text, yaml=self.yaml)[0]).revision
-        if before + 1 == newest.revision:
-            self._adopt(newest, "", ours=True)
-        elif text is None:
-            advice = "to begin anew, remove its .bak, too"
-            self._restore(None, good, f"the file is missing; {advice}")
-        else:
-            reason = "somebody put an older version in its place; to go back, remove its .bak first"
+    def _put_back(self, text: bytes, good: bytes) -> None:
+        """Somebody put an older version in the place of the document."""
+        when = self.path.stat().st_ctime - self._copy.stat().st_mtime
+        if when < MOMENT:
+            reason = (
+                "somebody put an older version in its place within a moment of a write; to go "
+                "back, end the programs that write it first"
+            )
             self._restore(text, good, reason)
+            return
+        document = self._parse_ours(unseal(text, yaml=self.yaml)[0])
+        last = self._parse_ours(unseal(good, yaml=self.yaml)[0])
+        load(last, self.limits, self._now(), ours=True)
+        load(document, self.limits, self._now(), ours=False)
+        _go_on(last, document)
+        what = _difference(last, document)
+        aside = self._set_aside(good, "somebody put an older version in its place")
+        self._adopt(document, "")
+        self._notice(
+            f"{self.path}: an older version was put back and counts now ({what}); the one that it "
+            f"replaced is kept as {aside.name}",
+            warn=True,
+        )
 
     def _judge(self, text: bytes, good: bytes | None) -> None:
         """Take up a text that is not as we wrote it, or restore the copy."""
         body, fits = unseal(text, yaml=self.yaml)
+        if fits and good is not None:
+            self._put_back(text, good)
+            return
         last = None
         if good is not None:
             good_body, good_fits = unseal(good, yaml=self.yaml)
@@ -276,9 +389,8 @@ class DocumentFile:
                     self._restore(text, good, reason)
                     return
         try:
-            # JSON has its checksum inside, and is read as a whole.
-            document = self._read_edit(body if self.yaml else text, last)
-            added = None if last is None else _added(last, document)
+            document = self._read_edit(text, last)
+            merge = None if last is None else add_new_items(last, document)
         except NonsenseError as error:
             if last is None or good is None:
                 message = f"{self.path} cannot be read, and no earlier version is there: {error}"
@@ -297,17 +409,17 @@ class DocumentFile:
                 )
             self._adopt(document, "")
             return
-        if added is not None:
-            self._merge(text, last, added)
+        if merge is not None:
+            aside = self._set_aside(text, "it was made from an older version of the document")
+            self._adopt(merge.document, "")
+            self._tell_of_old_edit(merge, aside)
             return
-        for name in ("revision", "last_id", "last_fence"):
-            old = int(last.head.fields.get(name, "0"))
-            new = int(document.head.fields.get(name, "0"))
-            document.head.fields[name] = str(max(old, new))
+        _go_on(last, document)
         self._adopt(document, "edited by hand: " + _difference(last, document))
 
     def _read_edit(self, text: bytes, last: Document | None) -> Document:
-        document = self._texts.parse(text)
+        # JSON has its checksum inside, and is read as a whole.
+        document = self._texts.parse(unseal(text, yaml=True)[0] if self.yaml else text)
         if last is not None and document.form is not last.form:
             raise NonsenseError(f"it is {document.form}, and it was {last.form}")
         self._check(document)
@@ -324,17 +436,128 @@ class DocumentFile:
         sync(document, self._machine)
         self._save()
 
-    def _merge(self, text: bytes, last: Document, added: list[tuple[Section, Entry]]) -> None:
-        """The edit was made on an old version: take up what it adds, set the rest aside."""
-        for section, entry in added:
-            section.entries.append(entry)
-        aside = self._set_aside(text, "it was made from an older version of the document")
-        self._adopt(last, "")
+    def _tell_of_old_edit(self, merge: Merge, aside: Path) -> None:
         self._notice(
-            f"{self.path} was replaced by an edit of an older version; {len(added)} new items were "
-            f"taken up, everything else is as it was, and the edit is in {aside.name}",
+            f"{self.path} was replaced by an edit of an older version; {merge.added} new items "
+            f"were taken up, everything else is as it was, and the edit is in {aside.name}",
             warn=True,
         )
+
+    # Edits that come while we write
+
+    def _finish(self) -> None:
+        """Go on where a crash or an error stopped: there may be an edit to be merged."""
+        if self._ops.stamp(self._edit):
+            self._merge_edit(None)
+        if self._ops.stamp(self._displaced):
+            found = self._ops.read(self._displaced)
+            if found is None or unseal(found[0], yaml=self.yaml)[1]:
+                self._ops.remove(self._displaced)
+                return
+            self._ops.rename(self._displaced, self._edit)
+            self._merge_edit(None)
+
+    def _merge_edit(self, base: bytes | None) -> None:
+        """Merge ``.edit``, which was made from the version `base`, into the document."""
+        found = self._ops.read(self._edit)
+        if found is None:
+            return
+        self.loads += 1
+        ours = self._document
+        text, stamp = self._when_settled(self._edit, found, base)
+        body, fits = unseal(text, yaml=self.yaml)
+        if fits or text == base:
+            # Our own version, which somebody only opened, or wrote again as it was.
+            self._keep_open_file("nothing was written to it yet")
+            return
+        try:
+            if base is not None and (reason := _damage(text, base)):
+                raise NonsenseError(reason)
+            merge = self._merged(text, ours, base)
+        except (NonsenseError, StoreError) as error:
+            aside = self._set_edit_aside(str(error))
+            self._notice(
+                f"{self.path}: an edit came while it was written, and was not taken up: {error}; "
+                f"it is kept as {aside.name}",
+                warn=True,
+            )
+            return
+        if base is None or merge.conflicts:
+            reason = "; ".join(merge.conflicts) or "it was made from an older version"
+            aside = self._set_aside(text, reason)
+        else:
+            aside = None
+        self._merging = stamp
+        self._adopt(merge.document, "")
+        if aside is None:
+            self._notice(f"{self.path}: edited by hand while it was written: {merge}")
+        elif merge.conflicts:
+            self._notice(
+                f"{self.path}: an edit came while it was written; {merge}, but not everything: "
+                f"{'; '.join(merge.conflicts)}; the edit is kept as {aside.name}",
+                warn=True,
+            )
+        else:
+            self._tell_of_old_edit(merge, aside)
+
+    def _end_merge(self) -> None:
+        """The document with the edit in it is on the disk: the edit itself is not needed."""
+        stamp, self._merging = self._merging, None
+        if stamp is None:
+            return
+        if self._ops.stamp(self._edit) == stamp:
+            self._keep_open_file("it was taken up as it was until then")
+            return
+        aside = self._set_edit_aside("it was changed after it had been taken up")
+        self._notice(
+            f"{self.path}: an edit was changed after it had been taken up; it is kept as "
+            f"{aside.name}",
+            warn=True,
+        )
+
+    def _merged(self, text: bytes, ours: Document, base: bytes | None) -> Merge:
+        """The document with what an edit changed.
+
+        Raises:
+            NonsenseError: They do not go together.
+        """
+        edited = self._read_edit(text, ours)
+        current = self._texts.parse_ours(self._texts.render(ours))
+        load(current, self.limits, self._now(), ours=True)
+        merge = None
+        if base is not None:
+            start = self._parse_ours(unseal(base, yaml=self.yaml)[0])
+            load(start, self.limits, self._now(), ours=True)
+            merge = merge_edit(start, current, edited)
+        if merge is None:
+            merge = add_new_items(current, edited) or Merge(current)
+            if base is not None:
+                merge.conflicts.append("it was made from an older version")
+        load(merge.document, self.limits, self._now(), ours=False)
+        return merge
+
+    def _keep_open_file(self, reason: str) -> None:
+        """Remove ``.edit``, unless somebody may still write it."""
+        if self._ops.is_being_written(self._edit):
+            aside = self._set_edit_aside(f"some program has it open for writing; {reason}")
+            self._notice(
+                f"{self.path}: some program still has an earlier version open for writing; what "
+                f"it writes goes to {aside.name}",
+                warn=True,
+            )
+        else:
+            self._ops.remove(self._edit)
+
+    def _set_edit_aside(self, reason: str) -> Path:
+        """Keep the file itself: somebody may still write it."""
+        aside = self._name_aside()
+        self._ops.write(_reason(aside), f"{reason}\n".encode(), self._access())
+        self._ops.rename(self._edit, aside)
+        self._ops.sync(aside)
+        self._ops.sync(_reason(aside))
+        self._ops.sync(self.path.parent)
+        self._limit_set_aside()
+        return aside
 
     def _restore(self, text: bytes | None, good: bytes, reason: str) -> None:
         """Set the file aside and put the copy in its place."""
@@ -351,16 +574,39 @@ class DocumentFile:
         self._adopt(document, "", ours=True)
 
     def _set_aside(self, text: bytes, reason: str) -> Path:
-        when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        aside = self._beside(f".damaged-{when}")
-        note = aside.with_name(f"{aside.name}.reason")
-        self._ops.write(aside, text, self._mode())
-        self._ops.write(note, f"{reason}\n".encode(), self._mode())
+        aside = self._name_aside()
+        if not self._writable:
+            return aside
+        self._ops.write(aside, text, self._access())
+        self._ops.write(_reason(aside), f"{reason}\n".encode(), self._access())
         self._ops.sync(aside)
-        self._ops.sync(note)
+        self._ops.sync(_reason(aside))
+        self._limit_set_aside()
         return aside
 
+    def _name_aside(self) -> Path:
+        when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        return self._beside(f".damaged-{when}")
+
+    def _limit_set_aside(self) -> None:
+        """Remove the oldest of too many files that were set aside."""
+        prefix = f"{self.path.name}.damaged-"
+        folder = self.path.parent
+        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
+        files = [name for name in names if not name.endswith(".reason")]
+        for name in files[: max(len(files) - self.set_aside_limit, 0)]:
+            self._ops.remove(folder / name)
+            self._ops.remove(_reason(folder / name))
+            logger.warning(
+                "%s: removed %s, as more than %d files were set aside",
+                self.path,
+                name,
+                self.set_aside_limit,
+            )
+
     def _notice(self, message: str, *, warn: bool = False) -> None:
+        if not self._writable:
+            message += "; this process may not write, and has left the files as they are"
         self.notices.append(message)
         if warn:
             self._told.append(message)
@@ -370,19 +616,78 @@ class DocumentFile:
     # Writing
 
     def _save(self) -> None:
+        if not self._writable:
+            self.forget()
+            return
         text = seal(self._texts.render(self._document), yaml=self.yaml)
         ops, new, copy = self._ops, self._beside(".new"), self._beside(".bak.new")
-        mode = self._mode()
-        ops.write(copy, text, mode)
-        ops.write(new, text, mode)
-        ops.sync(copy)
-        ops.sync(new)
-        self._hold(new, ops.stamp(new))
-        stamp, self.seen = self.seen, None
-        ops.rename(copy, self._copy)
-        ops.rename(new, self.path)
-        ops.sync(self.path.parent)
+        access = self._access()
+        stamp = None
+        try:
+            ops.write(copy, text, access)
+            ops.write(new, text, access)
+            ops.sync(copy)
+            ops.sync(new)
+            self._hold(new, ops.stamp(new))
+            stamp, self.seen = self.seen, None
+            displaced = self._replace(new)
+            ops.sync(self.path.parent)
+        except BaseException:
+            self._clean_up(stamp)
+            raise
+        base, self._base = self._base, stamp
         self.seen = stamp
+        self._finish_save(copy, base, displaced=displaced)
+
+    def _replace(self, new: Path) -> bool:
+        """Put the new file in the place of the document; return whether there was one."""
+        ops, displaced = self._ops, self._displaced
+        if ops.stamp(self.path) is None and ops.rename_new(new, self.path):
+            return False
+        if self._exchanges:
+            ops.rename(new, displaced)
+            if ops.exchange(displaced, self.path):
+                return True
+            self._exchanges = False
+            ops.rename(displaced, new)
+        if not ops.link(self.path, displaced) and ops.stamp(self.path) != self._base:
+            found = ops.read(self.path)
+            if found is not None:
+                ops.write(displaced, found[0], None)
+        ops.rename(new, self.path)
+        return ops.stamp(displaced) is not None
+
+    def _clean_up(self, stamp: Stamp | None) -> None:
+        """After an error: leave no files behind, but for what somebody else may have written."""
+        with suppress(OSError):
+            self._ops.remove(self._beside(".new"))
+            if stamp is not None and self._ops.stamp(self.path) == stamp:
+                self._ops.rename(self._beside(".bak.new"), self._copy)
+                return
+            self._ops.remove(self._beside(".bak.new"))
+            if stamp is not None and self._ops.stamp(self._displaced) == stamp:
+                self._ops.remove(self._displaced)
+
+    def _finish_save(self, copy: Path, base: Stamp | None, *, displaced: bool) -> None:
+        """After a write is durable: see whether it has displaced an edit."""
+        ops = self._ops
+        try:
+            edited = displaced and (
+                ops.stamp(self._displaced) != base or ops.is_being_written(self._displaced)
+            )
+            before = ops.read(self._copy) if edited else None
+            ops.rename(copy, self._copy)
+            self._end_merge()
+            if not edited:
+                if displaced:
+                    ops.remove(self._displaced)
+                return
+            ops.rename(self._displaced, self._edit)
+            self._merge_edit(None if before is None else before[0])
+        except OSError as error:
+            # The write itself is done. Whoever has the lock next goes on with the rest.
+            logger.warning("%s: will look for edits again later: %s", self.path, error)
+            self.forget()
 
     def _hold(self, path: Path, stamp: Stamp | None) -> None:
         """Remember the file with this stamp as the one we know.
@@ -394,11 +699,8 @@ class DocumentFile:
         self._held, found = self._ops.open(path)
         self.seen = stamp if found == stamp else None
 
-    def _mode(self) -> int | None:
-        try:
-            return self.path.stat().st_mode & 0o777
-        except FileNotFoundError:
-            return None
+    def _access(self) -> Access | None:
+        return self._ops.access(self.path)
 
     def _let_go(self) -> None:
         """Close the file that `_hold` keeps open."""
@@ -439,27 +741,16 @@ def _damage(text: bytes, good: bytes) -> str:
     return ""
 
 
-def _added(last: Document, edited: Document) -> list[tuple[Section, Entry]] | None:
-    """The items that an edit of an older version adds, with the parts of `last` that they go to.
+def _reason(aside: Path) -> Path:
+    return aside.with_name(f"{aside.name}.reason")
 
-    None if it was an edit of this version.
 
-    Raises:
-        NonsenseError: They have no place there.
-    """
-    if edited.revision >= last.revision:
-        return None
-    added: list[tuple[Section, Entry]] = []
-    for name, section in edited.sections.items():
-        target = last.sections.get(name)
-        if target is None:
-            target = last.sections[name] = last.form.open_section(last, name)
-        live = {entry.key for entry in target.entries}
-        for entry in section.entries:
-            if entry.new and entry.key not in live:
-                live.add(entry.key)
-                added.append((target, entry))
-    return added
+def _go_on(last: Document, document: Document) -> None:
+    """Let the counters of a document go on where those of the last one ended."""
+    for name in ("revision", "last_id", "last_fence"):
+        old = int(last.head.fields.get(name, "0"))
+        new = int(document.head.fields.get(name, "0"))
+        document.head.fields[name] = str(max(old, new))
 
 
 def _difference(old: Document, new: Document) -> str:

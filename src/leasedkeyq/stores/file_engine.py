@@ -47,6 +47,7 @@ _ADVICE = {
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "create the folder first",
 }
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FileStoreWarning(UserWarning):
@@ -71,7 +72,7 @@ class FileEngine(DocumentFile):
         self._closed = False
         self._mutex = threading.Lock()
         self._process = os.getpid()
-        self._lock = file_lock(self._beside(".lock"))
+        self._lock = file_lock(self._beside(".lock"), self.path)
 
     # Transactions
 
@@ -102,7 +103,8 @@ class FileEngine(DocumentFile):
                 self.forget()
                 raise
             else:
-                self._settings = self._wanted
+                # That of the document: a person may have changed it at the same time.
+                self._settings = self._wanted = self._document.settings
                 if self._name is not None and self._settings is not None:
                     self._name = self._settings.name
             finally:
@@ -118,9 +120,19 @@ class FileEngine(DocumentFile):
                 self._load(exclusive=False)
                 return work(self._machine, self._now())
         except NeedsWriterError:
+            pass
+        try:
             with self._transaction(shared=False):
                 self._load(exclusive=True)
                 return work(self._machine, self._now())
+        except StoreError as error:
+            if getattr(error.__cause__, "errno", None) not in _FORBIDDEN:
+                raise
+        # Who may not write sees what would be written.
+        with self._transaction(shared=True):
+            self._writable = False
+            self._load(exclusive=True)
+            return work(self._machine, self._now())
 
     @property
     def settings(self) -> RepositorySettings | None:
@@ -177,11 +189,12 @@ class FileEngine(DocumentFile):
                 if self._closed:
                     raise StoreClosedError(f"the file store {self.path} is closed")
                 try:
-                    self._lock.acquire(shared=shared)
+                    self._acquire(shared=shared)
                     try:
                         yield
                     finally:
                         self._lock.release()
+                        self._writable = True
                         told, self._told = self._told, []
                 except OSError as error:
                     self.forget()
@@ -189,6 +202,16 @@ class FileEngine(DocumentFile):
         finally:
             for message in told:
                 _warn(message)
+
+    def _acquire(self, *, shared: bool) -> None:
+        try:
+            self._lock.acquire(shared=shared)
+        except OSError as error:
+            if not shared or error.errno not in {*_FORBIDDEN, errno.ENOENT}:
+                raise
+            # Who may read the document and not its lock reads without: a document is replaced at
+            # once, and so is never half written but by other programs.
+            self._writable = False
 
     def _sync(self) -> bool:
         try:
@@ -212,7 +235,10 @@ class FileEngine(DocumentFile):
 
     def _explain(self, error: OSError) -> StoreError:
         advice = _ADVICE.get(error.errno or 0, "nothing was half done; try again")
-        return StoreError(f"{self.path}: {error.strerror or error}: {advice}")
+        what = error.strerror or str(error)
+        if isinstance(error.filename, str) and error.filename != str(self.path):
+            what = f"{os.path.basename(error.filename)}: {what}"
+        return StoreError(f"{self.path}: {what}: {advice}")
 
 
 def apply_request(machine: StoreMachine, request: Request, now: float) -> Answer:

@@ -4,11 +4,15 @@ Everything that can fail, or that a crash can come in between of, goes through `
 tests can make each step fail, record the steps, or end the process at one.
 """
 
+import ctypes
+import errno
 import os
+import signal
+import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from leasedkeyq.errors import StoreError
 
@@ -24,6 +28,22 @@ Stamp = tuple[int, int, int]
 
 POLL = 0.01
 """Seconds between two looks at a lock that somebody else has."""
+
+_NOT_THERE: Final = frozenset(
+    (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.EXDEV)
+)
+"""How a file system says that it does not know how to do something."""
+_HERE: Final = -100
+_NO_REPLACE: Final = 1
+_EXCHANGE: Final = 2
+
+
+class Access(NamedTuple):
+    """Who may do what with a file."""
+
+    mode: int
+    user: int
+    group: int
 
 
 class FileOps:
@@ -49,16 +69,24 @@ class FileOps:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return file, _stamp(os.fstat(file))
 
-    def write(self, path: Path, data: bytes, mode: int | None) -> None:
-        """Write a new file, with the `mode` of another or the usual one. Not yet durable."""
-        # A file that a crash left half written may be there.
-        with suppress(FileNotFoundError):
-            path.unlink()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.open(path, flags, 0o666 if mode is None else mode)
+    def access(self, path: Path) -> Access | None:
+        """Who may do what with a file, or None where there is no file."""
         try:
-            if mode is not None:
-                os.chmod(file if os.chmod in os.supports_fd else path, mode)  # whatever the umask
+            stat = path.stat()
+        except FileNotFoundError:
+            return None
+        return Access(stat.st_mode & 0o777, stat.st_uid, stat.st_gid)
+
+    def write(self, path: Path, data: bytes, access: Access | None) -> None:
+        """Write a new file, with the `access` of another or the usual one. Not yet durable."""
+        # A file that a crash left half written may be there.
+        path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        # Nobody else may look into it before the right people may.
+        file = os.open(path, flags, 0o666 if access is None else 0o600)
+        try:
+            if access is not None:
+                give_access(file, path, access)
             view = memoryview(data)
             while view:
                 view = view[os.write(file, view) :]
@@ -77,18 +105,109 @@ class FileOps:
         """Give a file another name; a file of that name is replaced, at once or not at all."""
         source.replace(target)
 
+    def rename_new(self, source: Path, target: Path) -> bool:
+        """Give a file a name that no file has; False where one has it."""
+        done = _renameat2(source, target, _NO_REPLACE)
+        if done is None:
+            if target.exists():
+                return False
+            source.replace(target)
+        return done is not False
+
+    def exchange(self, source: Path, target: Path) -> bool:
+        """Let two files change names, at once or not at all; False where that cannot be done."""
+        return bool(_renameat2(source, target, _EXCHANGE))
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file one more name; False where that cannot be done."""
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return False
+            raise
+        return True
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def is_being_written(self, path: Path) -> bool | None:
+        """Whether anybody has a file open for writing; None where the system does not tell.
+
+        Linux tells those who own the file: it grants a lease for reading only while nobody has
+        the file open for writing.
+        """
+        if fcntl is None or not sys.platform.startswith("linux"):
+            return None
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            # Who opens the file in this moment is held up until the lease is given back, and we
+            # are told by a signal. The usual one would end this process; this one is ignored.
+            fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError as error:
+            return True if error.errno == errno.EAGAIN else None
+        finally:
+            os.close(file)
+        return False
+
+
+def give_access(file: int, path: Path, access: Access) -> None:
+    """Let an open file be of the same people as another, as far as this process may do so."""
+    by_file = os.chmod in os.supports_fd
+    mode = access.mode
+    if hasattr(os, "fchown"):
+        mine = os.fstat(file)
+        if mine.st_gid != access.group:
+            try:
+                os.fchown(file, -1, access.group)
+            except OSError:
+                # What the old group may do is not for this one: it gets what everybody has.
+                mode = mode & 0o707 | (mode & 0o007) << 3
+        if mine.st_uid != access.user:
+            with suppress(OSError):
+                os.fchown(file, access.user, -1)
+    os.chmod(file if by_file else path, mode)  # whatever the umask
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> bool | None:
+    """Rename in one of the ways that Linux has.
+
+    False where the names do not allow it, and None where the system does not know how.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    if renameat2(_HERE, os.fsencode(source), _HERE, os.fsencode(target), flags) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number == errno.EEXIST:
+        return False
+    if number in _NOT_THERE:
+        return None
+    raise OSError(number, os.strerror(number), str(target))
+
 
 def _stamp(stat: os.stat_result) -> Stamp:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def file_lock(path: Path) -> "FileLock | PolledLock":
-    """A lock between processes, by the means of the platform.
+def file_lock(path: Path, document: Path) -> "FileLock | PolledLock":
+    """A lock between processes, by the means of the platform, for those who use a document.
 
     Raises:
         StoreError: It takes filelock, which is not installed.
     """
-    return PolledLock(path) if fcntl is None else FileLock(path)
+    return PolledLock(path) if fcntl is None else FileLock(path, document)
 
 
 class FileLock:
@@ -98,8 +217,9 @@ class FileLock:
     threads at a time; the holder sees to that.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, document: Path | None = None) -> None:
         self.path = path
+        self._document = document
         self._file: int | None = None
         self._process = 0
 
@@ -141,9 +261,28 @@ class FileLock:
         if self._process != os.getpid():
             self.close()
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = self._open_shared()
             self._process = os.getpid()
         return self._file
+
+    def _open_shared(self) -> int:
+        """Open the file so that everybody who may use the document may use the lock."""
+        access = None if self._document is None else FileOps().access(self._document)
+        flags = os.O_CREAT | os.O_CLOEXEC
+        try:
+            file = os.open(self.path, os.O_RDWR | flags, 0o666)
+        except OSError as error:
+            if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+                raise
+            # It is the file of somebody else. Who may read it may lock it.
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if access is not None:
+            access = access._replace(mode=access.mode & 0o666)
+            mine = os.fstat(file)
+            if Access(mine.st_mode & 0o777, mine.st_uid, mine.st_gid) != access:
+                with suppress(OSError):
+                    give_access(file, self.path, access)
+        return file
 
 
 class PolledLock:

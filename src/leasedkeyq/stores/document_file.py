@@ -8,9 +8,9 @@ A new document is written like this:
 4. ``<name>.bak.new`` renamed to ``<name>.bak``,
 5. ``<name>.displaced``, which is what stood in the place of the document, looked at and removed.
 
-So ``.bak`` is a copy, on other disk blocks, of the last version we wrote, and it is never newer than
-the document. With it an edit can be told from damage. When the checksum in the document does not
-fit:
+So ``.bak`` is a copy, on other disk blocks, of the last version we wrote, and it is never newer
+than the document. With it an edit can be told from damage. When the checksum in the document does
+not fit:
 
 - while some program has the file open for writing, it is given time to end, see `PATIENCE`.
 - a text that is the beginning of the copy was cut off; one that differs from it in single bits
@@ -215,6 +215,9 @@ class DocumentFile:
         if not exclusive:
             raise NeedsWriterError
         self.loads += 1
+        if found is None and self._is_back():
+            self._read_document(exclusive=exclusive)
+            return
         if found is None:
             assert good is not None
             self._restore(None, good, "the file is missing; to begin anew, remove its .bak, too")
@@ -223,6 +226,14 @@ class DocumentFile:
         if text != found[0] and self._read_ours(text, self._base, copy):
             return
         self._judge(text, good)
+
+    def _is_back(self) -> bool:
+        """Whether a missing file comes back: editors that rename it first need a moment."""
+        for _ in range(4):
+            time.sleep(self.settled)
+            if self._ops.stamp(self.path) is not None:
+                return True
+        return False
 
     def _read_ours(self, text: bytes, stamp: Stamp, copy: bytes | None) -> bool:
         """Take a text as it is, if its checksum fits and it is not older than the copy."""
@@ -307,40 +318,27 @@ class DocumentFile:
             return found
         began = moved = time.monotonic()
         while True:
-            now = time.monotonic()
             rest = self._rest(path, found, good)
-            if now - moved >= rest or now - began >= LONGEST:
+            # Only now: the last bytes may have come right before the file was closed.
+            again = None if self._ops.stamp(path) == found[1] else self._ops.read(path)
+            now = time.monotonic()
+            if again is not None and again[1] != found[1]:
+                found, moved = again, now
+            elif now - moved >= rest:
                 return found
-            # What has not moved for long will not move now; a clock may also be wrong.
-            age = time.time() - found[1][1] / 1e9
-            if age > max(1.0, rest) and now - began >= rest - self.settled:
+            if now - began >= LONGEST:
                 return found
             time.sleep(self.settled)
-            again = self._ops.read(path)
-            if again is None:
-                return found
-            if again[1] != found[1]:
-                found, moved = again, time.monotonic()
 
     def _rest(self, path: Path, found: tuple[bytes, Stamp], good: bytes | None) -> float:
         """For how long a file must not have changed before it is taken as it is."""
-        written = self._ops.is_being_written(path)
+        written = told = self._ops.is_being_written(path)
         if written is None:
-            written = good is not None and self._is_unfinished(found[0], good)
-        if written:
-            return self.patience
+            # Then a text that does not end as ours do may go on.
+            written = good is not None and unseal(found[0], yaml=self.yaml)[1] is None
         age = time.time() - found[1][1] / 1e9
-        return 0.0 if age > 1.0 else self.settled
-
-    def _is_unfinished(self, text: bytes, good: bytes) -> bool:
-        """Whether a text may be the beginning of a longer one."""
-        body, fits = unseal(text, yaml=self.yaml)
-        if fits or text == good:
-            return False
-        try:
-            return not self._texts.parse(body if self.yaml else text).revision
-        except (NonsenseError, StoreError):
-            return True
+        rest = self.patience if written else self.settled
+        return 0.0 if age > max(rest, 1.0) and not told else rest
 
     # Edits and damage
 
@@ -465,28 +463,24 @@ class DocumentFile:
         self.loads += 1
         ours = self._document
         text, stamp = self._when_settled(self._edit, found, base)
-        body, fits = unseal(text, yaml=self.yaml)
-        if fits or text == base:
+        if text == base or unseal(text, yaml=self.yaml)[1]:
             # Our own version, which somebody only opened, or wrote again as it was.
             self._keep_open_file("nothing was written to it yet")
             return
         try:
-            if base is not None and (reason := _damage(text, base)):
-                raise NonsenseError(reason)
             merge = self._merged(text, ours, base)
         except (NonsenseError, StoreError) as error:
-            aside = self._set_edit_aside(str(error))
+            kept = self._set_edit_aside(str(error))
             self._notice(
                 f"{self.path}: an edit came while it was written, and was not taken up: {error}; "
-                f"it is kept as {aside.name}",
+                f"it is kept as {kept.name}",
                 warn=True,
             )
             return
+        aside: Path | None = None
         if base is None or merge.conflicts:
             reason = "; ".join(merge.conflicts) or "it was made from an older version"
             aside = self._set_aside(text, reason)
-        else:
-            aside = None
         self._merging = stamp
         self._adopt(merge.document, "")
         if aside is None:
@@ -521,6 +515,8 @@ class DocumentFile:
         Raises:
             NonsenseError: They do not go together.
         """
+        if base is not None and (reason := _damage(text, base)):
+            raise NonsenseError(reason)
         edited = self._read_edit(text, ours)
         current = self._texts.parse_ours(self._texts.render(ours))
         load(current, self.limits, self._now(), ours=True)

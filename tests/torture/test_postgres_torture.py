@@ -6,11 +6,15 @@ At full length under ``TORTURE=1``.
 import asyncio
 import os
 
+import pytest
+
 from leasedkeyq.testing import Place
-from tests.servers.postgres import schemas
+from tests.servers.postgres import NEWEST, older_versions, schemas
 from tests.stores.postgres.crowd import work_together
 from tests.stores.postgres.test_floors import beside_a_long_transaction
 from tests.stores.postgres.test_plans import look_at_plans
+from tests.stores.postgres.test_transactions import hold_a_transaction_open
+from tests.stores.postgres.test_versions import look_among_dead_rows
 
 TORTURE = os.environ.get("TORTURE") == "1"
 
@@ -36,3 +40,12 @@ def test_claims_beside_a_long_transaction_and_a_million_dead_rows() -> None:
 
 def test_plans_at_a_million_rows() -> None:
     look_at_plans(1_000_000 if TORTURE else 20_000)
+
+
+@pytest.mark.parametrize("version", [*older_versions(), NEWEST])
+def test_what_is_read_among_a_million_dead_rows(version: str) -> None:
+    look_among_dead_rows(version, 1_000_000 if TORTURE else 10_000)
+
+
+def test_a_transaction_that_stays_open_for_ten_seconds() -> None:
+    hold_a_transaction_open(10.0 if TORTURE else 1.0)

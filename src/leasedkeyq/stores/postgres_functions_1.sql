@@ -402,7 +402,11 @@ BEGIN
             FROM new ORDER BY key
             ON CONFLICT (queue, key) DO NOTHING RETURNING id
         )
-        SELECT array_agg(new.n) INTO fresh FROM new WHERE new.id IN (SELECT put.id FROM put);
+        SELECT array_agg(pairs.n) INTO fresh FROM (
+            SELECT max(found.n) AS n FROM (
+                SELECT new.id, new.n FROM new UNION ALL SELECT put.id, NULL FROM put
+            ) found GROUP BY found.id HAVING count(*) = 2
+        ) pairs;
         t := ARRAY[coalesce(cardinality(fresh), 0), 0, 0, 0, 0, 0];
         IF t[1] < cardinality(letters) THEN
             PERFORM FROM (SELECT DISTINCT l.queue, l.key FROM unnest(letters) l ORDER BY 1, 2) u
@@ -1190,7 +1194,9 @@ BEGIN
                 ids := ARRAY[number];
                 t[1] := t[1] + many;
             ELSIF EXISTS (
-                SELECT FROM lkq.items WHERE queue = q AND key = ANY (p_keys[first:last])
+                SELECT FROM unnest(p_keys[first:last]) u (key) CROSS JOIN LATERAL (
+                    SELECT FROM lkq.items i WHERE i.queue = q AND i.key = u.key OFFSET 0
+                ) i
             ) THEN
                 -- Live keys are locked in one order, whoever puts them.
                 PERFORM FROM (

@@ -47,6 +47,14 @@ class Plans:
                 assert float(rows) * int(loops) <= most, text
         self.texts.clear()
 
+    def checked(self, *, most: int) -> Callable[[], Awaitable[None]]:
+        """The same, to be called after each call."""
+
+        async def check() -> None:
+            self.check(most=most)
+
+        return check
+
 
 @contextmanager
 def explained(store: PostgresStore) -> Generator[Plans]:
@@ -64,11 +72,53 @@ def explained(store: PostgresStore) -> Generator[Plans]:
     yield plans
 
 
-async def each_explained(
-    plans: Plans, calls: list[Callable[[], Awaitable[Any]]], most: int
+async def each_checked(
+    calls: list[Callable[[], Awaitable[Any]]], check: Callable[[], Awaitable[None]]
 ) -> None:
-    """Make calls, one after the other, and look at the plans of each."""
+    """Make calls, one after the other, and look at what each has cost."""
     for call in calls:
         await call()
         await asyncio.sleep(0)
-        plans.check(most=most)
+        await check()
+
+
+class RowsRead:
+    """How many rows a store has the server read, by its statistics: these are on every server."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._connections: list[Any] = []
+        self._seen: dict[str, int] = {}
+        connect = store._connect
+
+        async def known() -> Any:
+            connection = await connect()
+            self._connections.append(connection)
+            return connection
+
+        store._settings = msgspec.structs.replace(store._settings, connect=known)
+
+    async def new(self) -> dict[str, int]:
+        """The rows that were read since it was asked last, of each table and index."""
+        while chores := self._store._link()._chores:  # they use a connection, too
+            await asyncio.wait(chores)
+        open_ones = [one for one in self._connections if not one.is_closed()]
+        for connection in open_ones:
+            await connection.execute("SELECT pg_stat_force_next_flush()")
+        found = dict(await open_ones[0].fetch(READ, self._store.schema))
+        new = {name: read - self._seen.get(name, 0) for name, read in found.items()}
+        self._seen = found
+        return new
+
+    async def check(self, *, most: int) -> None:
+        """No table and no index was read much more than was needed."""
+        new = await self.new()
+        assert max(new.values()) <= most, {name: read for name, read in new.items() if read > most}
+
+
+READ = """
+    SELECT relname::text, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+    FROM pg_stat_all_tables WHERE schemaname = $1
+    UNION ALL
+    SELECT indexrelname::text, idx_tup_read FROM pg_stat_all_indexes WHERE schemaname = $1
+"""

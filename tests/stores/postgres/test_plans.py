@@ -1,6 +1,7 @@
 """Every query is a walk along an index, on a table of any size, known to the planner or not."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -25,13 +26,13 @@ from leasedkeyq.stores import (
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.testing import Place
 from tests.servers.postgres import Schemas, run_sql, shared_server
-from tests.stores.postgres.plans import Plans, each_explained, explained
+from tests.stores.postgres.plans import each_checked, explained
 
 QUEUED = 50_000
 
 
-async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
-    """Each verb, on one queue."""
+async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]]) -> None:
+    """Each verb, on one queue; `check` is called after each."""
     held: list[Claimed] = []
 
     async def claim(request: Claim) -> None:
@@ -80,11 +81,13 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
     )
     urgencies = (Urgency(2, 60.0, ((0.5, 1),)), Urgency(1))
     urgent = Claim((("q", 9), ("other", 9)), 9, None, 600.0, urgencies=urgencies)
-    await each_explained(
-        plans,
+    await each_checked(
         [
             partial(store.put, puts),
             partial(store.put, puts),
+            partial(store.put, [Put("q", tuple((f"many{n}", b"1") for n in range(100)))]),
+            partial(store.put, [Put("q", tuple((f"many{n}", b"1") for n in range(200)))]),
+            partial(store.put, [Put("q", (("many1", b"2"), ("later", b"2")), delay=600.0)]),
             partial(store.put, [lone]),
             partial(store.put, [lone]),
             partial(store.put, [Put("q", (("new1", b"2"),), "reject", 3, 60.0, 10**8)]),
@@ -123,7 +126,7 @@ async def everything(store: PostgresStore, plans: Plans, *, most: int) -> None:
             partial(claim, Claim((("q", 3), ("other", 1)), 3, None, 600.0, ("",))),
             partial(store.put, [lone]),
         ],
-        most,
+        check,
     )
 
 
@@ -151,7 +154,7 @@ def test_plans_that_were_made_while_the_table_was_empty() -> None:
             items = tuple((f"k{number}", b"1") for number in range(5000))
             await store.put([Put("q", items)])
             plans.texts.clear()
-            await everything(store, plans, most=600)
+            await everything(store, plans.checked(most=600))
         await store.close()
 
     asyncio.run(run())
@@ -200,7 +203,7 @@ def look_at_plans(queued: int) -> None:
         store = opened(schema)
         fill(schemas.url, schema, queued)
         with explained(store) as plans:
-            await everything(store, plans, most=600)
+            await everything(store, plans.checked(most=600))
         await store.close()
 
     asyncio.run(run())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import __version__
 from leasedkeyq.__main__ import main
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
 from leasedkeyq.worker import _shown
@@ -209,8 +210,15 @@ def test_it_runs_commands_and_ends_when_it_is_told(folder: Path, url: str) -> No
     assert len(lines) == len(process.told) - 6, "what commands print is between"
     started = next(line for line in lines if "running the lanes" in line["message"])
     assert started["lanes"] == ["work", "other"]
+    assert started["concurrency"] == {"work": 8, "other": 8}
+    assert started["version"] == __version__
+    shown = url.replace("not%20secret", "***")
+    assert started["message"] == (
+        f"leasedkeyq {__version__}, store {shown}: running the lanes work (8 at a time), other (8 "
+        "at a time)"
+    )
     assert (started["level"], started["logger"]) == ("info", "leasedkeyq.worker")
-    assert started["store"] == url.replace("not%20secret", "***")
+    assert started["store"] == shown
     failed = next(line for line in lines if line.get("outcome") == "failed")
     assert failed["error"] == "LookupError: nothing there"
     assert (failed["lane"], failed["command_type"], failed["attempt"]) == ("work", "fail", 1)
@@ -344,6 +352,28 @@ def test_mistakes_are_explained(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "module, url, extra",
+    [
+        ("redis", "redis://localhost", "leasedkeyq[redis]"),
+        ("asyncpg", "postgresql://localhost/x", "leasedkeyq[postgres]"),
+    ],
+)
+def test_a_missing_extra_is_one_line(module: str, url: str, extra: str, folder: Path) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = "
+        f"['worker', 'app:configured', '--store', {url!r}]; "
+        "import runpy; runpy.run_module('leasedkeyq', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.splitlines()
+    assert extra in line
+    assert not done.stdout
+
+
 def test_a_manager_without_a_builder_keeps_its_store(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -388,7 +418,6 @@ def test_a_store_that_cannot_be_opened_is_a_crash(
 @pytest.mark.parametrize(
     "url, shown",
     [
-        (None, None),
         ("sqlite:///jobs.db", "sqlite:///jobs.db"),
         ("redis://me:pass@host/0", "redis://me:***@host/0"),
         ("redis://:pa%3Ass@host", "redis://:***@host"),
@@ -396,7 +425,7 @@ def test_a_store_that_cannot_be_opened_is_a_crash(
         ("postgresql://h/d?sslpassword=pass", "postgresql://h/d?sslpassword=***"),
     ],
 )
-def test_no_password_is_logged(url: str | None, shown: str | None) -> None:
+def test_no_password_is_logged(url: str, shown: str) -> None:
     assert _shown(url) == shown
 
 

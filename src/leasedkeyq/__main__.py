@@ -22,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return worker.main(options)
     except worker.UsageError as error:
         worker_parser.error(str(error))
+    except worker.MissingExtraError as error:
+        sys.stderr.write(f"{worker_parser.prog}: error: {error}\n")
+        return worker.MISUSED
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leasedkeyq import __version__
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.builder import QueueManagerBuilder
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
@@ -34,12 +35,18 @@ MISUSED = 2
 CUT_SHORT = 75
 """The exit code of a worker that ended while commands ran: ``EX_TEMPFAIL`` of ``sysexits.h``."""
 
+EXTRA = re.compile(r"pip install ['\"]leasedkeyq\[")
+"""What the errors of this package say where an extra is missing."""
 LAST_GRACE = 5.0
 """Seconds that the process has to end by itself, once the worker has ended."""
 
 
 class UsageError(Exception):
     """What was asked for on the command line is not there."""
+
+
+class MissingExtraError(Exception):
+    """Something is not installed that the store, or another part of the package, needs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +86,7 @@ def main(options: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options make no sense.
+        MissingExtraError: An extra of this package is needed, and is not installed.
     """
     set_up(options.log_format, options.log_level)
     # Until the manager listens to signals, nothing has begun. As the first process of a
@@ -93,8 +101,13 @@ def main(options: argparse.Namespace) -> int:
         raise
     except KeyboardInterrupt:
         return DONE
-    except LeasedKeyQError as error:
-        logger.error("%s", error)  # noqa: TRY400  # the message says it all
+    except (LeasedKeyQError, ImportError) as error:
+        if EXTRA.search(str(error)):
+            raise MissingExtraError(str(error)) from error
+        if isinstance(error, ImportError):
+            logger.exception("the worker failed")
+        else:
+            logger.error("%s", error)  # noqa: TRY400  # the message says it all
         return CRASHED
     except Exception:
         logger.exception("the worker failed")
@@ -137,10 +150,22 @@ def end_for_certain(code: int) -> threading.Timer:
 
 async def _work(options: argparse.Namespace) -> int:
     manager = await _prepared(options)
-    lanes = [lane.id for lane in manager.queue().lanes.values() if lane.runs_here]
-    about = {"lanes": lanes, "pid": os.getpid(), "store": _shown(options.store)}
+    slots = {lane.id: lane.most for lane in manager.queue().lanes.values() if lane.runs_here}
+    store = _store_of(manager)
     manager.queue().add_instrument(CommandLog())
-    logger.info("running the lanes %s", ", ".join(lanes), extra=about)
+    logger.info(
+        "leasedkeyq %s, store %s: running the lanes %s",
+        __version__,
+        store or "none",
+        ", ".join(f"{lane} ({most} at a time)" for lane, most in slots.items()),
+        extra={
+            "version": __version__,
+            "store": store,
+            "lanes": [*slots],
+            "concurrency": slots,
+            "pid": os.getpid(),
+        },
+    )
     if not manager.queue().durable:
         logger.warning(
             "there is no store, so that nobody else can submit to this worker: give it one with "
@@ -277,10 +302,20 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _shown(url: str | None) -> str | None:
-    """A URL without the password in it."""
-    if url is None:
+def _store_of(manager: QueueManager) -> str | None:
+    """The store of a manager, for people to recognise; without the password in its URL."""
+    builder = manager._builder
+    if builder is not None and isinstance(builder._storage, str):
+        return _shown(builder._storage)
+    store = manager.queue().store
+    if store is None:
         return None
+    path = getattr(store, "path", None)
+    return type(store).__name__ if path is None else f"{type(store).__name__} {path}"
+
+
+def _shown(url: str) -> str:
+    """A URL without the password in it."""
     password = urlsplit(url).password
     if password:
         url = url.replace(f":{password}@", ":***@", 1)

@@ -204,6 +204,34 @@ async def test_gauges_are_there_when_the_manager_has_started(build: Build) -> No
     await manager.close()
 
 
+# Types of commands that nobody knows
+
+
+async def test_a_worker_tells_once_of_each_type_that_it_does_not_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore(clock=clock)
+    manager, other = (builder(store).with_storage(store).build() for _ in range(2))
+    _, sleep = register(manager)
+
+    @other.command("rename")
+    async def rename(number: int) -> None:
+        raise LookupError(number)
+
+    await manager.start()
+    for number in range(3):
+        await other.submit("x", rename(number))
+        await manager.submit("x", sleep(0.1))
+        await asyncio.sleep(5)
+    assert (await manager.stats()).total_pending == 3
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "lane 'x': commands of type 'rename' wait" in warnings[0]
+    assert "it knows: fail, sleep" in warnings[0]
+    await manager.close()
+    await other.close()
+
+
 # Partitions
 
 

@@ -36,6 +36,7 @@ from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.store_stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.submitting import Submissions
+from leasedkeyq.lanes.unknown_types import UnknownTypes
 from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.contract import (
@@ -98,6 +99,7 @@ class StoreEngine(Engine):
         self._plan = ClaimPlan(self, store)
         self._cancelling = Cancelling(self)
         self._results = ResultWatch(store, registry, self._finish_elsewhere)
+        self._unknown = UnknownTypes(store, lanes, registry)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
         """All that is leased by this engine, by token: ahead, running, or not settled yet."""
@@ -291,6 +293,7 @@ class StoreEngine(Engine):
                 len(self._outbox),
             )
         self._control.close()
+        self._unknown.close()
         self._results.close(self.closed_error)
         tasks = [*self._tasks, *self._errands]
         for task in tasks:
@@ -347,6 +350,7 @@ class StoreEngine(Engine):
                 self._wanted.set()
             else:
                 await self._set_alarm()
+                self._unknown.look()
 
     async def _look_for_pressure(self) -> None:
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]

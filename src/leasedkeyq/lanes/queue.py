@@ -222,6 +222,12 @@ class CommandQueue:
         self._engine.add_instrument(instrument)
 
     @property
+    def store(self) -> Store | None:
+        """Where its commands are; None: in memory."""
+        engine = self._engine
+        return engine.store if isinstance(engine, StoreEngine) else None
+
+    @property
     def durable(self) -> bool:
         """Whether commands are kept in a store."""
         return isinstance(self._engine, StoreEngine)

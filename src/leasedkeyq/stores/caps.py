@@ -147,25 +147,37 @@ class Rooms:
         self._seen: dict[BucketName, Bucket | None] = {}
         self.taken: dict[BucketName, Bucket] = {}
         """The buckets that have changed."""
+        self.closed = False
+        """Nothing at all has room any more."""
 
     def among(self, items: Iterable[T], key: Callable[[T], str], limit: int) -> Iterator[T]:
         """Those that have room, up to `limit`; each takes it when the next one is asked for."""
         if limit <= 0:
             return
         for item in items:
-            caps = [cap for cap, matches in self._caps if matches(key(item))]
-            full = next((cap for cap in caps if not self._has_room(cap, key(item))), None)
-            if full is None:
+            if self.fits(key(item)):
                 yield item
-                self._take(caps, key(item))
+                self.take(key(item))
                 limit -= 1
                 if not limit:
                     return
-            elif full.pattern == EVERY_KEY and not full.each:
-                return  # nothing at all has room any more
+            elif self.closed:
+                return
 
-    def _take(self, caps: Sequence[Cap], key: str) -> None:
-        """Take room for the lease of a key."""
+    def fits(self, key: str) -> bool:
+        """Whether a key has room."""
+        for cap in self._caps_of(key):
+            if not self._has_room(cap, key):
+                self.closed = self.closed or (cap.pattern == EVERY_KEY and not cap.each)
+                return False
+        return True
+
+    def _caps_of(self, key: str) -> list[Cap]:
+        return [cap for cap, matches in self._caps if matches(key)]
+
+    def take(self, key: str) -> None:
+        """Take room for the lease of a key that fits."""
+        caps = self._caps_of(key)
         for pattern in {cap.pattern for cap in caps if cap.in_flight is not None}:
             self._in_flight[pattern] += 1
         for cap in caps:

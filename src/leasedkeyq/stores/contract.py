@@ -185,6 +185,12 @@ class Urgency(msgspec.Struct, frozen=True):
 
     Without any deadline, or where there is neither `deadline` nor `steps`, it is up no levels.
 
+    **Within the queue.** The next item of a queue is its first one, by priority and place. But of
+    the items with a deadline of their own, the one whose deadline is the nearest (of two that are
+    alike, the one with the lower id) goes before it, if it is up more levels, or is past its
+    deadline while the first one is not. Items that a claim passes over are neither the first nor
+    the nearest to it. `deadline` is for all items alike, and so brings none of them forward.
+
     Raises:
         ValueError: `deadline` is not above 0 or not finite, a share is not above 0 or is above 1,
             levels are below 0, or a whole number is beyond 2**52.
@@ -207,6 +213,11 @@ class Urgency(msgspec.Struct, frozen=True):
             checks.number("remaining", remaining, above=0, most=1)
             checks.whole("levels", levels, 0, most)
 
+    @property
+    def lifts(self) -> bool:
+        """Whether a deadline can make an item more urgent at all."""
+        return self.deadline is not None or bool(self.steps)
+
 
 class Claim(msgspec.Struct, frozen=True):
     """Lease up to `limit` available items from several queues, or the one item of a key.
@@ -214,7 +225,9 @@ class Claim(msgspec.Struct, frozen=True):
     The queues are served in the order given, each up to a limit of its own. With `urgencies`, one
     for each queue, they take turns instead: it is always the turn of the queue whose own next item
     is the most urgent; of two that are alike, the one that was put first, by `put_at` and then by
-    id. With `lease_times`, one for each queue, each has its own instead of `lease_time`.
+    id. With `in_order` they are served in the order given all the same, and urgencies count within
+    each queue: see `Urgency`. With `lease_times`, one for each queue, each has its own instead of
+    `lease_time`.
 
     With `key`, only the item of that key is leased. With `kinds`, only items of these kinds are, in
     the same order; others are passed over and stay where they are. So is an item that has no room
@@ -227,6 +240,7 @@ class Claim(msgspec.Struct, frozen=True):
     Raises:
         ValueError: Two of `caps` have a rate for the same bucket, there is not one of `urgencies`
             or of `lease_times` for each queue, or a queue with an urgency is there twice.
+        TypeError: `in_order` is no bool.
     """
 
     queues: tuple[tuple[str, int], ...]
@@ -237,8 +251,11 @@ class Claim(msgspec.Struct, frozen=True):
     caps: tuple[Cap, ...] = ()
     urgencies: tuple[Urgency, ...] = ()
     lease_times: tuple[float | None, ...] = ()
+    in_order: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.in_order, bool):
+            raise TypeError(f"in_order must be a bool, got {type(self.in_order).__name__}")
         if self.caps:
             buckets = [(c.queue, c.pattern, c.each) for c in self.caps if c.rate is not None]
             if len(set(buckets)) < len(buckets):
@@ -249,6 +266,15 @@ class Claim(msgspec.Struct, frozen=True):
                 raise ValueError("urgencies are one for each queue, and each queue is there once")
         if self.lease_times and len(self.lease_times) != len(self.queues):
             raise ValueError("lease_times are one for each queue")
+
+    @property
+    def by_turns(self) -> bool:
+        """Whether it is the urgency of their next items by which the queues are served."""
+        return bool(self.urgencies) and not self.in_order
+
+    def lifts(self, number: int) -> bool:
+        """Whether a deadline can bring an item of the queue with that number forward."""
+        return bool(self.urgencies) and self.key is None and self.urgencies[number].lifts
 
     def lease_time_of(self, number: int) -> float | None:
         """How long items of the queue with that number are leased."""
@@ -537,8 +563,9 @@ class StoreContract(ABC):
     async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
         """Of each queue the item that a plain claim would lease next; None if none would.
 
-        A plain claim is one without kinds and caps. As of now: what has come due counts, though
-        nothing is leased by it. Somebody else may lease the item before a claim that follows does.
+        A plain claim is one without kinds, caps and urgencies. As of now: what has come due counts,
+        though nothing is leased by it. Somebody else may lease the item before a claim that follows
+        does.
         """
 
     @abstractmethod

@@ -40,11 +40,10 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoredItem,
     StoredState,
-    Urgency,
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.space import Payload, Space, State
-from leasedkeyq.stores.urgency import Rank, most_urgent_first, rank
+from leasedkeyq.stores.urgency import Rank, in_line, most_urgent_first, rank
 from leasedkeyq.types import BuriedItem
 
 
@@ -76,6 +75,7 @@ class StoreMachine:
         for key, value in request.items:
             payload = self._payload(state, key, value, request, now)
             state.put(key, payload, request.policy, request.priority, due)
+            space.note(state.items[key])
             ids.append(payload.id)
         return tuple(ids)
 
@@ -110,7 +110,7 @@ class StoreMachine:
 
     def claim(self, request: Claim, now: float) -> tuple[Claimed, ...]:
         """Apply one `Claim`."""
-        if request.urgencies:
+        if request.by_turns:
             return self._claim_urgent(request, now)
         claimed: list[Claimed] = []
         for number, (queue, most) in enumerate(request.queues):
@@ -119,7 +119,8 @@ class StoreMachine:
             space = self._at(queue, now)
             room = min(most, request.limit - len(claimed))
             expires_at = _expiry(request, number, now)
-            if request.key is None and request.kinds is None and not request.caps:
+            plain = request.kinds is None and not request.caps and not request.lifts(number)
+            if request.key is None and plain:
                 for _ in range(room):
                     space.state.fence = self.last_fence
                     item = space.state.claim(expires_at)
@@ -127,8 +128,12 @@ class StoreMachine:
                         break
                     claimed.append(self._leased(queue, space.state, item, now))
                 continue
-            found, rooms = _found(space, request, queue, room, now)
-            keys = [item.key for item in found]
+            if request.lifts(number) and space.deadlines.first() is not None:
+                line, rooms = _line(space, request, number, room, now)
+                keys = [item.key for _, item in line]
+            else:
+                found, rooms = _found(space, request, queue, room, now)
+                keys = [item.key for item in found]
             _keep_tokens(space, rooms)
             claimed += [self._claim_key(queue, space.state, k, expires_at, now) for k in keys]
         return tuple(claimed)
@@ -140,8 +145,8 @@ class StoreMachine:
         for number, (queue, most) in enumerate(request.queues):
             if queue in self.spaces:
                 space = self._at(queue, now)
-                found, rooms = _found(space, request, queue, min(most, request.limit), now)
-                lines.append(_ranked(found, request.urgencies[number], number, now))
+                line, rooms = _line(space, request, number, min(most, request.limit), now)
+                lines.append(_numbered(line, number))
                 taken.append((space, rooms))
         chosen = list(most_urgent_first(lines, request.limit))
         for space, rooms in taken:
@@ -168,11 +173,14 @@ class StoreMachine:
 
     def settle(self, request: Change, now: float) -> Answer:
         """Apply one of the changes."""
-        state = self._at(request.queue, now).state
+        space = self._at(request.queue, now)
+        state = space.state
+        key = getattr(request, "key", "")
         try:
             answer = self._settle(request, state, now)
+            space.note(state.items.get(key))
         except InvalidLeaseError:
-            answer = Refusal(getattr(request, "key", ""))
+            answer = Refusal(key)
         self._tidy(request.queue)
         return answer
 
@@ -353,6 +361,7 @@ class StoreMachine:
         state = space.state
         for item, lease in state.advance(now):
             self.moved.add(queue)
+            space.note(item)
             if lease is not None and lease.expires_at is not None:
                 self._remember(item, "expired", "", lease.expires_at)
         if space.done:
@@ -486,16 +495,13 @@ def _expiry(request: Claim, number: int, now: float) -> float | None:
     return None if lease_time is None else now + lease_time
 
 
-def _found(
-    space: Space, request: Claim, queue: str, room: int, now: float
-) -> tuple[Iterator[Item[str, Payload]], Rooms | None]:
-    """The items that a claim may lease in a queue, in order, and what its caps leave room for."""
+def _rooms(space: Space, request: Claim, queue: str, now: float) -> Rooms | None:
+    """What the caps of a claim leave room for in a queue, if it has any."""
     caps = caps_of(request, queue) if request.caps else ()
-    found = _wanted(space.state, request)
     if not caps:
-        return islice(found, max(room, 0)), None
+        return None
     leased = space.state.in_flight
-    rooms = Rooms(
+    return Rooms(
         caps,
         lambda pattern, _: (
             len(leased) if pattern == EVERY_KEY else sum(map(matcher(pattern), leased))
@@ -503,7 +509,36 @@ def _found(
         space.buckets.all.get,
         now,
     )
+
+
+def _found(
+    space: Space, request: Claim, queue: str, room: int, now: float
+) -> tuple[Iterator[Item[str, Payload]], Rooms | None]:
+    """The items that a claim may lease in a queue, in order, and what its caps leave room for."""
+    found = _wanted(space.state, request)
+    rooms = _rooms(space, request, queue, now)
+    if rooms is None:
+        return islice(found, max(room, 0)), None
     return rooms.among(found, _key_of, room), rooms
+
+
+def _line(
+    space: Space, request: Claim, number: int, room: int, now: float
+) -> tuple[Iterator[tuple[Rank, Item[str, Payload]]], Rooms | None]:
+    """The same for the queue with that number, with deadlines that bring items forward."""
+    urgency = request.urgencies[number]
+    nearest: Iterable[Item[str, Payload]] = ()
+    if request.lifts(number) and request.kinds != ():
+        kinds = request.kinds
+        nearest = (item for item in space.deadlines if kinds is None or item.value.kind in kinds)
+
+    def ranked(item: Item[str, Payload]) -> Rank:
+        payload = item.value
+        return rank(urgency, payload.put_at, payload.deadline, payload.id, now)
+
+    rooms = _rooms(space, request, request.queues[number][0], now)
+    keyed = None if rooms is None else (rooms, _key_of)
+    return in_line(_wanted(space.state, request), nearest, ranked, room, keyed), rooms
 
 
 def _key_of(item: Item[str, Payload]) -> str:
@@ -517,14 +552,12 @@ def _keep_tokens(space: Space, rooms: Rooms | None) -> None:
             space.buckets.keep(name, bucket)
 
 
-def _ranked(
-    items: Iterable[Item[str, Payload]], urgency: Urgency, number: int, now: float
+def _numbered(
+    items: Iterable[tuple[Rank, Item[str, Payload]]], number: int
 ) -> Iterator[tuple[Rank, tuple[int, str]]]:
-    """The items of the queue with that number, by their ranks."""
-    for item in items:
-        payload = item.value
-        ranked = rank(urgency, payload.put_at, payload.deadline, payload.id, now)
-        yield ranked, (number, item.key)
+    """The ranks and keys of items, and the number of their queue."""
+    for position, item in items:
+        yield position, (number, item.key)
 
 
 def _wanted(state: State, request: Claim) -> Iterator[Item[str, Payload]]:

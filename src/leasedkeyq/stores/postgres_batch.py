@@ -52,7 +52,7 @@ STATEMENTS: Final = {
     "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
     "work_1": (
         "SELECT * FROM lkq.work_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
     ),
     "count_leased_1": "SELECT lkq.count_leased_1($1)",
 }
@@ -214,7 +214,7 @@ class Batch:
                 )
                 return "put_1", (*where, *[column[0] for column in items])
             case ["acks"]:
-                return "work_1", (*where, "", *self._acks(), 0, 0, 1, None, None)
+                return "work_1", (*where, "", *self._acks(), 0, 0, 1, None, None, None)
             case ["claims"] | ["claim"] | ["acks", "claims"] | ["acks", "claim"]:
                 claim = _plain_claim(told[-1])
                 if claim is not None:
@@ -409,7 +409,8 @@ class Batch:
                 caps.setdefault(cap.queue, []).append(told_cap)
                 if cap.in_flight is not None and told_cap["like"] != "%":
                     self.counted.add(cap.queue)
-        any_key = claim.key is None and claim.kinds is None and not caps
+        lifts = [claim.lifts(place) for place, (_, most) in enumerate(claim.queues) if most > 0]
+        any_key = claim.key is None and claim.kinds is None and not caps and not any(lifts)
         queue, most, lease = queues[0]
         if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
@@ -426,14 +427,17 @@ class Batch:
         urgencies = [
             u for u, (_, most) in zip(claim.urgencies, claim.queues, strict=False) if most > 0
         ]
-        if urgencies and len(queues) > 1:
+        if claim.by_turns and len(queues) > 1:
             told = [
                 _told_queue(*one, urgency, caps)
                 for one, urgency in zip(queues, urgencies, strict=True)
             ]
             run = self._add(number, None, op="urgent", queues=told, limit=limit)
         else:
-            listed = [(name, many, _seconds(until)) for name, many, until in queues]
+            listed = [
+                (name, many, _seconds(until), _told_urgency(urgencies[place]) if up else None)
+                for place, ((name, many, until), up) in enumerate(zip(queues, lifts, strict=True))
+            ]
             run = self._add(number, None, op="claim", queues=listed, limit=limit)
             if caps:
                 run.told["caps"] = caps
@@ -572,12 +576,13 @@ def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
     """Which items ``work_1`` is to claim; None if it cannot be told."""
     if told["op"] == "claims":
         lease = told["lease"]
-        return told["n"], told["many"], told["each"], lease and float(lease), None
+        return told["n"], told["many"], told["each"], lease and float(lease), None, None
     if "key" in told or "caps" in told or len(told["queues"]) > 1:
         return None
-    [(_, most, lease)] = told["queues"]
+    [(_, most, lease, urgency)] = told["queues"]
     many = min(most, told["limit"])
-    return told["n"], many, many, lease and float(lease), told.get("kinds")
+    hurry = None if urgency is None else _encode(urgency).decode()
+    return told["n"], many, many, lease and float(lease), told.get("kinds"), hurry
 
 
 def _seconds(seconds: float | None) -> float | str | None:
@@ -598,9 +603,13 @@ def _told_queue(
         "queue": queue,
         "most": most,
         "lease": _seconds(lease),
-        **msgspec.structs.asdict(urgency),
+        **_told_urgency(urgency),
     }
     return told | {"caps": caps[queue]} if queue in caps else told
+
+
+def _told_urgency(urgency: Urgency) -> dict[str, Any]:
+    return msgspec.structs.asdict(urgency)
 
 
 def _told_cap(cap: Cap) -> dict[str, Any]:

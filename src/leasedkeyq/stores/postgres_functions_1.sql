@@ -509,14 +509,88 @@ BEGIN
     END LOOP;
 END $$;
 
+-- How many levels an item is up, whose own deadline is p_due, in a queue with p_deadline and steps;
+-- more than any number of levels if that is past.
+CREATE FUNCTION lkq.lift_1(
+    p_now float8, p_put_at float8, p_due float8, p_deadline float8, p_shares float8[], p_ups bigint[]
+) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN coalesce(p_due, p_put_at + p_deadline) IS NULL THEN 0
+        WHEN coalesce(p_due, p_put_at + p_deadline) <= p_now
+            OR coalesce(p_due, p_put_at + p_deadline) <= p_put_at THEN 9223372036854775807
+        ELSE coalesce((
+            SELECT max(s.up) FROM unnest(p_shares, p_ups) s (share, up)
+            WHERE (coalesce(p_due, p_put_at + p_deadline) - p_now)
+                / (coalesce(p_due, p_put_at + p_deadline) - p_put_at) <= s.share
+        ), 0)
+    END
+$$;
+
+-- Whether a deadline can bring an item of a queue forward: an available one has its own.
+CREATE FUNCTION lkq.hurried_1(p_queue text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM lkq.items WHERE queue = p_queue AND state = 0 AND deadline IS NOT NULL
+    );
+END $$;
+
+-- Whether a key has room under caps: 1, or 0, or -1 if nothing at all has room any more. p_counts
+-- says of how many leased keys the patterns are.
+CREATE FUNCTION lkq.room_1(p_now float8, p_queue text, p_key text, p_caps jsonb[], p_counts jsonb)
+RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    cap jsonb;
+    b lkq.buckets;
+    room boolean := true;
+BEGIN
+    FOREACH cap IN ARRAY p_caps LOOP
+        IF cap ? 'in_flight' THEN
+            room := (p_counts->>(cap->>'pattern'))::bigint < (cap->>'in_flight')::bigint;
+        END IF;
+        IF room AND cap ? 'rate' THEN
+            SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
+                AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
+                AND key = CASE WHEN (cap->>'each')::boolean THEN p_key ELSE '' END;
+            room := NOT FOUND OR b.full_at <= p_now
+                OR b.at + (1 - b.level) / (cap->>'rate')::float8 <= p_now;
+        END IF;
+        IF NOT room THEN
+            RETURN CASE WHEN cap->>'pattern' = '*' AND NOT (cap->>'each')::boolean THEN -1 ELSE 0 END;
+        END IF;
+    END LOOP;
+    RETURN 1;
+END $$;
+
 -- The rows that a claim with caps may lease in a queue, in order; their tokens are taken. One such
--- claim at a time works on a queue.
+-- claim at a time works on a queue. With p_lifts, deadlines bring items forward: see `lift_1`.
 CREATE FUNCTION lkq.capped_1(
     p_now float8, p_queue text, p_room int, p_key text, p_kinds text[], p_caps jsonb,
-    p_in_flight bigint
+    p_in_flight bigint, p_lifts boolean, p_deadline float8, p_shares float8[], p_ups bigint[]
 ) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
+    firsts CURSOR FOR
+        (SELECT key, put_at, deadline FROM lkq.items
+        WHERE p_key IS NULL AND queue = p_queue AND state = 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+        ORDER BY priority DESC, place)
+        UNION ALL
+        (SELECT key, put_at, deadline FROM lkq.items
+        WHERE queue = p_queue AND key = p_key AND state + 0 = 0
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds)));
+    nearests CURSOR FOR
+        SELECT key, put_at, deadline FROM lkq.items
+        WHERE queue = p_queue AND state = 0 AND deadline IS NOT NULL
+            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+        ORDER BY deadline, id;
     chosen tid[] := '{}';
+    passed text[] := '{}'; -- keys that were chosen, or that somebody else is leasing
+    first_key text;
+    first_at float8;
+    first_due float8;
+    near_key text;
+    near_at float8;
+    near_due float8;
+    lifts boolean := p_lifts AND p_key IS NULL AND lkq.hurried_1(p_queue);
     found_at tid;
     k text;
     cap jsonb;
@@ -529,8 +603,7 @@ DECLARE
     level float8;
     rate float8;
     burst float8;
-    room boolean;
-    over boolean := false;
+    room int;
     counted_ boolean := EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted);
 BEGIN
     -- Who asks has seen to `count_leased_1`; if that could not be, or was lost with a server, all
@@ -551,40 +624,47 @@ BEGIN
                     AND key LIKE pattern_)
         END);
     END LOOP;
-    FOR k IN
-        (SELECT key FROM lkq.items
-        WHERE p_key IS NULL AND queue = p_queue AND state = 0
-            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-        ORDER BY priority DESC, place)
-        UNION ALL
-        (SELECT key FROM lkq.items
-        WHERE queue = p_queue AND key = p_key AND state + 0 = 0
-            AND (p_kinds IS NULL OR kind = ANY (p_kinds)))
-    LOOP
-        caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE k LIKE c->>'like');
-        room := true;
-        FOREACH cap IN ARRAY caps LOOP
-            IF cap ? 'in_flight' THEN
-                room := (counts->>(cap->>'pattern'))::bigint < (cap->>'in_flight')::bigint;
+    OPEN firsts;
+    IF lifts THEN
+        OPEN nearests;
+    END IF;
+    WHILE cardinality(chosen) < p_room LOOP
+        -- The first item that has room. What has none now has none later on, either.
+        LOOP
+            IF first_key IS NOT NULL AND first_key <> ALL (passed) THEN
+                caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE first_key LIKE c->>'like');
+                room := lkq.room_1(p_now, p_queue, first_key, caps, counts);
+                EXIT WHEN room <> 0;
             END IF;
-            IF room AND cap ? 'rate' THEN
-                SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
-                    AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
-                    AND key = CASE WHEN (cap->>'each')::boolean THEN k ELSE '' END;
-                room := NOT FOUND OR b.full_at <= p_now
-                    OR b.at + (1 - b.level) / (cap->>'rate')::float8 <= p_now;
-            END IF;
-            IF NOT room THEN
-                over := cap->>'pattern' = '*' AND NOT (cap->>'each')::boolean;
-                EXIT;
-            END IF;
+            FETCH firsts INTO first_key, first_at, first_due;
+            EXIT WHEN NOT FOUND;
         END LOOP;
-        EXIT WHEN over;
-        CONTINUE WHEN NOT room;
+        EXIT WHEN first_key IS NULL OR room < 0;
+        k := first_key;
+        IF lifts THEN
+            LOOP
+                IF near_key IS NOT NULL AND near_key <> ALL (passed) THEN
+                    caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE near_key LIKE c->>'like');
+                    EXIT WHEN lkq.room_1(p_now, p_queue, near_key, caps, counts) > 0;
+                END IF;
+                FETCH nearests INTO near_key, near_at, near_due;
+                EXIT WHEN NOT FOUND;
+            END LOOP;
+            IF near_key IS NOT NULL
+                AND lkq.lift_1(p_now, near_at, near_due, p_deadline, p_shares, p_ups)
+                    > lkq.lift_1(p_now, first_at, first_due, p_deadline, p_shares, p_ups)
+            THEN
+                k := near_key;
+            END IF;
+            passed := passed || k;
+        ELSE
+            first_key := NULL;
+        END IF;
         SELECT ctid INTO found_at FROM lkq.items
         WHERE queue = p_queue AND key = k AND state + 0 = 0 FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         chosen := chosen || found_at;
+        caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE k LIKE c->>'like');
         FOR cap IN SELECT DISTINCT ON (c->>'pattern') c FROM unnest(caps) c WHERE c ? 'in_flight' LOOP
             counts := counts || jsonb_build_object(
                 cap->>'pattern', (counts->>(cap->>'pattern'))::bigint + 1
@@ -609,8 +689,11 @@ BEGIN
             ON CONFLICT (queue, pattern, each, key) DO UPDATE SET level = excluded.level,
                 at = excluded.at, next_at = excluded.next_at, full_at = excluded.full_at;
         END LOOP;
-        EXIT WHEN cardinality(chosen) >= p_room;
     END LOOP;
+    CLOSE firsts;
+    IF lifts THEN
+        CLOSE nearests;
+    END IF;
     RETURN chosen;
 END $$;
 
@@ -696,6 +779,47 @@ BEGIN
     );
 END $$;
 
+-- The same, where deadlines bring items forward. Two lines, by place and by deadline, are merged: of
+-- their heads, the one that is up more is next, and of two that are alike the first by place. So the
+-- turn of an item has come when that of those before it in its line has; it is in both lines, and the
+-- earlier turn counts.
+CREATE FUNCTION lkq.line_1(
+    p_now float8, p_number int, p_queue text, p_many int, p_kinds text[], p_key text,
+    p_deadline float8, p_shares float8[], p_ups bigint[]
+) RETURNS lkq.candidate_1[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF p_key IS NOT NULL OR NOT lkq.hurried_1(p_queue) THEN
+        RETURN lkq.next_1(p_number, p_queue, p_many, p_kinds, p_key);
+    END IF;
+    RETURN ARRAY(
+        SELECT (p_number, row_number() OVER (ORDER BY turn, line, n),
+            key, id, put_at, deadline)::lkq.candidate_1
+        FROM (
+            SELECT DISTINCT ON (id) * FROM (
+                SELECT line, n, key, id, put_at, deadline, max(-up) OVER (
+                    PARTITION BY line ORDER BY n
+                ) AS turn
+                FROM (
+                    SELECT *, lkq.lift_1(p_now, put_at, deadline, p_deadline, p_shares, p_ups) AS up
+                    FROM (
+                        SELECT 0 AS line, n, key, id, put_at, deadline
+                        FROM unnest(lkq.next_1(p_number, p_queue, p_many, p_kinds, NULL))
+                        UNION ALL
+                        SELECT 1, row_number() OVER (ORDER BY deadline, id), key, id, put_at, deadline
+                        FROM (
+                            SELECT key, id, put_at, deadline FROM lkq.items
+                            WHERE queue = p_queue AND state = 0 AND deadline IS NOT NULL
+                                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+                            ORDER BY deadline, id LIMIT p_many
+                        ) nearest
+                    ) both_lines
+                ) lifted
+            ) turns ORDER BY id, turn, line
+        ) once
+        ORDER BY turn, line, n LIMIT p_many
+    );
+END $$;
+
 -- What a claim by urgency leases: the numbers of the queues, counted from 1, and the rows, in order.
 -- Only these are locked, one after the other. What somebody else is just leasing is passed over.
 CREATE FUNCTION lkq.urgent_1(p_now float8, p_run jsonb) RETURNS TABLE (number int, at tid)
@@ -707,6 +831,7 @@ DECLARE
         THEN ARRAY(SELECT jsonb_array_elements_text(p_run->'kinds')) END;
     queues jsonb[] := ARRAY(SELECT jsonb_array_elements(p_run->'queues'));
     size int := cardinality(queues);
+    in_flight bigint := coalesce((p_run->>'in_flight')::bigint, 0);
     priorities bigint[] := ARRAY(SELECT (q->>'priority')::bigint FROM unnest(queues) q);
     deadlines float8[] := ARRAY(SELECT (q->>'deadline')::float8 FROM unnest(queues) q);
     boosts boolean[] := ARRAY(
@@ -740,7 +865,11 @@ BEGIN
                 BEGIN
                     -- Nothing is locked and no token is taken before it is known which are leased.
                     tids := lkq.capped_1(p_now, queues[q]->>'queue', least(mosts[q], manys[q]),
-                        p_run->>'key', kinds, queues[q]->'caps', 0);
+                        p_run->>'key', kinds, queues[q]->'caps', in_flight, boosts[q], deadlines[q],
+                        ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
+                            WHERE s.number = q),
+                        ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up)
+                            WHERE s.number = q));
                     RAISE EXCEPTION USING ERRCODE = 'LKQ01';
                 EXCEPTION WHEN SQLSTATE 'LKQ01' THEN
                     candidates := candidates || ARRAY(
@@ -750,6 +879,13 @@ BEGIN
                     );
                     tids := '{}';
                 END;
+            ELSIF boosts[q] THEN
+                candidates := candidates || lkq.line_1(
+                    p_now, q, queues[q]->>'queue', manys[q], kinds, p_run->>'key', deadlines[q],
+                    ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
+                        WHERE s.number = q),
+                    ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up) WHERE s.number = q)
+                );
             ELSE
                 candidates := candidates
                     || lkq.next_1(q, queues[q]->>'queue', manys[q], kinds, p_run->>'key');
@@ -802,7 +938,10 @@ BEGIN
     FOR q IN 1..size LOOP
         IF queues[q] ? 'caps' AND taken[q] > 0 THEN
             PERFORM lkq.capped_1(p_now, queues[q]->>'queue', taken[q], p_run->>'key', kinds,
-                queues[q]->'caps', 0);
+                queues[q]->'caps', in_flight, boosts[q], deadlines[q],
+                ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
+                    WHERE s.number = q),
+                ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up) WHERE s.number = q));
         END IF;
     END LOOP;
     RETURN QUERY SELECT * FROM unnest(numbers, tids);
@@ -1016,9 +1155,20 @@ BEGIN
                     hot := lkq.advance_1(q, now_, p_history, floor_.due);
                 END IF;
                 IF room > 0 THEN
-                    IF run->'caps'->q IS NOT NULL THEN
+                    IF jsonb_typeof(place->3) = 'object' AND lkq.hurried_1(q) THEN
+                        -- A deadline may bring an item forward.
+                        tids := ARRAY(SELECT u.at FROM lkq.urgent_1(now_, jsonb_strip_nulls(
+                            jsonb_build_object(
+                                'limit', room, 'kinds', run->'kinds', 'in_flight', t[4],
+                                'queues', jsonb_build_array((place->3) || jsonb_build_object(
+                                    'queue', q, 'most', room, 'caps', run->'caps'->q
+                                ))
+                            )
+                        )) u);
+                    ELSIF run->'caps'->q IS NOT NULL THEN
                         tids := lkq.capped_1(
-                            now_, q, room, run->>'key', kinds, run->'caps'->q, t[4]
+                            now_, q, room, run->>'key', kinds, run->'caps'->q, t[4], false, NULL,
+                            NULL, NULL
                         );
                     ELSIF run ? 'key' THEN
                         tids := ARRAY(
@@ -1565,10 +1715,11 @@ END $$;
 --   p_at        where that is
 --   p_first     the number of the first claim among the requests
 --   p_many      how many items the claims lease together
+--   p_urgency   by which deadlines bring items forward, if they may; then there is one claim
 CREATE FUNCTION lkq.work_1(
     p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
     p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int,
-    p_each int, p_lease float8, p_kinds text[]
+    p_each int, p_lease float8, p_kinds text[], p_urgency jsonb
 ) RETURNS TABLE (
     n int, queue text, key text, value bytea, id bigint, token text, fence bigint, attempt int,
     priority bigint, expires_at float8, put_at float8, kind text, deadline float8, at text,
@@ -1608,18 +1759,19 @@ BEGIN
         WHERE i.queue = p_queue AND i.due >= coalesce(f.due, '-infinity') AND i.due <= now_
     ) OR EXISTS (SELECT FROM lkq.inbox b WHERE b.gate = p_lock)
     INTO floor_, counted_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
-    IF due_ THEN
+    IF due_ OR (p_urgency IS NOT NULL AND lkq.hurried_1(p_queue)) THEN
         IF acked > 0 THEN
             runs := jsonb_build_array(jsonb_build_object(
                 'op', 'acks', 'n', 0, 'queue', p_queue, 'from', 1, 'to', acked));
         END IF;
-        IF p_many > 0 AND p_kinds IS NULL THEN
+        IF p_many > 0 AND p_kinds IS NULL AND p_urgency IS NULL THEN
             runs := runs || jsonb_build_object('op', 'claims', 'n', p_first, 'queue', p_queue,
                 'many', p_many, 'each', p_each, 'lease', p_lease);
         ELSIF p_many > 0 THEN
-            runs := runs || jsonb_build_object('op', 'claim', 'n', p_first, 'limit', p_many,
-                'queues', jsonb_build_array(jsonb_build_array(p_queue, p_many, p_lease)),
-                'kinds', p_kinds);
+            runs := runs || jsonb_strip_nulls(jsonb_build_object('op', 'claim', 'n', p_first,
+                'limit', p_many, 'queues',
+                jsonb_build_array(jsonb_build_array(p_queue, p_many, p_lease, p_urgency)),
+                'kinds', p_kinds));
         END IF;
         RETURN QUERY SELECT * FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,

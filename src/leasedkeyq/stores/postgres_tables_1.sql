@@ -67,6 +67,10 @@ CREATE INDEX items_by_id ON lkq.items ((queue || ''), id)
     WITH (fillfactor = 50, deduplicate_items = off);
 CREATE INDEX items_ready ON lkq.items (queue, priority DESC, place, kind)
     WITH (deduplicate_items = off) WHERE state = 0;
+-- Of the available items of a queue, the one whose deadline is the nearest. Items without a deadline
+-- of their own have no entry.
+CREATE INDEX items_hurried ON lkq.items (queue, deadline, id, kind)
+    WITH (deduplicate_items = off) WHERE state = 0 AND deadline IS NOT NULL;
 CREATE INDEX items_timed ON lkq.items (queue, due, turn)
     WITH (deduplicate_items = off) WHERE due IS NOT NULL OR state = 2;
 CREATE INDEX items_counted ON lkq.items (queue, key) WHERE counted AND state = 2;

@@ -217,7 +217,7 @@ class Engine:
     def _apply_run(self, requests: list[Any]) -> Steps[list[Any]]:
         if len(queues_of(requests[0])) != 1:
             [request] = requests
-            claim = self._claim_by_urgency if request.urgencies else self._claim_in_turn
+            claim = self._claim_by_urgency if request.by_turns else self._claim_in_turn
             return [(yield from claim(request))]
         forms = [form(request) for request in requests]
         return (yield from self._run(requests, forms, encode(forms)))
@@ -590,7 +590,7 @@ def _part(request: Claim, number: int, limit: int) -> Claim:
         queues=((request.queues[number][0], limit),),
         limit=limit,
         lease_time=request.lease_time_of(number),
-        urgencies=(),
+        urgencies=request.urgencies[number : number + 1],
         lease_times=(),
     )
 

@@ -175,6 +175,8 @@ def _new_seed() -> str:
 
 def _claim(request: Claim) -> list[Any]:
     several = len(request.queues) > 1
+    lifts = any(request.lifts(number) for number in range(len(request.queues)))
+    hurried = lifts or (several and request.by_turns)
     return [
         "claim",
         [part for queue, most in request.queues for part in (queue, most)],
@@ -185,8 +187,9 @@ def _claim(request: Claim) -> list[Any]:
         caps_form(request.caps),
         _new_seed(),
         False,
-        [urgency_form(urgency) for urgency in request.urgencies if several] or False,
+        [urgency_form(urgency) for urgency in request.urgencies if hurried] or False,
         [seconds(time) for time in request.lease_times if several] or False,
+        not several or request.in_order,
     ]
 
 
@@ -402,7 +405,7 @@ def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> 
         number: int = -1 - answer[at]
         name, most = request.queues[number]
         rest[1][2 * number + 1] = most - sum(item.queue == name for item in items)
-        starts.append([number, raw(answer[at + 1]), raw(answer[at + 2])])
+        starts.append([number, *[raw(part) for part in answer[at + 1 : at + 4]]])
     return rest
 
 

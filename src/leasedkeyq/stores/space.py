@@ -4,6 +4,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
+from leasedkeyq.deadlines import Deadlines
 from leasedkeyq.items import Buffered, Item
 from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
@@ -37,18 +38,34 @@ class Space:
     `done` may be filled directly before the first request, and by `keep` from then on.
     """
 
-    __slots__ = ("_forgetting", "buckets", "done", "state")
+    __slots__ = ("_deadlines", "_forgetting", "buckets", "done", "state")
 
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
         self.buckets = Buckets()
+        self._deadlines: Deadlines[str, Payload] | None = None
+        """Of available items; None: nobody has asked yet."""
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
 
     def __bool__(self) -> bool:
         """Whether it has items."""
         return bool(self.state.items or self.state.buried or self.done)
+
+    @property
+    def deadlines(self) -> Deadlines[str, Payload]:
+        """The available items that have a deadline of their own."""
+        if self._deadlines is None:
+            self._deadlines = Deadlines()
+            for item in self.state.ready:
+                self._deadlines.add(item, len(self.state.ready))
+        return self._deadlines
+
+    def note(self, item: Item[str, Payload] | None) -> None:
+        """An item may have become available, or have another deadline."""
+        if self._deadlines is not None and item is not None:
+            self._deadlines.add(item, len(self.state.ready))
 
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""

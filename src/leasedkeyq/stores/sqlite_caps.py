@@ -28,6 +28,14 @@ CANDIDATES: Final = """
 CANDIDATE: Final = """
     SELECT id, key, put_at, deadline FROM items WHERE queue = ? AND key = ? AND state = 0 {}
 """
+HURRIED: Final = """
+    SELECT id, key, put_at, deadline FROM items INDEXED BY items_hurried
+    WHERE queue = ? AND state = 0 AND deadline IS NOT NULL {} ORDER BY deadline, id
+"""
+ANY_HURRIED: Final = """
+    SELECT 1 FROM items INDEXED BY items_hurried
+    WHERE queue = ? AND state = 0 AND deadline IS NOT NULL LIMIT 1
+"""
 # Only stores with such caps have this index: it would slow the claims and acknowledgements of all.
 INDEX_LEASED: Final = "CREATE INDEX items_leased ON items (queue, key, state) WHERE state = 2"
 IS_INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE name = 'items_leased'"
@@ -87,10 +95,18 @@ class Capped(Reads):
             self._many(KEEP_BUCKET, rows)
             self._execute(FORGET_FULL, (space.name, self._now, 2 * len(rows)))
 
+    def any_hurried(self, space: Space) -> bool:
+        """Whether an available item has a deadline of its own."""
+        return self._execute(ANY_HURRIED, (space.id,)).fetchone() is not None
+
+    def hurried(self, space: Space, request: Claim) -> sqlite3.Cursor:
+        """The items that a claim asks for and that have a deadline, the nearest first."""
+        return self._execute(HURRIED.format(_of(request.kinds)), [space.id, *(request.kinds or ())])
+
     def candidates(self, space: Space, request: Claim) -> sqlite3.Cursor:
         """The items that a claim asks for, in order, whether they have room or not."""
         kinds = request.kinds
-        wanted = "" if kinds is None else f"AND kind IN ({', '.join('?' * len(kinds))})"
+        wanted = _of(kinds)
         if request.key is None:
             sql, values = CANDIDATES, [space.id, *(kinds or ())]
         else:
@@ -134,3 +150,8 @@ class Capped(Reads):
             return seconds
         wait = cast("float", row[0]) - now
         return wait if seconds is None else min(seconds, wait)
+
+
+def _of(kinds: Sequence[str] | None) -> str:
+    """What a statement says of the kinds that are wanted."""
+    return "" if kinds is None else f"AND kind IN ({', '.join('?' * len(kinds))})"

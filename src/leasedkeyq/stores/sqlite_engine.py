@@ -7,7 +7,7 @@ before anything is written.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, cast
 
@@ -28,7 +28,6 @@ from leasedkeyq.stores.contract import (
     Release,
     Request,
     Requeue,
-    Urgency,
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
 from leasedkeyq.stores.machine import keys_in_flight, queue_full
@@ -37,7 +36,7 @@ from leasedkeyq.stores.sqlite_moves import WriteNeededError
 from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Results, Sweep
 from leasedkeyq.stores.sqlite_rows import Live, Space
 from leasedkeyq.stores.sqlite_schema import AVAILABLE, IN_FLIGHT, SCHEDULED
-from leasedkeyq.stores.urgency import Rank, most_urgent_first, rank
+from leasedkeyq.stores.urgency import Rank, in_line, most_urgent_first, rank
 
 TOKEN_BYTES: Final = 16
 
@@ -281,7 +280,7 @@ class Transaction(Capped):
 
     def claim(self, request: Claim) -> tuple[Claimed, ...]:
         """Lease what is available."""
-        if request.urgencies:
+        if request.by_turns:
             return self._claim_urgent(request)
         claimed: list[Claimed] = []
         for number, (queue, most) in enumerate(request.queues):
@@ -290,7 +289,10 @@ class Transaction(Capped):
             if room <= 0 or not space.available:
                 continue
             caps = caps_of(request, queue) if request.caps else ()
-            if caps:
+            if request.lifts(number) and request.kinds != () and self.any_hurried(space):
+                numbers = self._in_a_hurry(space, request, number, room)
+                rows = [self._execute(READY_ID, (item,)).fetchone() for item in numbers]
+            elif caps:
                 numbers = self.with_room(space, request, room, caps)
                 rows = [self._execute(READY_ID, (number,)).fetchone() for number in numbers]
             else:
@@ -311,19 +313,13 @@ class Transaction(Capped):
         limited: list[tuple[Space, Rooms]] = []
         spaces = [self._space(queue) for queue, _ in request.queues]
         with ExitStack() as cursors:
-            for number, (space, (queue, most)) in enumerate(
-                zip(spaces, request.queues, strict=True)
-            ):
+            for number, (space, (_, most)) in enumerate(zip(spaces, request.queues, strict=True)):
                 if not space.available or request.kinds == ():
                     continue
-                room = min(most, request.limit)
-                found = self.candidates(space, request)
-                cursors.callback(found.close)
-                items: Iterator[Candidate] = islice(found, max(room, 0))
-                if caps := caps_of(request, queue):
-                    limited.append((space, self.rooms(space, caps)))
-                    items = limited[-1][1].among(found, itemgetter(1), room)
-                lines.append(self._ranked(items, request.urgencies[number], number))
+                line, rooms = self._line(space, request, number, min(most, request.limit), cursors)
+                if rooms is not None:
+                    limited.append((space, rooms))
+                lines.append(_numbered(line, number))
             chosen = list(most_urgent_first(lines, request.limit))
         if chosen and not self._writable:
             raise WriteNeededError
@@ -335,12 +331,37 @@ class Transaction(Capped):
             self._lease(spaces[number], rows, self._expiry(request, number), claimed)
         return tuple(claimed)
 
-    def _ranked(
-        self, items: Iterable[Candidate], urgency: Urgency, number: int
-    ) -> Iterator[tuple[Rank, tuple[int, int]]]:
-        """The ids of the items of the queue with that number, by their ranks."""
-        for item, _, put_at, due in items:
-            yield rank(urgency, put_at, due, item, self._now), (number, item)
+    def _in_a_hurry(self, space: Space, request: Claim, number: int, room: int) -> list[int]:
+        """The ids of what a claim leases in one queue, where deadlines bring items forward."""
+        with ExitStack() as cursors:
+            line, rooms = self._line(space, request, number, room, cursors)
+            chosen = [item for _, (item, *_) in line]
+        if chosen and not self._writable:
+            raise WriteNeededError
+        if rooms is not None:
+            self.keep_tokens(space, rooms)
+        return chosen
+
+    def _line(
+        self, space: Space, request: Claim, number: int, room: int, cursors: ExitStack
+    ) -> tuple[Iterator[tuple[Rank, Candidate]], Rooms | None]:
+        """What a claim leases in the queue with that number, and what its caps leave room for."""
+        urgency, now = request.urgencies[number], self._now
+
+        def ranked(item: Candidate) -> Rank:
+            number, _, put_at, due = item
+            return rank(urgency, put_at, due, number, now)
+
+        found = self.candidates(space, request)
+        cursors.callback(found.close)
+        hurried: Iterable[Candidate] = ()
+        if request.lifts(number):
+            nearest = hurried = self.hurried(space, request)
+            cursors.callback(nearest.close)
+        caps = caps_of(request, request.queues[number][0])
+        rooms = self.rooms(space, caps) if caps else None
+        keyed = None if rooms is None else (rooms, itemgetter(1))
+        return in_line(found, hurried, ranked, room, keyed), rooms
 
     def _ready(self, space: Space, request: Claim, room: int) -> list[Row]:
         """What a claim may lease, in order."""
@@ -595,3 +616,11 @@ class Transaction(Capped):
     def edit(self, edit: Edit) -> list[Answer]:
         """Apply an edit. What stops it leaves it half done, and has to end the transaction."""
         return apply_changes(edit.changes(self.editable(edit.queue, edit.keys)), self.apply)
+
+
+def _numbered(
+    items: Iterable[tuple[Rank, Candidate]], number: int
+) -> Iterator[tuple[Rank, tuple[int, int]]]:
+    """The ranks and ids of items, and the number of their queue."""
+    for position, (item, *_) in items:
+        yield position, (number, item)

@@ -98,6 +98,7 @@ class Menu:
             self._caps(tuple(queues)),
             tuple(self._urgency() for _ in queues) if pick((True, True, False)) else (),
             tuple(pick(leases) for _ in queues) if pick((True, False, False)) else (),
+            pick((False, False, True)),
         )
 
     def _urgency(self) -> Urgency:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leasedkeyq.stores.contract import Claim, Claimed, Put, Release
+from leasedkeyq.stores.contract import Claim, Claimed, Put, Release, StoredItem
 from leasedkeyq.stores.urgency import Rank, rank
 from tests.stores.broken.through import OtherClaims, OtherPuts, Through, caught_by, replace
 
@@ -31,7 +31,7 @@ class LooksFirst(Through):
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
-            if request.urgencies:
+            if request.by_turns:
                 answers.append(await self.claim_urgent(request))
             else:
                 answers += await self.inner.claim([request])
@@ -85,7 +85,7 @@ class OtherUrgencies(OtherClaims):
     changed: dict[str, object] = {}  # noqa: RUF012 - nobody changes it
 
 
-@caught_by("test_a_deadline_lifts_what_is_next_in_its_queue")
+@caught_by("test_a_deadline_lifts_a_queue_above_others")
 class IgnoresSteps(OtherUrgencies):
     """Lifts only what is past its deadline."""
 
@@ -141,21 +141,87 @@ class ForgetsDeadlinesOfRetries(OtherClaims):
         return replace(item, deadline=None) if item.attempt > 1 else item
 
 
-@caught_by("test_a_deadline_lifts_what_is_next_in_its_queue")
-class LiftsWhatIsBehind(LooksFirst):
-    """Takes the most urgent items of all, past those that are before them in their queues."""
+class BringsForward(Through):
+    """Decides itself which item of a queue a deadline brings forward."""
 
-    async def claim_urgent(self, request: Claim) -> tuple[Claimed, ...]:
-        found: list[tuple[Rank, int, str]] = []
-        for number, (queue, _) in enumerate(request.queues):
-            page = await self.inner.browse(queue, states=("available",), limit=1000)
-            for item in page.items:
-                urgency = request.urgencies[number]
-                ranked = rank(urgency, item.put_at, item.deadline, item.id, self.clock())
-                found.append((ranked, number, item.key))
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers: list[tuple[Claimed, ...]] = []
+        for request in requests:
+            if len(request.queues) == 1 and request.lifts(0):
+                answers.append(await self.claim_lifted(request))
+            else:
+                answers += await self.inner.claim([request])
+        return answers
+
+    async def claim_lifted(self, request: Claim) -> tuple[Claimed, ...]:
+        """One item after the other, by their keys."""
         claimed: tuple[Claimed, ...] = ()
-        for _, number, key in sorted(found)[: request.limit]:
-            one = (request.queues[number][0], 1)
-            only = replace(request, queues=(one,), key=key, urgencies=(), lease_times=())
+        for _ in range(min(request.limit, request.queues[0][1])):
+            key = await self.lifted(request)
+            only = replace(request, limit=1, key=key, urgencies=(), in_order=False)
+            if key is not None:
+                only = replace(only, kinds=None, caps=())
             claimed += (await self.inner.claim([only]))[0]
         return claimed
+
+    async def available(self, request: Claim) -> list[tuple[Rank, StoredItem]]:
+        """What is available, by rank."""
+        queue, urgency = request.queues[0][0], request.urgencies[0]
+        page = await self.inner.browse(queue, states=("available",), limit=1000)
+        now = self.clock()
+        return sorted(
+            ((rank(urgency, i.put_at, i.deadline, i.id, now), i) for i in page.items),
+            key=lambda found: found[0],
+        )
+
+    async def lifted(self, request: Claim) -> str | None:
+        """The key that goes before the first one."""
+        raise NotImplementedError
+
+
+@caught_by("test_a_deadline_brings_an_item_forward_in_its_queue")
+class LeavesThemInLine(BringsForward):
+    """Deadlines lift a queue above others, and nothing in it."""
+
+    async def lifted(self, request: Claim) -> str | None:
+        return None
+
+
+@caught_by("test_a_deadline_brings_an_item_forward_in_its_queue")
+class GoesByLevels(BringsForward):
+    """Takes the item that is up most levels, not the one with the nearest deadline."""
+
+    async def lifted(self, request: Claim) -> str | None:
+        found = await self.available(request)
+        lifted = [item for ranked, item in found if ranked[:2] < (True, 0)]
+        return lifted[0].key if lifted else None
+
+
+@caught_by("test_what_is_brought_forward_may_be_leased")
+class BringsForwardWhateverItIs(BringsForward):
+    """Passes nothing over, of whatever kind and under whatever cap it is."""
+
+    async def lifted(self, request: Claim) -> str | None:
+        found = [item for _, item in await self.available(request) if item.deadline is not None]
+        return min(found, key=lambda item: item.deadline or 0.0).key if found else None
+
+
+@caught_by("test_who_comes_back_has_its_deadline")
+class BringsNewItemsForward(BringsForward):
+    """What was leased before stays in line."""
+
+    async def lifted(self, request: Claim) -> str | None:
+        found = [
+            item
+            for ranked, item in await self.available(request)
+            if item.deadline is not None and not item.attempt and ranked[:2] < (True, 0)
+        ]
+        return min(found, key=lambda item: item.deadline or 0.0).key if found else None
+
+
+@caught_by("test_in_order_the_queues_come_one_after_the_other")
+class TakesTurnsInAnyCase(OtherClaims):
+    """Does not know of claims in order."""
+
+    def other(self, request: Claim) -> Claim:
+        return replace(request, in_order=False)

@@ -12,6 +12,7 @@
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
 --   s   set   workers that have left a claim, see 5_standing.lua
 --   x   hash  pattern -> count of leases    x:  and a pattern: see 1_tally.lua
+--   u   zset  id..key by deadline, of the available items that have one of their own
 --
 -- Most calls are short, and every command, function and table counts. So what is asked most is tried
 -- first, without functions; then it is found out what is wanted, and functions are made for that only;
@@ -44,6 +45,7 @@ local RENEWED_AFTER = 43200 * 1000000 -- microseconds
 local ITEM = '>ddddddI4BI2I4' -- then the kind, the history and the value
 local ITEM_SIZE = 59
 local DEADLINE_AT = 41
+local NO_DEADLINE = spack('>d', 0)
 local STATE_AT = 53
 local KIND_AT = 54 -- where it says how long the kind is
 local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned ones

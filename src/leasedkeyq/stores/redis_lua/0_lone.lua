@@ -122,12 +122,15 @@ while plain do -- once; `break` leaves the request to the rest
         end
       else
         call('ZADD', base .. 'r', -(priority or 0), spack('>I8', MIDDLE + place) .. key)
+        if deadline ~= 0 then
+          call('ZADD', base .. 'u', deadline, spack('>I8', id) .. key)
+        end
       end
     else
       local raw = call('HGET', base .. 'i', key)
-      local old, _, kinds, past
-      id, _, old, _, _, _, _, _, kinds, past = sunpack(ITEM, raw)
-      if request[5] ~= 'update' or (priority and priority ~= old) then
+      local old, before_that, _, kinds, past
+      id, _, old, _, _, before_that, _, _, kinds, past = sunpack(ITEM, raw)
+      if request[5] ~= 'update' or (priority and priority ~= old) or before_that ~= deadline then
         break
       end
       local history = sub(raw, ITEM_SIZE + kinds + 1, ITEM_SIZE + kinds + past)
@@ -140,6 +143,9 @@ while plain do -- once; `break` leaves the request to the rest
     kept = answer
 
   elseif verb == 'claim' then
+    if request[10] and call('EXISTS', base .. 'u') == 1 then
+      break -- A deadline may bring an item forward.
+    end
     local room, wanted, seed = min(request[2][2], request[3]), request[6], request[8]
     local expires = request[5] and now + request[5] or 0
     local members, records, count = {}, {}, 0
@@ -191,7 +197,10 @@ while plain do -- once; `break` leaves the request to the rest
       local held, timed = {}, {}
       for number = 1, count do
         fence = fence + 1
-        local key = sub(members[number], 9)
+        local key, raw = sub(members[number], 9), records[number]
+        if sub(raw, DEADLINE_AT, DEADLINE_AT + 7) ~= NO_DEADLINE then
+          call('ZREM', base .. 'u', spack('>I8', sunpack('>d', raw)) .. key)
+        end
         local lease = spack('>ddd', fence, now, expires)
           .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
         local second, size, third = 2 * number, 4 * number, 3 * number

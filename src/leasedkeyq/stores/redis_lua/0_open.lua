@@ -7,7 +7,7 @@ for number = 1, #names do
   local queue = {
     name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
     l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
-    d = base .. 'd', x = base .. 'x',
+    d = base .. 'd', x = base .. 'x', u = base .. 'u',
     written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
     changed = false, noted = false, new = false, later = false, kept = false, asked = false,
   }

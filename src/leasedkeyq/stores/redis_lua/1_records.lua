@@ -6,6 +6,11 @@ local function place_member(place, key)
   return spack('>I8', MIDDLE + place) .. key
 end
 
+-- How the index of deadlines calls an item: of two with one deadline, the lower id is first.
+local function hurried_member(id, key)
+  return spack('>I8', id) .. key
+end
+
 if puts or keeps or moves then
   function pack_item(item)
     return spack(ITEM, item.id, item.put_at, item.priority, item.place, item.due, item.deadline,
@@ -125,6 +130,16 @@ local function gathered(command, key)
   local arguments = {}
   pending[#pending + 1] = { command, key, arguments }
   return arguments
+end
+
+-- Takes items that are being leased out of the index of deadlines, if they are in it.
+local function no_longer_hurried(queue, keys, records)
+  for number = 1, #keys do
+    local raw = records[number]
+    if sub(raw, DEADLINE_AT, DEADLINE_AT + 7) ~= NO_DEADLINE then
+      call('ZREM', queue.u, hurried_member(sunpack('>d', raw), keys[number]))
+    end
+  end
 end
 
 -- The records of keys, as they were before what is gathered.

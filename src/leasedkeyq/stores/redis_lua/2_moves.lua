@@ -1,5 +1,5 @@
 -- The moves of the items of a queue.
-local save, make_ready, place, leave, end_lease, next_of, drop_next, replace, bring_back, remember
+local save, enter, make_ready, place, leave, end_lease, next_of, drop_next, replace, bring_back, remember
 local find_earliest, advance, set_aside, drop_aside, forget, results_of, end_edit, text, now_text
 
 local function expect(queue, due)
@@ -22,15 +22,26 @@ if puts or moves then
     hset(queue.i, key, pack_item(item))
   end
 
+  -- An item is available from now on, in its place.
+  function enter(queue, key, item)
+    zadd(queue.r, -item.priority, place_member(item.place, key))
+    if item.deadline ~= 0 then
+      zadd(queue.u, item.deadline, hurried_member(item.id, key))
+    end
+  end
+
   function make_ready(queue, key, item, front)
     item.state, item.due = 0, 0
     item.place = front and -next_number(queue) or next_number(queue)
-    zadd(queue.r, -item.priority, place_member(item.place, key))
+    enter(queue, key, item)
   end
 
   -- Takes an item that is not in flight out of its place.
   function leave(queue, key, item)
     zrem(item.state == 0 and queue.r or queue.t, place_member(item.place, key))
+    if item.state == 0 and item.deadline ~= 0 then
+      zrem(queue.u, hurried_member(item.id, key))
+    end
   end
 
   function next_of(queue, key)

@@ -52,6 +52,13 @@ if puts then
       leave(queue, key, item)
       place(queue, key, item, due, now, false)
     end
+    if item.state == 0 and item.deadline ~= put.deadline then
+      if put.deadline ~= 0 then
+        zadd(queue.u, put.deadline, hurried_member(item.id, key))
+      else
+        zrem(queue.u, hurried_member(item.id, key))
+      end
+    end
     item.value, item.kind, item.deadline = value, put.kind, put.deadline
     save(queue, key, item)
     return item.id
@@ -100,12 +107,12 @@ if puts then
   end
 
   -- New items are written together with those of the next requests.
-  local function gather_new(queue, key, id, priority, place_of, record)
+  local function gather_new(queue, key, id, priority, place_of, deadline, record)
     local new = queue.new
     if not new then
       new = {
         size = 0, keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
-        order = gathered('ZADD', queue.o),
+        order = gathered('ZADD', queue.o), hurried = gathered('ZADD', queue.u),
       }
       queue.new, queue.changed = new, true
     end
@@ -115,6 +122,10 @@ if puts then
     new.items[first], new.items[second] = key, record
     new.ready[first], new.ready[second] = -priority, spack('>I8', MIDDLE + place_of) .. key
     new.order[first], new.order[second] = id, key
+    if deadline ~= 0 then
+      local size = #new.hurried
+      new.hurried[size + 1], new.hurried[size + 2] = deadline, hurried_member(id, key)
+    end
   end
 
   local function put_new(queue, key, value, put, due)
@@ -132,7 +143,7 @@ if puts then
     if clustered then
       item.place = next_number(queue)
     end
-    gather_new(queue, key, id, item.priority, item.place, pack_item(item))
+    gather_new(queue, key, id, item.priority, item.place, item.deadline, pack_item(item))
     return id
   end
 
@@ -185,7 +196,7 @@ if puts then
       and call('HEXISTS', queue.i, key) == 0 then
       local id, priority, kind = next_number(queue), request[6] or 0, request[9]
       local deadline = request[10] and now + request[10] or 0
-      gather_new(queue, key, id, priority, id,
+      gather_new(queue, key, id, priority, id, deadline,
         spack(ITEM, id, now, priority, id, 0, deadline, 0, 0, #kind, 0) .. kind .. request[4][1])
       return { id }
     end
@@ -304,7 +315,7 @@ if releases then
     if not_before and not_before > now then
       place(queue, key, item, not_before, now, false)
     else
-      zadd(queue.r, -item.priority, place_member(item.place, key))
+      enter(queue, key, item)
     end
     save(queue, key, item)
   end
@@ -472,7 +483,7 @@ if changes then
     end
     if part == 'all' then
       count = count + call('HLEN', queue.i) + queue.buffered
-      for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p' }) do
+      for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p', 'u' }) do
         remove_all(queue[name])
       end
       if queue.kept or queue.tally then

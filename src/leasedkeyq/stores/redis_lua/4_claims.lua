@@ -1,6 +1,6 @@
 -- Claiming, and the limits that a claim obeys.
 local choose_key, rooms_of, room_for, take_room, keep_buckets, forget_buckets, next_token
-local lease_all, expiry, claim_by_urgency, alike, claim_together
+local lease_all, expiry, claim_by_urgency, choose_by_deadline, lifts, alike, claim_together
 
 -- So many items may be passed over in one call.
 local passing = 5000
@@ -21,11 +21,11 @@ local function kind_of(raw)
 end
 
 -- The place behind an item that may have gone meanwhile.
-local function rank_behind(queue, score, member)
-  local added = call('ZADD', queue.r, 'NX', score, member)
-  local rank = call('ZRANK', queue.r, member)
+local function rank_behind(set, score, member)
+  local added = call('ZADD', set, 'NX', score, member)
+  local rank = call('ZRANK', set, member)
   if added == 1 then
-    call('ZREM', queue.r, member)
+    call('ZREM', set, member)
     return rank
   end
   return rank + 1
@@ -195,11 +195,11 @@ if claims then
   -- last item that it has looked at, if others are behind it for which this call has no time.
   local function choose(queue, room, kinds, rooms, start)
     local keys, records, members = {}, {}, {}
-    local from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0
+    local from = start and start[2] ~= '' and rank_behind(queue.r, start[2], start[3]) or 0
     local last, size = false, min(room + 4, 200) -- Mostly the first ones will do.
     while #keys < room do
       if passing <= 0 then
-        last = start and { start[2], start[3] } or { '', '' }
+        last = start and { start[2], start[3], '' } or { '', '', '' }
         if from > 0 then
           last[2] = call('ZRANGE', queue.r, from - 1, from - 1)[1]
           last[1] = call('ZSCORE', queue.r, last[2])
@@ -238,8 +238,9 @@ if claims then
     return keys, keys[1] and records_of(queue, keys) or keys
   end
 
-  function lease_all(queue, keys, expires, seed, leases)
+  function lease_all(queue, keys, records, expires, seed, leases)
     local held, timed = {}, {}
+    no_longer_hurried(queue, keys, records)
     for number, key in ipairs(keys) do
       local fence = next_number(queue)
       local token = sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
@@ -273,9 +274,10 @@ if claims then
 
   -- Answers {number of the queue, key, lease record, item record} of each item, one after the other.
   -- If there was no time for all, {-1 - number of the queue, score, member, ''} of the last item that
-  -- was looked at follows, from which to go on; by urgency, such an entry of each queue.
+  -- was looked at follows, from which to go on; by urgency, such an entry of each queue. Where
+  -- deadlines bring items forward, the last field is the same for the line of deadlines.
   function verbs.claim(request)
-    if request[10] then
+    if request[10] and not request[12] then
       return claim_by_urgency(request)
     end
     local limit, one, seed = request[3], request[4], request[8]
@@ -290,6 +292,11 @@ if claims then
         local keys, records, last
         if one then
           keys, records = choose_key(queue, one, kinds, rooms)
+        elseif request[10] and lifts(request[10][(number + 1) / 2])
+          and call('EXISTS', queue.u) == 1 then
+          keys, records, last, rooms = choose_by_deadline(queue, room, kinds, request[7],
+            request[10][(number + 1) / 2], start)
+          start = false
         elseif kinds or rooms then
           keys, records, last = choose(queue, room, kinds, rooms, start)
           start = false
@@ -298,7 +305,7 @@ if claims then
         end
         if #keys > 0 then
           local leases = {}
-          lease_all(queue, keys, expiry(request, (number + 1) / 2), seed, leases)
+          lease_all(queue, keys, records, expiry(request, (number + 1) / 2), seed, leases)
           if rooms then
             keep_buckets(queue, rooms)
           end
@@ -311,7 +318,7 @@ if claims then
         if last then
           local size = #answer
           answer[size + 1], answer[size + 2] = -1 - (number - 1) / 2, last[1]
-          answer[size + 3], answer[size + 4] = last[2], ''
+          answer[size + 3], answer[size + 4] = last[2], last[3]
           break
         end
       end
@@ -322,14 +329,14 @@ if claims then
   -- How many requests from this one on are claims of the next items of one queue, all alike.
   function alike(first)
     local one = requests[first]
-    if #one[2] ~= 2 or one[4] or (one[5] and now + one[5] <= now) or one[6] or one[7] then
+    if #one[2] ~= 2 or one[4] or (one[5] and now + one[5] <= now) or one[6] or one[7] or one[10] then
       return 1
     end
     local last = first
     while true do
       local other = requests[last + 1]
       if not other or other[1] ~= 'claim' or #other[2] ~= 2 or other[2][1] ~= one[2][1] or other[4]
-        or other[5] ~= one[5] or other[6] or other[7] then
+        or other[5] ~= one[5] or other[6] or other[7] or other[10] then
         return last - first + 1
       end
       last = last + 1
@@ -349,7 +356,7 @@ if claims then
     end
     local leases = {}
     if #keys > 0 then
-      lease_all(queue, keys, one[5] and now + one[5] or 0, one[8], leases)
+      lease_all(queue, keys, records, one[5] and now + one[5] or 0, one[8], leases)
     end
     local from = 1
     for number = first, first + count - 1 do

@@ -1,14 +1,37 @@
--- Claims by urgency. A line is what a claim may lease in one queue, from its `head` on.
+-- Claims by urgency. A line is what a claim may lease in one queue, from its `head` on. It has two
+-- ways into the queue: by place and by deadline. Of what is next on them, the item is the head that is
+-- up more levels; of two that are alike, the one by place.
 local open_line, look_further, take_head
 
 if urgent then
-  -- `limits` are the caps of the claim, and `urgency` is {priority, deadline or false, steps}.
+  -- Whether a deadline can make an item more urgent. An urgency is {priority, deadline or false, steps}.
+  function lifts(urgency)
+    return urgency[2] or urgency[3][1]
+  end
+
+  local function open_way(set, size, score, member)
+    return {
+      set = set, page = {}, place = 0, size = size, ended = false, found = false,
+      from = member ~= '' and rank_behind(set, score, member) or 0,
+    }
+  end
+
+  -- `limits` are the caps of the claim.
   function open_line(queue, room, one, kinds, limits, urgency, start)
+    local size = min(room + 4, 200)
+    local by_deadline = false
+    if not one and lifts(urgency) and call('EXISTS', queue.u) == 1 then
+      local score, member = '', ''
+      if start and start[4] ~= '' then
+        score, member = string.format('%.17g', sunpack('>d', start[4])), sub(start[4], 9)
+      end
+      by_deadline = open_way(queue.u, size, score, member)
+    end
     return {
       queue = queue, room = room, one = one, kinds = kinds, urgency = urgency,
-      rooms = limits and rooms_of(queue, limits), members = {}, head = false,
-      page = {}, place = 0, size = min(room + 4, 200), ended = false,
-      from = start and start[2] ~= '' and rank_behind(queue, start[2], start[3]) or 0,
+      rooms = limits and rooms_of(queue, limits), members = {}, taken = {}, head = false,
+      by_place = open_way(queue.r, size, start and start[2] or '', start and start[3] or ''),
+      by_deadline = by_deadline,
     }
   end
 
@@ -33,25 +56,56 @@ if urgent then
     return { 1, priority - up, put_at, id }
   end
 
-  local function is_next(line, member, key, raw)
+  -- What may be leased of an item, or false.
+  local function candidate(line, key, raw)
     if (line.kinds and not line.kinds[kind_of(raw)])
       or (line.rooms and not room_for(line.queue, line.rooms, key)) then
       return false
     end
-    line.head = { key = key, raw = raw, member = member, rank = rank_of(line.urgency, raw) }
-    return true
+    return { key = key, raw = raw, rank = rank_of(line.urgency, raw) }
   end
 
   local function look_at_key(line)
     local queue, key = line.queue, line.one
     local raw = call('HGET', queue.i, key)
-    if raw and call('HEXISTS', queue.l, key) == 0 then
-      local item = unpack_item(raw)
-      if item.state == 0 then
-        is_next(line, place_member(item.place, key), key, raw)
-      end
+    if raw and call('HEXISTS', queue.l, key) == 0 and string.byte(raw, STATE_AT) == 0 then
+      line.head = candidate(line, key, raw)
     end
     line.room = 1
+  end
+
+  -- Finds the next item on one way. False: there was no time for it. What has no room now has none
+  -- later on in this claim, either.
+  local function find(line, way)
+    local found = way.found
+    if found and not line.taken[found.key]
+      and (not line.rooms or room_for(line.queue, line.rooms, found.key)) then
+      return true
+    end
+    way.found = false
+    while not (line.rooms and line.rooms.over) do
+      local member = way.page[way.place + 1]
+      if member then
+        way.place = way.place + 1
+        local key = sub(member, 9)
+        if not line.taken[key] then
+          way.found = candidate(line, key, call('HGET', line.queue.i, key))
+          if way.found then
+            return true
+          end
+          passing = passing - 1
+        end
+      elseif way.ended then
+        return true
+      elseif passing <= 0 then
+        return false
+      else
+        way.from, way.place = way.from + #way.page, 0
+        way.page = call('ZRANGE', way.set, way.from, way.from + way.size - 1)
+        way.ended, way.size = #way.page < way.size, 200
+      end
+    end
+    return true
   end
 
   -- Finds the next item of a line. False: there was no time for it.
@@ -62,26 +116,21 @@ if urgent then
     elseif line.one then
       look_at_key(line)
       return true
+    elseif not find(line, line.by_place) then
+      return false
     end
-    while not (line.rooms and line.rooms.over) do
-      local member = line.page[line.place + 1]
-      if member then
-        line.place = line.place + 1
-        local key = sub(member, 9)
-        if is_next(line, member, key, call('HGET', line.queue.i, key)) then
-          return true
-        end
-        passing = passing - 1
-      elseif line.ended then
-        return true
-      elseif passing <= 0 then
+    local first = line.by_place.found
+    if first and line.by_deadline then
+      if not find(line, line.by_deadline) then
         return false
-      else
-        line.from, line.place = line.from + #line.page, 0
-        line.page = call('ZRANGE', line.queue.r, line.from, line.from + line.size - 1)
-        line.ended, line.size = #line.page < line.size, 200
+      end
+      local near = line.by_deadline.found
+      if near and (near.rank[1] < first.rank[1]
+        or (near.rank[1] == first.rank[1] and near.rank[2] < first.rank[2])) then
+        first = near
       end
     end
+    line.head = first
     return true
   end
 
@@ -91,7 +140,9 @@ if urgent then
     if line.rooms then
       take_room(line.queue, line.rooms, head.key)
     end
-    line.members[#line.members + 1] = head.member
+    local _, _, _, place_of = sunpack(ITEM, head.raw)
+    line.members[#line.members + 1] = place_member(place_of, head.key)
+    line.taken[head.key] = true
     line.room = line.room - 1
     passing = passing - 1
     return look_further(line)
@@ -117,14 +168,40 @@ if urgent then
     return best
   end
 
-  -- The last item of a line that need not be looked at again.
-  local function last_of(line)
-    local rank = line.from + line.place - (line.head and 2 or 1)
-    local member = rank >= 0 and call('ZRANGE', line.queue.r, rank, rank)[1]
+  -- The last item on a way that need not be looked at again: its score and member.
+  local function last_on(way)
+    local rank = way.from + way.place - (way.found and 2 or 1)
+    local member = rank >= 0 and call('ZRANGE', way.set, rank, rank)[1]
     if not member then
       return '', ''
     end
-    return call('ZSCORE', line.queue.r, member), member
+    return call('ZSCORE', way.set, member), member
+  end
+
+  -- The same for a line, as a claim that goes on from there is told.
+  local function last_of(line)
+    local score, member = last_on(line.by_place)
+    local near = ''
+    if line.by_deadline then
+      local deadline, hurried = last_on(line.by_deadline)
+      near = hurried ~= '' and spack('>d', tonumber(deadline)) .. hurried or ''
+    end
+    return score, member, near
+  end
+
+  -- As `choose` in 4_claims.lua, and what the caps leave room for, where deadlines bring items forward.
+  function choose_by_deadline(queue, room, kinds, limits, urgency, start)
+    local line, keys, records = open_line(queue, room, false, kinds, limits, urgency, start), {}, {}
+    local in_time, last = look_further(line), false
+    while in_time and line.head do
+      keys[#keys + 1], records[#records + 1] = line.head.key, line.head.raw
+      in_time = take_head(line)
+    end
+    if not in_time and #keys < room then
+      last = { last_of(line) }
+    end
+    call_many('ZREM', queue.r, line.members)
+    return keys, records, last, line.rooms
   end
 
   -- As `verbs.claim`, but the queues take turns: the one is next whose next item is the most urgent.
@@ -156,17 +233,20 @@ if urgent then
       local size = #answer
       answer[size + 1], answer[size + 2], answer[size + 3], answer[size + 4] = number, ...
     end
+    local lasts = {} -- where to go on, as long as nothing has left its place
+    for number, line in ipairs(lines) do
+      lasts[number] = not in_time and count < limit and { last_of(line) }
+    end
     for _, turn in ipairs(turns) do
       local leases = {}
-      lease_all(lines[turn[1]].queue, turn[2], expiry(request, turn[1]), request[8], leases)
+      lease_all(lines[turn[1]].queue, turn[2], turn[3], expiry(request, turn[1]), request[8], leases)
       for number, key in ipairs(turn[2]) do
         add(turn[1] - 1, key, leases[number], turn[3][number])
       end
     end
     for number, line in ipairs(lines) do
-      if not in_time and count < limit then
-        local score, member = last_of(line)
-        add(-number, score, member, '')
+      if lasts[number] then
+        add(-number, unpack(lasts[number]))
       end
       call_many('ZREM', line.queue.r, line.members)
       if line.rooms and line.members[1] then

@@ -7,7 +7,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from leasedkeyq.stores.contract import Bury, Cap, Claim, Claimed, Put, Release, Requeue, Urgency
+from leasedkeyq.stores.contract import (
+    Bury,
+    Cancel,
+    Cap,
+    Claim,
+    Claimed,
+    Put,
+    Release,
+    Requeue,
+    Urgency,
+)
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.shorthand import (
@@ -71,19 +81,98 @@ class Hurrying(Suite):
         assert keys_of(await claim(store, by_urgency(some, 9))) == ["y5", "x2", "x3"]
 
     @check
-    async def test_a_deadline_lifts_what_is_next_in_its_queue(self, store: Store) -> None:
-        """Its own, or that of the queue; not what waits behind another item."""
-        await store.put([put("low", "a"), put("low", "b", deadline=LONG)])
-        await store.put([put("high", "c", "c2", "d")])
+    async def test_a_deadline_lifts_a_queue_above_others(self, store: Store) -> None:
+        """That of an item, or that of the queue."""
+        await store.put([put("low", "a"), put("high", "c", "d", "e")])
         queues = {"low": Urgency(9, steps=AT_ONCE), "high": Urgency(5)}
-        assert keys_of(await claim(store, by_urgency(queues, 2))) == ["c", "c2"]
+        assert keys_of(await claim(store, by_urgency(queues, 1))) == ["c"]
         lifted = queues | {"low": Urgency(9, LONG, AT_ONCE)}
         assert keys_of(await claim(store, by_urgency(lifted, 1))) == ["a"]
         # It is up five levels, which is not enough; without steps it is up none.
+        await store.put([put("low", "b", deadline=LONG)])
         assert keys_of(await claim(store, by_urgency(queues | {"high": Urgency(3)}, 1))) == ["d"]
-        await store.put([put("high", "e", "f")])
+        await store.put([put("high", "f")])
         assert keys_of(await claim(store, by_urgency(queues | {"low": Urgency(9)}, 1))) == ["e"]
         assert keys_of(await claim(store, by_urgency(queues, 9))) == ["b", "f"]
+
+    @check
+    async def test_a_deadline_brings_an_item_forward_in_its_queue(self, store: Store) -> None:
+        """By turns as in order; the nearest first, and only if it is up more than the first."""
+        await store.put([put("q", *(f"p{n}" for n in range(9)), priority=3)])
+        await store.put([put("q", "far", deadline=3 * LONG), put("q", "near", deadline=LONG)])
+        await store.put([put("q", "late", deadline=0.0), put("q", "later", deadline=0.0)])
+        await store.put([put("q", "last")])
+        nothing = {"q": Urgency(0)}
+        assert keys_of(await claim(store, by_urgency(nothing, 1))) == ["p0"]
+        assert keys_of(await claim(store, next_items())) == ["p1"]
+        past = {"q": Urgency(0, steps=((0.001, 1),))}
+        assert keys_of(await claim(store, by_urgency(past, 3, in_order=True))) == [
+            "late",
+            "later",
+            "p2",
+        ]
+        both = {"q": Urgency(0, steps=AT_ONCE)}
+        assert keys_of(await claim(store, by_urgency(both, 1))) == ["near"]
+        # Those without a deadline of their own have that of the queue: they are up as much.
+        alike = {"q": Urgency(0, 2 * LONG, AT_ONCE)}
+        assert keys_of(await claim(store, by_urgency(alike, 1, in_order=True))) == ["p3"]
+        of_key_far = Claim((("q", 1),), 1, "p8", LONG, urgencies=(both["q"],), in_order=True)
+        assert keys_of(await claim(store, of_key_far)) == ["p8"]
+        rest = ["far", "p4", "p5", "p6", "p7", "last"]
+        assert keys_of(await claim(store, by_urgency(both, 9, in_order=True))) == rest
+
+    @check
+    async def test_in_order_the_queues_come_one_after_the_other(self, store: Store) -> None:
+        """Whatever is urgent in the second one; each brings its own forward."""
+        await store.put([put("a", "a1", "a2", "a3"), put("b", "b1", "b2")])
+        await store.put([put("a", "a4", deadline=LONG), put("b", "b3", deadline=0.0)])
+        queues = {"a": Urgency(5, steps=AT_ONCE), "b": Urgency(0, steps=AT_ONCE)}
+        request = by_urgency(queues, 4, 3, in_order=True)
+        assert keys_of(await claim(store, request)) == ["a4", "a1", "a2", "b3"]
+        assert keys_of(await claim(store, request)) == ["a3", "b1", "b2"]
+
+    @check
+    async def test_what_is_brought_forward_may_be_leased(self, store: Store) -> None:
+        """It is of the right kind, has room under caps, and takes a token."""
+        await store.put([put("q", *(f"x{n}" for n in range(6)))])
+        await store.put([put("q", "other", kind="mail", deadline=0.0)])
+        await store.put([put("q", "full", "k1", "k2", "k3", deadline=LONG)])
+        queues = {"q": Urgency(0, steps=AT_ONCE)}
+        caps = Cap("q", "full", in_flight=0), Cap("q", "k*", rate=SLOWLY, burst=2)
+        for in_order in (True, False):
+            wanted = by_urgency(queues, 2, kinds=("",), caps=caps, in_order=in_order)
+            expected = ["k1", "k2"] if in_order else ["x0", "x1"]
+            assert keys_of(await claim(store, wanted)) == expected
+        busy = (Cap("q", in_flight=6),)
+        assert keys_of(await claim(store, by_urgency(queues, 9, caps=busy))) == ["other", "full"]
+        mail = by_urgency(queues, 9, kinds=("mail",), in_order=True)
+        assert await claim(store, mail) == ()
+        assert keys_of(await claim(store, by_urgency(queues, 2))) == ["k3", "x2"]
+
+    @check
+    async def test_who_comes_back_has_its_deadline(self, store: Store) -> None:
+        """After a retry, an undone claim, a schedule, beside a lease, and with another deadline."""
+        queues = {"q": Urgency(0, steps=AT_ONCE)}
+        request = by_urgency(queues, 1, in_order=True)
+        await store.put([put("q", "x1", "x2", "x3", "x4"), put("q", "a", deadline=LONG)])
+        for undo in (False, True):
+            [held] = await claim(store, request)
+            await settle(store, Release("q", held.key, held.token, undo=undo))
+        [held] = await claim(store, request)
+        assert held.key == "a"
+        await store.put([put("q", "a", policy="buffer", deadline=2 * LONG)])
+        await settle(store, Release("q", "a", held.token))
+        [held] = await claim(store, request)
+        assert held.key == "a"
+        await settle(store, Release("q", "a", held.token, delay=LONG))
+        assert keys_of(await claim(store, request)) == ["x1"]
+        await store.put([put("q", "a", delay=0.0, deadline=LONG)])
+        await store.put([put("q", "b", deadline=LONG / 2)])
+        await store.put([put("q", "a")])  # without a deadline
+        assert keys_of(await claim(store, by_urgency(queues, 2))) == ["b", "x2"]
+        await store.put([put("q", "x4", deadline=LONG)])  # with one
+        await settle(store, Cancel("q", "x3"))
+        assert keys_of(await claim(store, by_urgency(queues, 9, in_order=True))) == ["x4", "a"]
 
     @site_check()
     async def test_what_is_past_its_deadline_is_above_everything(self, site: Site) -> None:
@@ -109,14 +198,15 @@ class Hurrying(Suite):
     async def test_urgency_is_that_of_what_may_be_leased(self, store: Store) -> None:
         """Other kinds, and what has no room under caps, are passed over."""
         await store.put([put("a", "a1", kind="x", deadline=0.0), put("b", "b1", "b2")])
-        await store.put([put("a", "a2"), put("a", "a3", "a4", deadline=0.0)])
+        await store.put([put("a", "a2")])
         queues = {"a": Urgency(1, steps=AT_ONCE), "b": Urgency(0)}
         assert keys_of(await claim(store, by_urgency(queues, 1, kinds=("",)))) == ["b1"]
-        full = Cap("a", "a2", in_flight=0), Cap("a", "a1", in_flight=0)
-        assert keys_of(await claim(store, by_urgency(queues, 1, caps=full))) == ["a3"]
-        assert keys_of(await claim(store, by_urgency(queues, 1, caps=full, kinds=("",)))) == ["a4"]
+        await store.put([put("a", "a3", "a4", deadline=0.0)])
+        full = Cap("a", "a3", in_flight=0), Cap("a", "a1", in_flight=0)
+        assert keys_of(await claim(store, by_urgency(queues, 1, caps=full))) == ["a4"]
+        assert keys_of(await claim(store, by_urgency(queues, 1, caps=full, kinds=("",)))) == ["b2"]
         assert await claim(store, by_urgency(queues, 9, kinds=())) == ()
-        assert keys_of(await claim(store, by_urgency(queues, 9))) == ["a1", "b2", "a2"]
+        assert keys_of(await claim(store, by_urgency(queues, 9))) == ["a1", "a3", "a2"]
 
     @check
     async def test_urgency_takes_tokens_for_what_it_leases(self, store: Store) -> None:

@@ -74,9 +74,10 @@ class Lease(Generic[K]):
 
     @property
     def expires_at(self) -> float | None:
-        """When the lease expires, on the clock of the queue's event loop; None for never.
+        """When the lease expires; None for never. `extend` moves it.
 
-        `extend` moves it.
+        Of a `LeasedKeyQueue` it is a time of its event loop (`loop.time()`), of a queue on a store
+        it is Unix time by the store's clock.
         """
         return self._expires_at
 

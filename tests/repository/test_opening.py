@@ -5,6 +5,7 @@ import gc
 import json
 import signal
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.repository.support import (
     threads,
     types,
 )
+from tests.servers.urls import empty_store
 
 # Where it is
 
@@ -390,3 +392,15 @@ def test_an_interrupted_transaction_does_not_happen(kind: str, tmp_path: Path) -
                 go.set()
             holder.result(WAIT)
         assert types(repository) == ["work"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "redis"])
+def test_closing_leaves_no_connection_behind(kind: str, tmp_path: Path) -> None:
+    with empty_store(kind, tmp_path) as url, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            with QueueRepository(url) as repository:
+                repository.enqueue(item("a"))
+                assert repository.dequeue() is not None
+            gc.collect()
+        assert [str(one.message) for one in told if one.category is ResourceWarning] == []

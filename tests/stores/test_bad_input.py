@@ -10,7 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -25,10 +26,11 @@ from leasedkeyq.stores.contract import StoredItem
 from leasedkeyq.stores.listing import STATES
 from leasedkeyq.stores.sealing import seal
 from leasedkeyq.stores.sqlite_schema import APPLICATION_ID
+from tests.servers.urls import empty_store
 from tests.test_documents import ROOT, Mistake, blocks, mistakes, run
 
 PAGE = ROOT / "docs/reference/store-mistakes.md"
-KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "json", "yaml"])
+KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "json", "yaml", "postgresql", "redis"])
 
 OPENING = {
     'connect("carrier-pigeon://jobs")': r"no store for the scheme 'carrier-pigeon' .*; known are ",
@@ -103,7 +105,7 @@ USING = {
     r'await queue.ack(Lease("\ud800", "\ud800"))': r"there is no such lease on key '\\ud800' here",
     "await queue.release(lease, requeue_front=True, delay=1)": r"requeue_front and delay exclude",
     'await queue.bury(lease, ValueError("x"))': r"error must be a str, got ValueError; str\(\)",
-    "await queue.requeue(buried)": r"no buried item \d: it was requeued, purged or dropped",
+    "await queue.requeue(buried)": r"no buried item \d+: it was requeued, purged or dropped",
     'await store.browse("jobs", limit=0)': r"limit must be at least 1, got 0",
     'await store.browse("jobs", limit=-1)': r"limit must be at least 1, got -1",
     'await store.browse("jobs", states=["lost"])': r"states must be among .*; got 'lost'",
@@ -117,20 +119,22 @@ USING = {
 }
 
 
-def urls_of(kind: str, folder: Path) -> Callable[[], str]:
-    """A function that names a new store with every call."""
+@pytest.fixture
+def fresh_url(kind: str, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """A function that names a new store of a kind with every call."""
     numbers = count()
 
-    def fresh_url() -> str:
+    def name_one() -> str:
         match kind:
             case "memory":
                 return "memory://"
-            case "sqlite":
-                return f"sqlite:///{folder}/jobs{next(numbers)}.db"
+            case "json" | "yaml":
+                return f"file://{tmp_path}/queue{next(numbers)}.{kind}"
             case _:
-                return f"file://{folder}/queue{next(numbers)}.{kind}"
+                return stores.enter_context(empty_store(kind, tmp_path))
 
-    return fresh_url
+    with ExitStack() as stores:
+        yield name_one
 
 
 async def everything(store: Store) -> list[StoredItem]:
@@ -164,13 +168,13 @@ def test_every_mistake_is_tried_and_no_other() -> None:
 
 
 @KINDS
-def test_a_mistake_changes_nothing_and_says_what_to_do(kind: str, tmp_path: Path) -> None:
+def test_a_mistake_changes_nothing_and_says_what_to_do(fresh_url: Callable[[], str]) -> None:
     (preparation,) = [block for block in blocks(PAGE) if block.language == "python"]
     source = preparation.source.replace('"memory://"', "fresh_url()")
     assert source.count("fresh_url()") == 3
 
     async def main() -> None:
-        names: dict[str, Any] = {"fresh_url": urls_of(kind, tmp_path)}
+        names: dict[str, Any] = {"fresh_url": fresh_url}
         await run(source, names, PAGE, preparation.line)
         stores = [names["store"], names["other_store"]]
         before = [await everything(store) for store in stores]
@@ -259,10 +263,10 @@ def test_a_missing_extra_names_its_command(tmp_path: Path, monkeypatch: pytest.M
 
 @KINDS
 def test_a_value_of_another_type_is_buried_and_the_next_one_taken(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fresh_url: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        store = connect(urls_of(kind, tmp_path)())
+        store = connect(fresh_url())
         await store.queue("jobs").put_many([("bad", "text"), ("good", 7)])
         numbers = store.queue("jobs", value_type=int)
         key, value, _ = await numbers.get(timeout=60)
@@ -277,9 +281,9 @@ def test_a_value_of_another_type_is_buried_and_the_next_one_taken(
 
 
 @KINDS
-def test_an_error_text_that_cannot_be_stored_is_made_storable(kind: str, tmp_path: Path) -> None:
+def test_an_error_text_that_cannot_be_stored_is_made_storable(fresh_url: Callable[[], str]) -> None:
     async def main() -> None:
-        store = connect(urls_of(kind, tmp_path)())
+        store = connect(fresh_url())
         queue = store.queue("jobs")
         await queue.put("a", 1)
         _, _, lease = await queue.get(timeout=60)
@@ -293,8 +297,8 @@ def test_an_error_text_that_cannot_be_stored_is_made_storable(kind: str, tmp_pat
 
 
 @KINDS
-def test_a_repository_takes_such_a_text_too(kind: str, tmp_path: Path) -> None:
-    with QueueRepository(urls_of(kind, tmp_path)()) as repository:
+def test_a_repository_takes_such_a_text_too(fresh_url: Callable[[], str]) -> None:
+    with QueueRepository(fresh_url()) as repository:
         repository.enqueue(QueueItem.create("task", {}))
         item = repository.dequeue()
         assert item is not None
@@ -303,9 +307,9 @@ def test_a_repository_takes_such_a_text_too(kind: str, tmp_path: Path) -> None:
 
 
 @KINDS
-def test_nobody_gets_more_than_a_batch(kind: str, tmp_path: Path) -> None:
+def test_nobody_gets_more_than_a_batch(fresh_url: Callable[[], str]) -> None:
     async def main() -> None:
-        store = connect(urls_of(kind, tmp_path)(), limits=Limits(batch_size=3))
+        store = connect(fresh_url(), limits=Limits(batch_size=3))
         queue = store.queue("jobs")
         await queue.put_many(dict.fromkeys("abc", 1))
         await queue.put("d", 1)

@@ -116,6 +116,9 @@ class Bridge:
     def _run(self) -> None:
         try:
             self._loop.run_forever()
+            # As `asyncio.run` ends: connections that were closed get the turn that they need.
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
 

@@ -14,6 +14,8 @@ import argparse
 import asyncio
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,12 +101,16 @@ class Worker:
         self.listener.join()
 
 
+HEIGHT = 17
+"""Lines of the picture."""
+
+
 class Screen:
-    """Shows the lanes: as a live picture on a terminal, as lines elsewhere."""
+    """Shows the lanes: as a live picture on a terminal that has room for it, as lines elsewhere."""
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        self.live = sys.stdout.isatty()
+        self.live = sys.stdout.isatty() and shutil.get_terminal_size().lines > HEIGHT
         self.started = time.monotonic()
         self.done = Counter[str]()
         self.submitted = Counter[str]()
@@ -134,17 +140,28 @@ class Screen:
             lines.append(f"  {name:<9} {numbers}  \x1b[32m{bar:<20}\x1b[0m")
         lines += [f"  {'dead letters':<34} {stats.dead_letters:>6}", ""]
         lines += [f"  {line}" for line in self.news] + [""] * (6 - len(self.news))
+        # A line that the terminal wraps would be two, and the next picture would miss its place.
+        width = shutil.get_terminal_size().columns - 1
         if self.drawn:
             print(f"\x1b[{self.drawn}A", end="")
-        print("".join(f"\x1b[2K{line}\n" for line in lines), end="", flush=True)
+        print("".join(f"\x1b[2K{fit(line, width)}\n" for line in lines), end="", flush=True)
         self.drawn = len(lines)
+
+
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+def fit(line: str, width: int) -> str:
+    """A line as it is, or cut if it is wider than that on the screen."""
+    plain = COLOUR.sub("", line)
+    return line if len(plain) <= width else f"{plain[: width - 3]}..."
 
 
 async def follow(handle: Handle[Any], screen: Screen) -> Handle[Any]:
     try:
         await handle
-    except Exception as error:
-        screen.say(f"given up: {handle.command_type}: {error}")
+    except Exception:
+        screen.say(f"given up after {handle.attempt} attempts: {handle.command_type}")
     screen.done[handle.lane] += 1
     return handle
 
@@ -174,7 +191,7 @@ async def kill_one(workers: list[Worker], screen: Screen) -> None:
     while sum(screen.done.values()) < 30 or workers[0].busy < 3:
         await asyncio.sleep(0.01)
     workers[0].end(signal.SIGKILL)
-    screen.say("worker 1 was killed (SIGKILL); its commands wait for their leases to expire")
+    screen.say("worker 1 was killed; its commands wait until their leases expire")
 
 
 async def show(file: str) -> bool:
@@ -211,7 +228,7 @@ async def summary(manager: QueueManager, handles: list[Handle[Any]]) -> bool:
     print(f"{retried} were retried. {healed} were in the hands of the worker that was killed;")
     print("the other one took them over. Nothing was lost.")
     for letter in letters:
-        print(f"dead letter: {letter.command_type} ({letter.payload['account']}): {letter.error}")
+        print(f"dead letter: {letter.command_type}: {letter.error}")
     return (
         ends["completed"] + len(letters) == len(handles) == 153
         and len(letters) == 1
@@ -222,8 +239,9 @@ async def summary(manager: QueueManager, handles: list[Handle[Any]]) -> bool:
 
 
 INTRODUCTION = """\
-Six lanes on one SQLite file. This process submits commands, two others run them. One of
-them will be killed with commands in its hands: watch the other one take them over.
+Six lanes on one SQLite file. This process submits commands, two others run
+them. One of them will be killed with commands in its hands: watch the other
+one take them over.
 """
 
 

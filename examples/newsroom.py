@@ -116,9 +116,9 @@ async def work(
 
 
 INTRODUCTION = """\
-Two editors put documents into a queue, four workers render them. Each document is
-rendered by one worker at a time; an edit that comes meanwhile waits beside it.
-Worker 2 will die with a document in its hands: watch its lease expire.
+Two editors put documents into a queue, four workers render them. Each document
+is rendered by one worker at a time; an edit that comes meanwhile waits beside
+it. Worker 2 will die with a document in its hands: watch its lease expire.
 """
 
 

@@ -102,7 +102,7 @@ def test_a_map_to_nowhere(path: Path) -> None:
 
 def test_a_map_is_for_documents(path: Path) -> None:
     store = MemoryStore()
-    for source in ("memory://", f"sqlite://{path}.db", store):
+    for source in ("memory://", f"sqlite:///{path}.db", store):
         with pytest.raises(ValueError, match="status_map is for documents"):
             QueueRepository(source, status_map=WORDS)
     document = FileStore(path, form="repository", status_map={"waiting": "pending"}.get)

@@ -43,12 +43,12 @@ def listing(shown: str, table: str, number: str, rest: str) -> str:
         (
             listing(
                 "SHOWN_LIVE",
-                "items INDEXED BY items_by_queue",
+                "items INDEXED BY items_by_state",
                 "id",
-                "AND state IN (0, 1) ORDER BY id LIMIT ?",
+                "AND state = 1 ORDER BY id LIMIT ?",
             ),
             (1, 5, 100),
-            "items_by_queue (queue=? AND rowid>?)",
+            "items_by_state (queue=? AND state=? AND rowid>?)",
         ),
         (
             listing(

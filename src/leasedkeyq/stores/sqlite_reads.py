@@ -189,11 +189,10 @@ class Reads(Moves):
         """The rows by id, up to one more than the limit of each part."""
         space = self._space(request.queue)
         parts: list[Iterator[tuple[Any, ...]]] = []
-        live = [STATES.index(state) for state in request.states if STATES.index(state) <= IN_FLIGHT]
-        if live:
-            states = ", ".join(map(str, live))
-            part = f"{SHOWN_LIVE} FROM items INDEXED BY items_by_queue"
-            parts.append(self._list(part, "id", f"state IN ({states})", space, request))
+        for code in sorted({STATES.index(state) for state in request.states}):
+            if code <= IN_FLIGHT:
+                part = f"{SHOWN_LIVE} FROM items INDEXED BY items_by_state"
+                parts.append(self._list(part, "id", f"state = {code}", space, request))
         if "buffered" in request.states:
             part = f"{SHOWN_BUFFERED} FROM items INDEXED BY items_buffered"
             parts.append(self._list(part, "next_id", "next_id IS NOT NULL", space, request))

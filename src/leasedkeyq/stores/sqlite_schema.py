@@ -286,13 +286,16 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX items_timed ON items (queue, due, turn) WHERE due IS NOT NULL",
         "CREATE INDEX items_buffered ON items (queue, next_id) WHERE next_id IS NOT NULL",
     ),
-    # Version 5: of the available items of a queue, the one whose deadline is the nearest. Items
-    # without a deadline of their own have no entry.
+    # Version 5: of the available items of a queue, the one whose deadline is the nearest; items
+    # without a deadline of their own have no entry. And the items by their state and id, so that who
+    # looks for the leased ones does not walk over all that wait.
     (
         """
         CREATE INDEX items_hurried ON items (queue, deadline, id, kind)
         WHERE state = 0 AND deadline IS NOT NULL
         """,
+        "DROP INDEX items_by_queue",
+        "CREATE INDEX items_by_state ON items (queue, state)",
     ),
 )
 

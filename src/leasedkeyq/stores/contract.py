@@ -584,6 +584,10 @@ class StoreContract(ABC):
     ) -> Page:
         """List items in the given states whose key starts with `prefix`, in the order of their ids.
 
+        A cursor is the id behind which a page begins, as text: that of the last item of the page
+        before, or any other. No page costs more because there are many items: neither those before
+        it nor those in other states are looked at, but a `prefix` may be searched for.
+
         Items that are added or change state between two calls may be missed, none is told twice.
         A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.
         """

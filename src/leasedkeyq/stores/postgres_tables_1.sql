@@ -63,7 +63,7 @@ CREATE UNIQUE INDEX items_by_key ON lkq.items (queue, key)
     WITH (fillfactor = 50, deduplicate_items = off);
 -- On a new table, of which nothing is known, one index on the queue is as good as another to the
 -- planner. So there is only one, and others say it in words of their own.
-CREATE INDEX items_by_id ON lkq.items ((queue || ''), id)
+CREATE INDEX items_by_state ON lkq.items ((queue || ''), state, id)
     WITH (fillfactor = 50, deduplicate_items = off);
 CREATE INDEX items_ready ON lkq.items (queue, priority DESC, place, kind)
     WITH (deduplicate_items = off) WHERE state = 0;

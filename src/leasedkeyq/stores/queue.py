@@ -367,9 +367,14 @@ class StoreQueue(Generic[V]):
         checks.error_text(error)
         change = Bury(self.name, *_names(lease), checks.storable(error))
         answer = await self._settle("bury", lease, change, "buried")
-        for item in await self.buried():
+        assert isinstance(answer, int)
+        # The page that begins behind the id before: however many are buried, one is looked at.
+        page = await self._store.browse(
+            self.name, states=("buried",), cursor=str(answer - 1), limit=1
+        )
+        for item in page.items:
             if item.id == answer:
-                return item
+                return self._buried(item)
         raise StoreError(f"the item of key {describe(lease.key)} was buried and dropped at once")
 
     async def requeue(
@@ -480,18 +485,18 @@ class StoreQueue(Generic[V]):
 
     async def buried(self) -> list[BuriedItem[str, V]]:
         """As `LeasedKeyQueue.buried`; an unreadable value is shown as the stored bytes."""
-        return [
-            BuriedItem(
-                item.id,
-                item.key,
-                self._readable(item),
-                item.priority,
-                item.attempt,
-                item.error,
-                item.history[-1].ended_at if item.history else 0.0,
-            )
-            async for item in self._browse("buried")
-        ]
+        return [self._buried(item) async for item in self._browse("buried")]
+
+    def _buried(self, item: StoredItem) -> BuriedItem[str, V]:
+        return BuriedItem(
+            item.id,
+            item.key,
+            self._readable(item),
+            item.priority,
+            item.attempt,
+            item.error,
+            item.history[-1].ended_at if item.history else 0.0,
+        )
 
     async def snapshot(self) -> list[ItemSnapshot[str, V]]:
         """As `LeasedKeyQueue.snapshot`; an unreadable value is shown as the stored bytes."""

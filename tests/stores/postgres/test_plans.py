@@ -23,6 +23,7 @@ from leasedkeyq.stores import (
     Urgency,
     connect,
 )
+from leasedkeyq.stores.listing import STATES
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.testing import Place
 from tests.servers.postgres import Schemas, run_sql, shared_server
@@ -67,6 +68,12 @@ async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]])
 
     async def buffer() -> None:
         await store.put([Put("q", ((held[0].key, b"3"),), "buffer")])
+
+    async def queue_bury() -> None:
+        queue = store.queue("q")
+        _, _, lease = await queue.get()
+        assert (await queue.bury(lease, "x")).error == "x"
+        await queue.close()
 
     async def raise_floor() -> None:
         await store._link()._raise(["q"])
@@ -118,6 +125,8 @@ async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]])
             partial(store.heads, ["q", "other"]),
             partial(store.look, "q", ["new1", "new2"]),
             partial(store.browse, "q", limit=100),
+            *(partial(store.browse, "q", states=(state,), limit=100) for state in STATES),
+            queue_bury,
             partial(store.results, "q", [1, 2, 3]),
             partial(store.edit, "q", lambda _: [], keys=["new3"]),
             raise_floor,
@@ -211,8 +220,9 @@ def look_at_plans(queued: int) -> None:
 
 
 def fill(url: str, schema: str, queued: int) -> None:
-    """So many items that wait, and a tenth of it in flight, where caps count it, and scheduled."""
+    """So many items that wait; a tenth of it in flight, where caps count it, scheduled and buried."""
     leased = queued // 10
+    buried = min(leased, 9000)  # of the 10,000 that a queue may have
     listed = f"FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = 'items'"
     indexes = str(run_sql(url, f"SELECT string_agg(indexdef, ';') {listed}"))
     for name in str(run_sql(url, f"SELECT string_agg(indexname, ' ') {listed}")).split():
@@ -230,7 +240,16 @@ def fill(url: str, schema: str, queued: int) -> None:
                 CASE WHEN n <= {leased} THEN 't' || n END, '1', n <= {leased}
             FROM generate_series(1, {queued + 2 * leased}) n RETURNING 1
         )
-        INSERT INTO {schema}.tallies SELECT {queued}, 0, {leased}, {leased}, 0, 0, 'q'
+        INSERT INTO {schema}.tallies SELECT {queued}, 0, {leased}, {leased}, {buried}, 0, 'q'
+        """,
+    )
+    run_sql(
+        url,
+        f"""
+        INSERT INTO {schema}.buried
+        (id, number, priority, put_at, buried_at, attempt, queue, key, kind, error, value)
+        SELECT 10^9 + n, -n, 0, 0, 0, 1, 'q', 'b' || n, '', 'x', '1'
+        FROM generate_series(1, {buried}) n
         """,
     )
     run_sql(

@@ -236,7 +236,8 @@ class FileStore(Store):
         after = check_listing(states, prefix, cursor, limit)
 
         def work(machine: StoreMachine, now: float) -> Page:
-            return page_of(machine.browse(queue, states, prefix, now), after, limit)
+            found = machine.browse(queue, states, prefix, now, after=after, limit=limit)
+            return page_of(found, after, limit)
 
         listing: Page = _checked(await self._batcher.submit(work))
         return listing

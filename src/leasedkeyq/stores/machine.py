@@ -5,7 +5,10 @@ the conformance kit compares every other engine with it. It is told the time and
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import merge
 from itertools import islice
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -46,6 +49,8 @@ from leasedkeyq.stores.space import Payload, Space, State
 from leasedkeyq.stores.urgency import Rank, in_line, most_urgent_first, rank
 from leasedkeyq.types import BuriedItem
 
+LIVE: Final[frozenset[StoredState]] = frozenset(("available", "scheduled", "in_flight", "buffered"))
+
 
 class StoreMachine:
     """Queues by name. `now` is Unix time; requests must come with times that do not run back."""
@@ -73,21 +78,22 @@ class StoreMachine:
         due = None if request.delay is None else now + request.delay
         ids: list[int] = []
         for key, value in request.items:
-            payload = self._payload(state, key, value, request, now)
+            payload = self._payload(space, key, value, request, now)
             state.put(key, payload, request.policy, request.priority, due)
             space.note(state.items[key])
             ids.append(payload.id)
         return tuple(ids)
 
-    def _payload(self, state: State, key: str, value: bytes, put: Put, now: float) -> Payload:
+    def _payload(self, space: Space, key: str, value: bytes, put: Put, now: float) -> Payload:
         """A live item that is updated keeps its id, its age and its history."""
         deadline = None if put.deadline is None else now + put.deadline
-        item = state.items.get(key)
+        item = space.state.items.get(key)
         if item is not None:
             old = item.value if item.buffered is None else item.buffered.value
             if item.lease is None or item.buffered is not None or put.policy != "buffer":
                 return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
         self.last_id += 1
+        space.note_put(self.last_id, key)
         return Payload(value, self.last_id, now, (), put.kind, deadline)
 
     def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
@@ -266,36 +272,38 @@ class StoreMachine:
         item = state.held(lease)
         self._remember(item, "buried", request.error, now)
         buried_id = item.value.id
-        _, _, dropped = state.bury(lease, request.error)
+        _, buried, dropped = state.bury(lease, request.error)
+        self.spaces[request.queue].note_buried(buried_id, buried.id)
         if dropped is not None:
             self.dropped.append(_buried(request.queue, dropped))
         return buried_id
 
     def _requeue(self, request: Requeue, state: State, now: float) -> Answer:
-        for number, buried in state.buried.items():
-            if buried.value.id == request.id:
-                items = ((buried.key, buried.value.value),)
-                put = Put(
-                    request.queue,
-                    items,
-                    request.policy,
-                    buried.priority,
-                    max_items=request.max_items,
-                    kind=buried.value.kind,
-                )
-                answer = self.put(put, now)
-                if isinstance(answer, LeasedKeyQError):
-                    return answer
-                del state.buried[number]
-                return True
-        return False
+        number = self.spaces[request.queue].buried_ids.find(request.id)
+        if number is None:
+            return False
+        buried = state.buried[number]
+        put = Put(
+            request.queue,
+            ((buried.key, buried.value.value),),
+            request.policy,
+            buried.priority,
+            max_items=request.max_items,
+            kind=buried.value.kind,
+        )
+        answer = self.put(put, now)
+        if isinstance(answer, LeasedKeyQError):
+            return answer
+        del state.buried[number]
+        return True
 
     def _discard(self, request: Discard, state: State) -> bool:
-        for number, buried in state.buried.items():
-            if buried.value.id == request.id:
-                del state.buried[number]
-                return True
-        return self.spaces[request.queue].forget_one(request.id)
+        space = self.spaces[request.queue]
+        number = space.buried_ids.find(request.id)
+        if number is None:
+            return space.forget_one(request.id)
+        del state.buried[number]
+        return True
 
     def _purge(self, request: Purge) -> int:
         space = self.spaces[request.queue]
@@ -420,17 +428,29 @@ class StoreMachine:
         states: Sequence[StoredState],
         prefix: str,
         now: float,
+        *,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[StoredItem]:
-        """All items in these states whose key starts with `prefix`, by id."""
+        """The items in these states whose key starts with `prefix`, by id.
+
+        With `limit`, those behind the id `after`, up to one more than that.
+        """
         if queue not in self.spaces:
             return []
         space = self._at(queue, now)
-        found = [
-            stored
-            for stored in self._everything(queue, space)
-            if stored.state in states and stored.key.startswith(prefix)
-        ]
-        return sorted(found, key=lambda stored: stored.id)
+        parts: list[Iterable[StoredItem]] = []
+        live = LIVE.intersection(states)
+        if live:
+            parts.append(_listed(queue, space, live, after, limit))
+        if "buried" in states:
+            all_buried = space.state.buried
+            numbers = space.buried_ids.behind(after)
+            parts.append(_buried(queue, all_buried[number]) for _, number in numbers)
+        if "done" in states:
+            parts.append(space.done[number] for number, _ in space.done_ids.behind(after))
+        found = (stored for stored in merge(*parts, key=_id_of) if stored.key.startswith(prefix))
+        return list(found if limit is None else islice(found, limit + 1))
 
     def _everything(
         self,
@@ -612,6 +632,39 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
             kind=beside.value.kind,
             deadline=beside.value.deadline,
         )
+
+
+def _id_of(stored: StoredItem) -> int:
+    return stored.id
+
+
+def _listed(
+    queue: str, space: Space, states: AbstractSet[StoredState], after: int, limit: int | None
+) -> Iterator[StoredItem]:
+    """The live items in these states behind an id, in the order of their ids.
+
+    If they are few, each page looks at all of them; else the pages together look at all items.
+    """
+    state = space.state
+    found: list[tuple[int, Iterable[Item[str, Payload]]]] = []
+    if "available" in states:
+        found.append((len(state.ready), state.ready))
+    if "scheduled" in states:
+        timers = state.timers.heap
+        due = (entry[2] for entry in timers if entry[2].timer is entry and entry[2].lease is None)
+        found.append((len(timers), due))
+    if not states.isdisjoint(("in_flight", "buffered")):
+        found.append((len(state.in_flight), state.in_flight.values()))
+    few = sum(count for count, _ in found)
+    if limit is not None and few * (few // limit + 1) < len(state.items):
+        stored = [shown for _, items in found for item in items for shown in _live(queue, item)]
+        stored.sort(key=_id_of)
+        yield from (shown for shown in stored if shown.id > after and shown.state in states)
+        return
+    for number, key in space.live_ids.behind(after):
+        for shown in _live(queue, state.items[key]):
+            if shown.id == number and shown.state in states:
+                yield shown
 
 
 def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:

@@ -141,7 +141,7 @@ class MemoryStore(Store):
     ) -> Page:
         """As `StoreContract.browse`."""
         after = check_listing(states, prefix, cursor, limit)
-        found = self._machine.browse(queue, states, prefix, self._now())
+        found = self._machine.browse(queue, states, prefix, self._now(), after=after, limit=limit)
         self._wake()
         return page_of(found, after, limit)
 

@@ -1,5 +1,6 @@
 """One queue of the pure machine: its state machine, the results of what is done, and buckets."""
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -10,6 +11,7 @@ from leasedkeyq.lease import Lease
 from leasedkeyq.state import QueueState
 from leasedkeyq.stores.caps import Buckets
 from leasedkeyq.stores.contract import Attempt, StoredItem
+from leasedkeyq.stores.id_order import IdOrder
 
 
 class Payload(msgspec.Struct):
@@ -38,7 +40,16 @@ class Space:
     `done` may be filled directly before the first request, and by `keep` from then on.
     """
 
-    __slots__ = ("_deadlines", "_forgetting", "buckets", "done", "state")
+    __slots__ = (
+        "_buried_ids",
+        "_deadlines",
+        "_done_ids",
+        "_forgetting",
+        "_live_ids",
+        "buckets",
+        "done",
+        "state",
+    )
 
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
@@ -48,6 +59,66 @@ class Space:
         """Of available items; None: nobody has asked yet."""
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
+        self._live_ids: IdOrder[str] | None = None
+        self._buried_ids: IdOrder[int] | None = None
+        self._done_ids: IdOrder[int] | None = None
+
+    # The order of ids, which is there from when somebody has asked for it
+
+    @property
+    def live_ids(self) -> IdOrder[str]:
+        """The keys of live items, buffered ones included, in the order of their ids."""
+        if self._live_ids is None:
+            self._live_ids = IdOrder(self._all_live, self._is_live, self._count_live)
+        return self._live_ids
+
+    @property
+    def buried_ids(self) -> IdOrder[int]:
+        """The numbers of buried items in the order of their ids."""
+        if self._buried_ids is None:
+            self._buried_ids = IdOrder(
+                lambda: ((buried.value.id, number) for number, buried in self.state.buried.items()),
+                lambda _, number: number in self.state.buried,
+                lambda: len(self.state.buried),
+            )
+        return self._buried_ids
+
+    @property
+    def done_ids(self) -> IdOrder[int]:
+        """The results in the order of their ids."""
+        if self._done_ids is None:
+            self._done_ids = IdOrder(
+                lambda: ((number, number) for number in self.done),
+                lambda number, _: number in self.done,
+                lambda: len(self.done),
+            )
+        return self._done_ids
+
+    def note_put(self, number: int, key: str) -> None:
+        """There is a new live item with that id."""
+        if self._live_ids is not None:
+            self._live_ids.add(number, key)
+
+    def note_buried(self, number: int, burial: int) -> None:
+        """The item with that id was buried."""
+        if self._buried_ids is not None:
+            self._buried_ids.add(number, burial)
+
+    def _all_live(self) -> Iterator[tuple[int, str]]:
+        for key, item in self.state.items.items():
+            yield item.value.id, key
+            if item.buffered is not None:
+                yield item.buffered.value.id, key
+
+    def _is_live(self, number: int, key: str) -> bool:
+        item = self.state.items.get(key)
+        if item is None:
+            return False
+        beside = item.buffered
+        return item.value.id == number or (beside is not None and beside.value.id == number)
+
+    def _count_live(self) -> int:
+        return len(self.state.items) + self.state.buffered
 
     def __bool__(self) -> bool:
         """Whether it has items."""
@@ -70,6 +141,8 @@ class Space:
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""
         self.done[result.id] = result
+        if self._done_ids is not None:
+            self._done_ids.add(result.id, result.id)
         if self._forgetting is not None and result.due is not None:
             heappush(self._forgetting, (result.due, result.id))
 

@@ -121,6 +121,21 @@ class HasOnePageOnly(Through):
         return Page((await self.inner.browse(queue, **options)).items, None)
 
 
+@caught_by("test_a_page_begins_behind_any_id")
+class KnowsOnlyItsOwnCursors(Through):
+    """A listing that does not begin with a cursor of its own begins anew."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.given: set[str | None] = set()
+
+    async def browse(self, queue: str, *, cursor: str | None = None, **options: Any) -> Page:
+        known = cursor if cursor in self.given else None
+        page = await self.inner.browse(queue, cursor=known, **options)
+        self.given.add(page.cursor)
+        return page
+
+
 @caught_by("test_a_prefix_is_taken_literally")
 class TakesPrefixesForPatterns(Through):
     """Reads a star in a prefix as any text."""

@@ -220,7 +220,7 @@ def look_at_plans(queued: int) -> None:
 
 
 def fill(url: str, schema: str, queued: int) -> None:
-    """So many items that wait; a tenth of it in flight, where caps count it, scheduled and buried."""
+    """So many items that wait; a tenth of it in flight, as caps count it, scheduled and buried."""
     leased = queued // 10
     buried = min(leased, 9000)  # of the 10,000 that a queue may have
     listed = f"FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = 'items'"

@@ -7,6 +7,7 @@ from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.contract import Ack, Attempt, Bury, Counts, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
+    EVERY_STATE,
     LONG,
     SHORT,
     claim,
@@ -130,6 +131,26 @@ class Looking(Suite):
                 break
         assert seen == [f"a{n:02}" for n in range(5, 25)]
         assert set(await store.count()) == {"q"}
+
+    @check
+    async def test_a_page_begins_behind_any_id(self, store: Store) -> None:
+        """Whoever knows the id of an item finds it among many: the cursor is the id before."""
+        answers: Any = await store.put([one(key) for key in "abcdefgh"])
+        ids = [number for (number,) in answers]
+        items = await claim(store, next_items(6))
+        await settle(
+            store,
+            Bury("q", "a", items[0].token),
+            Bury("q", "b", items[1].token),
+            Ack("q", "c", items[2].token, b"1", LONG),
+            Ack("q", "d", items[3].token, b"1", LONG),
+        )
+        for number, key in zip(ids, "abcdefgh", strict=True):
+            page = await store.browse("q", states=EVERY_STATE, cursor=str(number - 1), limit=1)
+            assert [(item.id, item.key) for item in page.items] == [(number, key)]
+            assert page.cursor == (None if key == "h" else str(number))
+        buried = await store.browse("q", states=("buried",), cursor=str(ids[0]))
+        assert [item.key for item in buried.items] == ["b"]
 
     @check
     async def test_a_prefix_is_taken_literally(self, store: Store) -> None:

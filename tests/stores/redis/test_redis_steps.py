@@ -1,7 +1,8 @@
 """Steps that are bounded: no call of the script takes long, however much there is."""
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Steps
 from leasedkeyq.testing import ManualClock
 from tests.servers.valkey import Server, shared_server
+from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
 from tests.stores.redis.support import keys_of, many, opened
 
 
@@ -120,6 +122,35 @@ def test_sweeps_of_idle_queues_write_nothing(prefix: str) -> None:
 
     with Server() as server:
         asyncio.run(main(server))
+
+
+COMMANDS = re.compile(r"cmdstat_(?!eval|script|info|config)")
+
+
+def test_every_verb_costs_the_same_however_many_items_there_are(prefix: str) -> None:
+    """In commands that the script makes."""
+
+    async def costs(server: Server, size: int) -> dict[str, int]:
+        store = opened(server, f"{prefix}{size}", limits=LIMITS)
+        await fill(store, size)
+        found: dict[str, int] = {}
+        with server.client() as client:
+
+            async def counted(name: str, call: Awaitable[Any]) -> Any:
+                client.config_resetstat()
+                answer = await call
+                stats = client.info("commandstats")
+                calls = [stats[command]["calls"] for command in stats if COMMANDS.match(command)]
+                found[name] = sum(calls)
+                return answer
+
+            await verbs(store, counted)
+        await store.close()
+        return found
+
+    with Server() as server:
+        few, much = [asyncio.run(costs(server, size)) for size in SIZES]
+    assert grown(few, much) == {}
 
 
 def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[bytes]) -> None:

@@ -162,6 +162,25 @@ if reads then
     return nil
   end
 
+  -- The keys of the items in some states, and of others that are in the same index, once each.
+  local function keys_in(queue, states)
+    local keys, seen = {}, {}
+    local function add(key)
+      if not seen[key] then
+        seen[key], keys[#keys + 1] = true, key
+      end
+    end
+    for state, index in pairs({ [AVAILABLE] = queue.r, [SCHEDULED] = queue.t }) do
+      for _, member in ipairs(states[state] and call('ZRANGE', index, 0, -1) or {}) do
+        add(sub(member, 9))
+      end
+    end
+    for _, key in ipairs(states[IN_FLIGHT] and call('HKEYS', queue.l) or {}) do
+      add(key)
+    end
+    return keys
+  end
+
   -- Items by id behind `after`: what was found among the next few hundred, and where to go on; ''
   -- at the end.
   function verbs.browse(request)
@@ -186,10 +205,38 @@ if reads then
         end
       end
     end
-    if states[AVAILABLE] or states[SCHEDULED] or states[IN_FLIGHT] then
-      add_all(queue.o, function(key)
-        return show_live(queue, key, states, prefixed)
+    -- Of the keys of an index, those with the lowest ids behind `after`.
+    local function add_few(keys)
+      local shown_few = {}
+      for number = 1, #keys do
+        local shown = show_live(queue, keys[number], states, prefixed)
+        local id = shown and sunpack('>d', shown[3])
+        if shown and id > after then
+          shown_few[#shown_few + 1] = { id, shown }
+        end
+      end
+      table.sort(shown_few, function(one, other)
+        return one[1] < other[1]
       end)
+      if #shown_few > most then
+        horizon = min(horizon, shown_few[most][1])
+      end
+      for number = 1, min(#shown_few, most) do
+        found[#found + 1] = shown_few[number]
+      end
+    end
+    if states[AVAILABLE] or states[SCHEDULED] or states[IN_FLIGHT] then
+      -- If they are few, each page looks at all of them; else the pages together look at all items.
+      local few = (states[AVAILABLE] and call('ZCARD', queue.r) or 0)
+        + (states[SCHEDULED] and call('ZCARD', queue.t) or 0)
+        + (states[IN_FLIGHT] and call('HLEN', queue.l) or 0)
+      if few <= 4 * CHUNK and few * (math.floor(few / most) + 1) < call('ZCARD', queue.o) then
+        add_few(keys_in(queue, states))
+      else
+        add_all(queue.o, function(key)
+          return show_live(queue, key, states, prefixed)
+        end)
+      end
     end
     if states[BUFFERED] then
       add_all(queue.p, function(key)

@@ -1,0 +1,80 @@
+"""Every verb costs the same, however much a queue holds. Redis and PostgreSQL are tested apart."""
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasedkeyq.stores import MemoryStore, sqlite_schema
+from leasedkeyq.stores.sqlite import SqliteStore
+from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
+
+
+def test_in_memory() -> None:
+    """In calls of functions."""
+
+    async def costs(size: int) -> dict[str, int]:
+        store = MemoryStore(limits=LIMITS)
+        await fill(store, size)
+        found: dict[str, int] = {}
+
+        async def counted(name: str, call: Awaitable[Any]) -> Any:
+            calls = 0
+
+            def count(*_: object) -> None:
+                nonlocal calls
+                calls += 1
+
+            sys.setprofile(count)
+            try:
+                return await call
+            finally:
+                sys.setprofile(None)
+                found[name] = calls
+
+        await verbs(store, counted)
+        await store.close()
+        return found
+
+    few, much = [asyncio.run(costs(size)) for size in SIZES]
+    assert grown(few, much) == {}
+
+
+def test_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In steps of SQLite's machine."""
+    steps = 0
+    connect = sqlite_schema.connect
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def counting(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.set_progress_handler(count, 10)
+        return connection
+
+    monkeypatch.setattr(sqlite_schema, "connect", counting)
+
+    async def costs(size: int) -> dict[str, int]:
+        store = SqliteStore(tmp_path / f"{size}.db", durability="normal", limits=LIMITS)
+        await fill(store, size)
+        found: dict[str, int] = {}
+
+        async def counted(name: str, call: Awaitable[Any]) -> Any:
+            before = steps
+            answer = await call
+            found[name] = steps - before
+            return answer
+
+        await verbs(store, counted)
+        await store.close()
+        return found
+
+    few, much = [asyncio.run(costs(size)) for size in SIZES]
+    assert grown(few, much) == {}

@@ -2103,11 +2103,11 @@ BEGIN
         (SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place,
             i.due, '', i.history::text, i.kind, i.leased_at, i.token, i.deadline
         -- Each state for itself: who looks for the leased items does not walk over all that wait.
-        FROM unnest(p_states) s (state) CROSS JOIN LATERAL (
+        FROM (VALUES (0), (1), (2)) s (state) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue || '' = p_queue AND f.state = s.state
                 AND f.id > p_after AND starts_with(f.key, p_prefix)
             ORDER BY f.queue || '', f.state, f.id LIMIT p_limit
-        ) i WHERE s.state <= 2)
+        ) i WHERE s.state = ANY (p_states))
         UNION ALL
         (SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
             i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline

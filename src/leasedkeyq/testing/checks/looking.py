@@ -145,7 +145,7 @@ class Looking(Suite):
             Ack("q", "c", items[2].token, b"1", LONG),
             Ack("q", "d", items[3].token, b"1", LONG),
         )
-        for number, key in zip(ids, "abcdefgh", strict=True):
+        for number, key in reversed(list(zip(ids, "abcdefgh", strict=True))):
             page = await store.browse("q", states=EVERY_STATE, cursor=str(number - 1), limit=1)
             assert [(item.id, item.key) for item in page.items] == [(number, key)]
             assert page.cursor == (None if key == "h" else str(number))

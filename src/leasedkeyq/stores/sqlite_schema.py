@@ -287,8 +287,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX items_buffered ON items (queue, next_id) WHERE next_id IS NOT NULL",
     ),
     # Version 5: of the available items of a queue, the one whose deadline is the nearest; items
-    # without a deadline of their own have no entry. And the items by their state and id, so that who
-    # looks for the leased ones does not walk over all that wait.
+    # without a deadline of their own have no entry. And the items by their state and id, so that
+    # whoever looks for the leased ones does not walk over all that wait.
     (
         """
         CREATE INDEX items_hurried ON items (queue, deadline, id, kind)

@@ -452,6 +452,23 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
 
 
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `RedisStore.repair` has found of a queue.
+
+    Attributes:
+        queue: The queue.
+        kept: What it holds now.
+        lost: Keys of which a value is gone.
+        set_aside: Keys of the server with what could not be read. The store does not use them any
+            more: look at them, and delete them.
+    """
+
+    queue: str
+    kept: Counts
+    lost: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+
+
 class Page(msgspec.Struct, frozen=True):
     """A part of a listing, and where the next part begins."""
 

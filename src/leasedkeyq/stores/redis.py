@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -25,17 +27,24 @@ from leasedkeyq.stores.contract import (
     Limits,
     Page,
     Put,
+    RepairReport,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.listing import check_listing
 from leasedkeyq.stores.loop_batching import LoopBatcher
-from leasedkeyq.stores.redis_engine import REPLY_LIFETIME, Engine, Names, UnfitError
+from leasedkeyq.stores.redis_engine import (
+    REPLY_LIFETIME,
+    Engine,
+    Names,
+    Repair,
+    UnfitError,
+)
 from leasedkeyq.stores.redis_link import NORMAL_OPTIONS, Link
 from leasedkeyq.stores.redis_loop import LoopEngine
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
-from leasedkeyq.stores.redis_server import LEVELS, check_format, examine
+from leasedkeyq.stores.redis_server import LEVELS, check_format, examine, look_again
 from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.redis_watch import Refusals, WakeUps
 from leasedkeyq.stores.redis_wire import STATES, Read, counts, shown
@@ -46,6 +55,12 @@ logger = logging.getLogger("leasedkeyq")
 
 PAGE: Final = 1000
 """Queues that are counted at a time."""
+LOOK_EVERY: Final = 60.0
+"""Seconds between two looks at the settings of the server."""
+CHECK_EVERY: Final = 10.0
+"""Seconds between two sweeps of a queue that see whether its keys fit together."""
+MANY_CHECKED: Final = 10_000
+"""Queues of which that is remembered."""
 MARGIN: Final = 1.0
 """Seconds by which a standing claim outlives the poll, at which it is renewed."""
 
@@ -78,7 +93,8 @@ class RedisStore(Store):
         clock: Unix time, for tests; None: the server's.
 
     Attributes:
-        warnings: What the owner of this store should know, in plain sentences.
+        warnings: What the owner of this store should know, in plain sentences. Settings of the
+            server that are changed later are noticed within a minute, while the store is used.
     """
 
     def __init__(
@@ -150,6 +166,8 @@ class RedisStore(Store):
         self._claimers: WeakKeyDictionary[StandingClaimer, asyncio.AbstractEventLoop] = (
             WeakKeyDictionary()
         )
+        self._checked: dict[str, float] = {}
+        self._looked_at = time.monotonic()
         self._closed = False
         name = f"Redis store {self._link.address}"
         self._batcher: AnyBatcher[Any, Any]
@@ -181,6 +199,8 @@ class RedisStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
+        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+            self._look_again()
         return _unless_failed(await self._batcher.submit_many(requests))
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
@@ -216,7 +236,9 @@ class RedisStore(Store):
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
-        found = await self._each("sweep", queues)
+        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+            self._look_again()
+        found = await self._each("sweep", queues, self._to_check(queues))
         return [float(seconds) if seconds else None for seconds in found]
 
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
@@ -316,16 +338,66 @@ class RedisStore(Store):
     async def _read(self, verb: str, queue: str, *arguments: Any) -> Any:
         return await self._answered(Read(verb, (queue, *arguments), (queue,)))
 
-    async def _each(self, verb: str, queues: Sequence[str]) -> list[Any]:
+    def _look_again(self) -> None:
+        """See whether the settings of the server have changed; nobody waits for that."""
+        self._looked_at = time.monotonic()
+        self._link.in_background(self._warn_again)
+
+    def _warn_again(self) -> None:
+        with suppress(Exception):  # Should it be away, others say so.
+            said = look_again(self._link)
+            for warning in said:
+                if warning not in self.warnings:
+                    logger.warning("%s: %s", self._link.address, warning)
+            self.warnings[:] = said
+
+    def _to_check(self, queues: Sequence[str]) -> list[str]:
+        """Those of which it is time to see whether their keys fit together."""
+        now = time.monotonic()
+        if len(self._checked) > MANY_CHECKED:
+            self._checked.clear()
+        due = [name for name in queues if now - self._checked.get(name, -inf) >= CHECK_EVERY]
+        self._checked.update(dict.fromkeys(due, now))
+        return due
+
+    async def repair(self, queue: str) -> RepairReport:
+        """Make a damaged queue usable again with what is left of it.
+
+        For a queue whose calls raise `StoreDamagedError`, as somebody else has deleted, overwritten
+        or evicted one of its keys. What belongs together is put together again, from the records
+        of items, leases, buffered values, buried items and results. What cannot be read is set
+        aside on the server, under names that the report has. An item whose lease is gone is
+        available again. A queue that is not damaged stays as it is. Others wait meanwhile.
+
+        Args:
+            queue: The name of the queue.
+
+        Returns:
+            What was kept, and the keys whose values are lost.
+        """
+        answer = (await self._batcher.submit_many((Repair(queue),), alone=True))[0]
+        if isinstance(answer, StoreError):
+            raise answer
+        assert isinstance(answer, RepairReport)
+        self._checked.pop(queue, None)
+        return answer
+
+    async def _each(self, verb: str, queues: Sequence[str], *more: list[str]) -> list[Any]:
         """One answer for each queue; those of a cluster are on several servers."""
         if self._link.clustered:
-            asked = [Read(verb, ([queue],), (queue,)) for queue in queues]
+            asked = [
+                Read(
+                    verb, ([queue], *([queue] if queue in some else [] for some in more)), (queue,)
+                )
+                for queue in queues
+            ]
             answers = await self._batcher.submit_many(asked)
             for answer in answers:
                 if isinstance(answer, StoreError):
                     raise answer
             return [answer[0] for answer in answers]
-        found: list[Any] = await self._answered(Read(verb, (list(queues),), tuple(queues)))
+        request = Read(verb, (list(queues), *more), tuple(queues))
+        found: list[Any] = await self._answered(request)
         return found
 
     async def _answered(self, request: Read) -> Any:

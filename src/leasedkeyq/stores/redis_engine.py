@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.errors import StoreError, StoreUnavailableError
+from leasedkeyq.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from leasedkeyq.stores.contract import (
     Answer,
     Change,
@@ -25,18 +25,22 @@ from leasedkeyq.stores.contract import (
     Claimed,
     Limits,
     Put,
+    RepairReport,
     Requeue,
     StoredItem,
 )
 from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.redis_link import Ask, Link, ServerFullError, Steps
+from leasedkeyq.stores.redis_link import Ask, Link, ScriptError, ServerFullError, Steps
 from leasedkeyq.stores.redis_wire import (
+    PARTS,
     STATES,
     AnyRequest,
     Read,
     answer_of,
     caps_form,
     claimed,
+    counts,
+    damaged_queue,
     encode,
     form,
     is_list,
@@ -44,6 +48,7 @@ from leasedkeyq.stores.redis_wire import (
     or_false,
     queues_of,
     rank_of,
+    raw,
     rest_of,
     shown,
     urgency_form,
@@ -65,6 +70,11 @@ LARGE: Final = 8 * 1024 * 1024
 """Bytes of requests above which a batch is parted: nobody should wait long for others."""
 TOO_LARGE: Final = 512 * 1024 * 1024
 """Bytes that a server takes in one call unless it is set up otherwise (proto-max-bulk-len)."""
+
+RECORDS: Final = ("l", "i", "n", "b", "d")
+"""Keys of a queue with records, in the order in which they are repaired."""
+INDEXES: Final = ("o", "r", "t", "u", "p", "bk", "dk")
+"""Keys of a queue that tell which records there were."""
 
 REGISTER: Final = """
 local now = redis.call('TIME')[1]
@@ -90,6 +100,12 @@ return first
 
 class UnfitError(StoreError):
     """A request cannot be stored at all: its answer, whatever becomes of the others."""
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """Asks for a queue to be made usable again."""
+
+    queue: str
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -175,6 +191,8 @@ class Engine:
             return []
         if isinstance(requests[0], Edit):
             return [(yield from self._edit(requests[0]))]
+        if isinstance(requests[0], Repair):
+            return [(yield from self._repair(requests[0].queue))]
         if isinstance(requests[0], Names):
             return [(yield from self._names(requests[0]))]
         try:
@@ -248,7 +266,15 @@ class Engine:
     ) -> Steps[list[Any]]:
         """The answers of the contract; claims that took too long for one call are completed."""
         found: list[Any] = []
+        errors: dict[str, StoreError] = {}
         for request, answer in zip(requests, answers, strict=True):
+            damaged = damaged_queue(answer)
+            if damaged is not None:
+                if damaged not in errors:
+                    queues = [damaged] if damaged else [*queues_of(request)]
+                    errors[damaged] = yield from self._damage(queues)
+                found.append(errors[damaged])
+                continue
             items = answer_of(request, answer)
             if isinstance(request, Claim):
                 items = yield from self._completed(keys, request, answer, items)
@@ -266,6 +292,9 @@ class Engine:
             except StoreError as error:
                 return items or error
             [answer] = reply.answers
+            damaged = damaged_queue(answer)
+            if damaged is not None:
+                return items or (yield from self._damage([damaged or request.queues[0][0]]))
             items = (*items, *claimed(request, answer))
         return items
 
@@ -298,7 +327,8 @@ class Engine:
         needed = [new_ids(request) for request in requests]
         if not self._link.clustered or not any(needed):
             return False
-        first: int = yield "EVAL", RESERVE, 1, f"{self._prefix}:m", sum(needed)
+        key = f"{self._prefix}:m"
+        first: int = yield from self._asked("EVAL", RESERVE, 1, key, sum(needed))
         for number, count in enumerate(needed):
             if count:
                 forms[number][-1] = first
@@ -336,7 +366,10 @@ class Engine:
             room, kinds = min(most, request.limit), or_false(request.kinds)
             limits, how = caps_form(request.caps), urgency_form(urgency)
             asked = ("ranks", (queue, room, or_false(request.key), kinds, limits, how), (queue,))
-            [[ranks, cut_short]] = yield from self._apply_run([Read(*asked)])
+            [found_ranks] = yield from self._apply_run([Read(*asked)])
+            if isinstance(found_ranks, StoreError):
+                raise found_ranks
+            ranks, cut_short = found_ranks
             left_out = left_out or bool(cut_short)
             lines.append([(rank_of(found), number) for found in ranks])
         turns = [*most_urgent_first([*map(iter, lines)], request.limit)]
@@ -379,23 +412,18 @@ class Engine:
         deadline = 0.0
         while True:
             moment = now if now is not None else self._clock() if self._clock else False
-            batch = encode(
-                [
-                    self._prefix,
-                    self.me,
-                    self._serial if recorded else 0,
-                    moment,
-                    self._limits.history,
-                    self._limits.buried,
-                    edit_token,
-                    self._link.clustered,
-                    REPLY_LIFETIME,
-                    msgspec.Raw(packed),
-                    names,
-                    editing,
-                ]
+            batch = self._batch(
+                packed,
+                names,
+                serial=self._serial if recorded else 0,
+                moment=moment,
+                edit_token=edit_token,
+                editing=editing,
             )
-            reply = yield from self._sent(keys, batch, recorded)
+            try:
+                reply = yield from self._sent(keys, batch, recorded)
+            except ScriptError as error:
+                raise (yield from self._damage(names, keys, error)) from error.__cause__
             if reply[0] == b"done":
                 return self._received(reply)
             if reply[0] == b"more":
@@ -414,6 +442,34 @@ class Engine:
                 raise StoreError(f"{self._link.address}: others edit {names} without an end")
             if (yield random.uniform(*BUSY_STEP)):
                 raise StoreError(f"{self._link.address}: closed while others edit {names}")
+
+    def _batch(
+        self,
+        packed: bytes,
+        names: list[str],
+        *,
+        serial: int,
+        moment: Any,
+        edit_token: str = "",
+        editing: bool = False,
+    ) -> bytes:
+        """What the script is given."""
+        return encode(
+            [
+                self._prefix,
+                self.me,
+                serial,
+                moment,
+                self._limits.history,
+                self._limits.buried,
+                edit_token,
+                self._link.clustered,
+                REPLY_LIFETIME,
+                msgspec.Raw(packed),
+                names,
+                editing,
+            ]
+        )
 
     def _sent(self, keys: Sequence[str], batch: bytes, recorded: bool) -> Steps[list[Any]]:
         if len(batch) > TOO_LARGE:
@@ -472,7 +528,7 @@ class Engine:
     def _named(self, names: Iterable[str]) -> Steps[list[str]]:
         """Name queues; returns some that nobody has named for long."""
         key = f"{self._prefix}:q"
-        old: list[bytes] = yield "EVAL", REGISTER, 1, key, FORGOTTEN_AFTER, *names
+        old: list[bytes] = yield from self._asked("EVAL", REGISTER, 1, key, FORGOTTEN_AFTER, *names)
         return [name.decode() for name in old]
 
     def _look_through(self, names: Iterable[str]) -> Steps[None]:
@@ -491,15 +547,103 @@ class Engine:
     def _names(self, asked: Names) -> Steps[list[str]]:
         key = f"{self._prefix}:q"
         if asked.empty:
-            yield "EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty
+            yield from self._asked("EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty)
             return []
         names: dict[str, None] = {}  # One may be told of twice.
         cursor = b"0"
         while True:
-            cursor, found = yield "EVAL", NAMED, 1, key, cursor, PAGE
+            cursor, found = yield from self._asked("EVAL", NAMED, 1, key, cursor, PAGE)
             names |= dict.fromkeys(name.decode() for name in found[::2])
             if cursor == b"0":
                 return [*names]
+
+    def _asked(self, *command: Any) -> Steps[Any]:
+        """Another script, on a key of the store as a whole."""
+        try:
+            return (yield command)
+        except ScriptError as error:
+            raise (yield from self._damage([], failure=error)) from error.__cause__
+
+    # Damage
+
+    def _damage(
+        self, queues: Iterable[str], keys: Sequence[str] = (), failure: StoreError | None = None
+    ) -> Steps[StoreError]:
+        """Find out what is damaged, after a call has met it."""
+        for queue in queues:
+            asked = encode([["examine", queue]])
+            batch = self._batch(asked, [queue], serial=0, moment=False)
+            try:
+                reply = (yield Ask(self._reply_keys([queue]), batch, changes=False))[0]
+            except ScriptError:
+                continue
+            found: list[list[bytes]] = reply[1][0] if reply[0] == b"done" else []
+            if damaged_queue(found) is None and found:
+                part, kind = (each.decode() for each in found[0])
+                return self._damaged(queue, part, kind)
+        types = dict.fromkeys(keys, "string")
+        types |= {f"{self._prefix}:m": "string", f"{self._prefix}:q": "zset"}
+        for key, wanted in types.items():
+            kind = yield "TYPE", key
+            kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+            if kind not in ("none", wanted):
+                return StoreDamagedError(
+                    f"{self._link.address}: the key {key!r} is a {kind}: somebody has overwritten "
+                    "it. Delete or rename it: the store does without what was there",
+                    part=key,
+                )
+        if failure is not None:
+            return failure
+        [queue] = [*queues][:1] or [""]
+        return self._damaged(queue, "", "")
+
+    def _damaged(self, queue: str, part: str, kind: str) -> StoreDamagedError:
+        what = "an entry of one of its keys is missing"
+        if part:
+            key = self._in_slot(queue, part)
+            how = f"is a {kind}" if kind else "is gone, or entries of it are"
+            what = f"the key {key!r}, {PARTS[part]}, {how}"
+        return StoreDamagedError(
+            f"{self._link.address}: the queue {queue!r} is damaged: {what}. Somebody else has "
+            "deleted, evicted or overwritten it. The call has changed nothing, or a part of what "
+            f"it should. `await store.repair({queue!r})` makes the queue usable again with what is "
+            "left, and says what that is",
+            queue=queue,
+            part=self._in_slot(queue, part) if part else "",
+        )
+
+    def _repair(self, queue: str) -> Steps[RepairReport]:
+        """Make the indexes of a queue anew, in steps, while nobody else may change it."""
+        held = Held(queue, self._reply_keys([queue]), secrets.token_hex(8))
+        time_left = int(self._edit_time * 1000)
+        yield from self._named([queue])
+
+        def ask(verb: str, *arguments: Any) -> Steps[Any]:
+            form = [verb, queue, time_left, *arguments]
+            [answer] = yield from self._while_held(held, [form], recorded=True)
+            return answer
+
+        aside = [name.decode() for name in (yield from ask("repair"))[1::2]]
+        lost: dict[str, None] = {}
+        for verb, parts in (("repair_part", RECORDS), ("repair_lost", INDEXES)):
+            for part in parts:
+                cursor, unread = b"0", 0
+                while cursor:
+                    cursor, more, gone = yield from ask(verb, part, raw(cursor))
+                    unread += more
+                    lost |= dict.fromkeys(key.decode() for key in gone)
+                if unread:
+                    aside.append(self._in_slot(queue, f"{part}:damaged"))
+        yield from ask("repair_end")
+        reply = yield from self._call(
+            held.keys, encode([["count", [queue]]]), [queue], recorded=False
+        )
+        kept = counts(reply.answers[0][0])
+        report = RepairReport(
+            queue=queue, kept=kept, lost=tuple(sorted(lost)), set_aside=tuple(aside)
+        )
+        logger.warning("%s: repaired: %r", self._link.address, report)
+        return report
 
     # Edits
 
@@ -525,6 +669,8 @@ class Engine:
             raise
         if answers and answers[0] == b"refused":
             number: int = answers[1]
+            if damaged_queue(answers[2]) is not None:
+                raise (yield from self._damage([edit.queue]))
             raise EditStoppedError(answer_of(changes[number - 1], answers[2]))
         return [*map(answer_of, changes, answers)]
 
@@ -540,6 +686,9 @@ class Engine:
             edit_token=held.token,
             editing=editing,
         )
+        for answer in reply.answers:
+            if damaged_queue(answer) is not None:
+                raise (yield from self._damage([held.queue]))
         return reply.answers
 
     def _formed(self, change: Put | Change) -> list[Any]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from importlib import import_module
 from importlib.resources import files
@@ -205,6 +206,11 @@ class Link:
             return False
         secure = import_module("redis.connection").SSLConnection
         return not issubclass(self.client.connection_pool.connection_class, secure)
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        """Have something done that nobody waits for."""
+        with suppress(RuntimeError):  # the threads have ended
+            self._threads.submit(work)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Have something done that blocks.

@@ -77,13 +77,9 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
         raise StoreError(
             f"{link.address}: the server is a part of a cluster: open redis+cluster:// instead"
         )
-    for settings in nodes:
-        policy = settings.get("maxmemory-policy", "noeviction")
-        if policy != "noeviction":
-            raise StoreError(
-                f"{link.address}: the server's maxmemory-policy is {policy}: it would throw items "
-                "away when its memory is full. Set it to noeviction, or use another server"
-            )
+    evicts = _eviction(nodes)
+    if evicts:
+        raise StoreError(f"{link.address}: {evicts}")
     durability = LEVELS[min(LEVELS.index(level) for level, _ in found)]
     warnings = list(dict.fromkeys(warning for _, warning in found if warning))
     if required is not None and LEVELS.index(durability) < LEVELS.index(required):
@@ -92,6 +88,29 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
             f"required: {'; '.join(warnings)}"
         )
     return Found(durability, warnings, version)
+
+
+def look_again(link: Link) -> list[str]:
+    """What is to be said about the settings of a server that may have changed since it was opened.
+
+    Raises:
+        Exception: It cannot be asked now.
+    """
+    nodes = [_settings(link, node, patient=False) for node in _nodes(link)]
+    said = [warning for _, warning in map(_level, nodes) if warning]
+    evicts = _eviction(nodes)
+    return list(dict.fromkeys([*said, evicts] if evicts else said))
+
+
+def _eviction(nodes: Iterable[Mapping[str, str]]) -> str:
+    for settings in nodes:
+        policy = settings.get("maxmemory-policy", "noeviction")
+        if policy != "noeviction":
+            return (
+                f"the server's maxmemory-policy is {policy}: it would throw items away when its "
+                "memory is full. Set it to noeviction, or use another server"
+            )
+    return ""
 
 
 def check_format(link: Link, prefix: str) -> None:
@@ -147,13 +166,20 @@ def _nodes(link: Link) -> Iterable[Any]:
     return link.patiently(link.client.get_primaries) if link.clustered else (None,)
 
 
-def _settings(link: Link, node: Any) -> Mapping[str, str]:
+def _settings(link: Link, node: Any, *, patient: bool = True) -> Mapping[str, str]:
     """The settings, or as much of them as this user may see."""
     target = {} if node is None else {"target_nodes": node}
 
     def ask(*command: str) -> Any:
-        answer: Any = link.patiently(lambda: link.client.execute_command(*command, **target))
-        return answer
+        def once() -> Any:
+            return link.client.execute_command(*command, **target)
+
+        if patient:
+            return link.patiently(once)
+        try:
+            return once()
+        except link.failures as error:
+            raise link.explain(error) from error
 
     try:
         info = {_text(name): _text(value) for name, value in _pairs(ask("INFO"))}

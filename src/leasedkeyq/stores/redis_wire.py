@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, StoreDamagedError
 from leasedkeyq.stores.contract import (
     Ack,
     Attempt,
@@ -52,6 +52,31 @@ STATES: Final[tuple[StoredState, ...]] = (
     "done",
 )
 BURIED: Final = 4
+PARTS: Final = {
+    "i": "the items",
+    "o": "the order of the items",
+    "r": "which items are available",
+    "t": "when items and leases come due",
+    "u": "the deadlines of the available items",
+    "l": "the leases",
+    "n": "the buffered values",
+    "p": "the order of the buffered values",
+    "b": "the buried items",
+    "bo": "the order of the buried items",
+    "bk": "the keys of the buried items",
+    "bt": "the age of the buried items",
+    "d": "the results",
+    "do": "the order of the results",
+    "dk": "the keys of the results",
+    "dt": "when the results are forgotten",
+    "c": "the buckets of rate limits",
+    "cf": "when the buckets of rate limits are full",
+    "cn": "when the buckets of rate limits have a token",
+    "m": "the notes on the queue",
+    "s": "the workers that have left a claim",
+    "x": "the counts of leases by pattern",
+}
+"""What is in the keys of a queue."""
 
 NOT_YET: Final = object()
 """What a reader of answers says while there is no whole one."""
@@ -311,6 +336,14 @@ def new_ids(request: AnyRequest) -> int:
 # Answers
 
 
+def damaged_queue(answer: Any) -> str | None:
+    """Which queue is damaged, if that is the answer; empty: it is one of the batch."""
+    if is_list(answer) and answer and answer[0] == b"damaged":
+        name: bytes = answer[1]
+        return name.decode()
+    return None
+
+
 def answer_of(request: AnyRequest, answer: Any) -> Any:
     """The answer of the script as the contract has it."""
     if isinstance(request, Claim):
@@ -416,7 +449,23 @@ def rank_of(found: Sequence[Any]) -> Rank:
 
 
 def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredItem:
-    """An item that the script shows."""
+    """An item that the script shows.
+
+    Raises:
+        StoreDamagedError: It cannot be read.
+    """
+    try:
+        return _shown(queue, found, reveal)
+    except (struct.error, ValueError, TypeError, IndexError, msgspec.MsgspecError) as error:
+        raise StoreDamagedError(
+            f"the queue {queue!r} is damaged: a record of it cannot be read, as somebody else has "
+            f"changed it. `await store.repair({queue!r})` sets it aside, and makes the queue "
+            "usable again",
+            queue=queue,
+        ) from error
+
+
+def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
     code: int = found[0]
     name: bytes = found[1]
     record: bytes = found[2]

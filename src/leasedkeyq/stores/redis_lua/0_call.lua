@@ -63,6 +63,22 @@ local function keep_answer(answer, changed)
   call('SET', reply_key, record, 'PX', lifetime)
 end
 
+-- Damage: a key of another type, or a record that is not there, is known by what Lua says then. Answers
+-- which queue is damaged: the one that was looked at last. Any other failure is the server's own, and ends
+-- the script, as it would without this.
+local touched = false
+local DAMAGE = { 'WRONGTYPE', 'attempt to ', 'bad argument', 'too short', 'Bad data format', 'Missing bytes' }
+
+local function damage(failure)
+  local said = type(failure) == 'table' and failure.err or failure
+  for number = 1, #DAMAGE do
+    if string.find(said, DAMAGE[number], 1, true) then
+      return { 'damaged', touched and touched.name or '' }
+    end
+  end
+  error(failure, 0)
+end
+
 -- What stands between the braces of the keys of a queue, and so decides about their slot.
 local function tag(name)
   if name == '' then

@@ -148,12 +148,16 @@ while plain do -- once; `break` leaves the request to the rest
     end
     local room, wanted, seed = min(request[2][2], request[3]), request[6], request[8]
     local expires = request[5] and now + request[5] or 0
-    local members, records, count = {}, {}, 0
+    local members, records, count, intact = {}, {}, 0, true
     if wanted then
       local most = room + 4
       local page = call('ZRANGE', base .. 'r', 0, most - 1)
       for number = 1, #page do
         local raw = call('HGET', base .. 'i', sub(page[number], 9))
+        intact = intact and raw and #raw >= ITEM_SIZE
+        if not intact then
+          break
+        end
         local kind = sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
         for place_in = 1, #wanted do
           if wanted[place_in] == kind then
@@ -166,8 +170,8 @@ while plain do -- once; `break` leaves the request to the rest
           break
         end
       end
-      if count < room and #page == most then
-        break -- The others may be further back.
+      if not intact or (count < room and #page == most) then
+        break -- It is damaged, as the rest will find out, or the others may be further back.
       end
       if count > 0 then
         call('ZREM', base .. 'r', unpack(members))
@@ -178,6 +182,14 @@ while plain do -- once; `break` leaves the request to the rest
         count = count + 1
         members[count] = popped[number]
         records[count] = call('HGET', base .. 'i', sub(popped[number], 9))
+        intact = intact and records[count] and #records[count] >= ITEM_SIZE
+      end
+      if not intact then
+        -- As if it had not been asked; the rest will find out what is damaged.
+        for number = 1, #popped, 2 do
+          call('ZADD', base .. 'r', popped[number + 1], popped[number])
+        end
+        break
       end
     end
     answer, kept, changed = {}, {}, count > 0

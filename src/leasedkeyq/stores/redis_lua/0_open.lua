@@ -1,16 +1,7 @@
 -- The queues of the batch, an answer that was given before, and what is wanted.
 local opened, queues = {}, {}
 
-for number = 1, #names do
-  local name = names[number]
-  local base = prefix .. ':{' .. tag(name) .. '}:'
-  local queue = {
-    name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
-    l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
-    d = base .. 'd', x = base .. 'x', u = base .. 'u',
-    written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
-    changed = false, noted = false, new = false, later = false, kept = false, asked = false,
-  }
+local function read_notes(queue)
   local notes = call('GET', queue.m)
   if notes then
     queue.written, queue.earliest, queue.over, queue.buffered, queue.last, queue.edited =
@@ -29,7 +20,23 @@ for number = 1, #names do
     queue.kept = call('EXISTS', queue.x) == 1
     queue.noted = notes and true or queue.noted
   end
+end
+
+for number = 1, #names do
+  local name = names[number]
+  local base = prefix .. ':{' .. tag(name) .. '}:'
+  local queue = {
+    name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
+    l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
+    d = base .. 'd', x = base .. 'x', u = base .. 'u',
+    written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
+    changed = false, noted = false, new = false, later = false, kept = false, asked = false,
+    damaged = false,
+  }
   opened[number], queues[name] = queue, queue
+  touched = queue
+  local sound, failure = pcall(read_notes, queue)
+  queue.damaged = not sound and damage(failure)
 end
 
 if recorded then
@@ -48,6 +55,10 @@ if recorded then
         local items = {}
         for first = 1, #answer, 3 do
           local at, key, lease = answer[first], answer[first + 1], answer[first + 2]
+          if type(at) == 'string' then
+            items = answer -- It found damage.
+            break
+          end
           local queue = queues[request[2][at * 2 + 1]]
           if at < 0 or call('HGET', queue.l, key) == lease then
             local size = #items
@@ -62,7 +73,10 @@ if recorded then
   end
 end
 
+local BEGINS = { lock = true, repair = true } -- requests with which an edit begins
+
 -- What is wanted. Everything is, but for what is asked most.
+local repairs = false
 local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, standing
 local moves = editing
 for number = 1, #requests do
@@ -90,6 +104,8 @@ for number = 1, #requests do
   elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
     or verb == 'purge' then
     changes = true
+  elseif verb == 'examine' or string.sub(verb, 1, 6) == 'repair' then
+    repairs, reads = true, true
   else
     reads = true
     counted = counted or (verb == 'ranks' and request[6])
@@ -99,7 +115,7 @@ for number = 1, #opened do
   local queue = opened[number]
   if queue.editor ~= '' and queue.editor ~= edit_token then
     return { 'busy' }
-  elseif queue.editor == '' and edit_token ~= '' and not (reads and requests[1][1] == 'lock') then
+  elseif queue.editor == '' and edit_token ~= '' and not (requests[1] and BEGINS[requests[1][1]]) then
     return { 'lost' }
   end
   moves = moves or queue.earliest <= now or queue.buffered > 0

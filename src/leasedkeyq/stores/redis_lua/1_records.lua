@@ -115,20 +115,25 @@ end
 local pending = {}
 
 local function flush()
-  for number = 1, #pending do
-    local writes = pending[number]
-    call_many(writes[1], writes[2], writes[3])
-  end
+  local writes = pending
   pending = {}
+  for number = 1, #writes do
+    local command, key, arguments, queue = unpack(writes[number])
+    local sound, failure = pcall(call_many, command, key, arguments)
+    if not sound then
+      touched = queue
+      queue.damaged = damage(failure)
+    end
+  end
   for number = 1, #opened do
     opened[number].new, opened[number].later = false, false
   end
 end
 
--- The arguments that are gathered for one command on one key.
-local function gathered(command, key)
+-- The arguments that are gathered for one command on one key of a queue.
+local function gathered(command, key, queue)
   local arguments = {}
-  pending[#pending + 1] = { command, key, arguments }
+  pending[#pending + 1] = { command, key, arguments, queue }
   return arguments
 end
 
@@ -140,6 +145,11 @@ local function no_longer_hurried(queue, keys, records)
       call('ZREM', queue.u, hurried_member(sunpack('>d', raw), keys[number]))
     end
   end
+end
+
+-- A record that has to be there, and to be one.
+local function there(raw)
+  return raw and #raw >= ITEM_SIZE and raw or error('attempt to use a record that is missing')
 end
 
 -- The records of keys, as they were before what is gathered.

@@ -10,7 +10,10 @@ end
 
 local function at(name)
   local queue = queues[name]
-  if queue.earliest <= now then
+  touched = queue
+  if queue.damaged then
+    error('attempt to use a damaged queue')
+  elseif queue.earliest <= now then
     advance(queue, huge)
   end
   return queue

@@ -111,8 +111,9 @@ if puts then
     local new = queue.new
     if not new then
       new = {
-        size = 0, keys = {}, items = gathered('HSET', queue.i), ready = gathered('ZADD', queue.r),
-        order = gathered('ZADD', queue.o), hurried = gathered('ZADD', queue.u),
+        size = 0, keys = {}, items = gathered('HSET', queue.i, queue),
+        ready = gathered('ZADD', queue.r, queue), order = gathered('ZADD', queue.o, queue),
+        hurried = gathered('ZADD', queue.u, queue),
       }
       queue.new, queue.changed = new, true
     end
@@ -255,12 +256,12 @@ if acks then
   -- Acknowledged items go together with those of the next requests.
   local function gather_acks(queue)
     local later = {
-      gone = {}, leases = gathered('HDEL', queue.l), items = gathered('HDEL', queue.i),
-      order = gathered('ZREM', queue.o), timed = gathered('ZREM', queue.t),
+      gone = {}, leases = gathered('HDEL', queue.l, queue), items = gathered('HDEL', queue.i, queue),
+      order = gathered('ZREM', queue.o, queue), timed = gathered('ZREM', queue.t, queue),
     }
     if keeps then
-      later.records, later.ids = gathered('HSET', queue.d), gathered('ZADD', queue.d .. 'o')
-      later.dues, later.keys = gathered('ZADD', queue.d .. 't'), gathered('ZADD', queue.d .. 'k')
+      later.records, later.ids = gathered('HSET', queue.d, queue), gathered('ZADD', queue.d .. 'o', queue)
+      later.dues, later.keys = gathered('ZADD', queue.d .. 't', queue), gathered('ZADD', queue.d .. 'k', queue)
     end
     queue.later = later
     return later

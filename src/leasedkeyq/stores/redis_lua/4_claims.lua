@@ -225,8 +225,12 @@ if claims then
       end
       from, size = from + size, 200
     end
+    records = kinds and records or records_of(queue, keys)
+    for number = 1, #keys do
+      there(records[number])
+    end
     call_many('ZREM', queue.r, members)
-    return keys, kinds and records or records_of(queue, keys), last
+    return keys, records, last
   end
 
   local function choose_next(queue, room)
@@ -235,7 +239,16 @@ if claims then
     for number = 1, #members, 2 do
       keys[(number + 1) / 2] = sub(members[number], 9)
     end
-    return keys, keys[1] and records_of(queue, keys) or keys
+    local records = keys[1] and records_of(queue, keys) or keys
+    for number = 1, #keys do
+      if not records[number] or #records[number] < ITEM_SIZE then
+        for place_in = 1, #members, 2 do
+          call('ZADD', queue.r, members[place_in + 1], members[place_in])
+        end
+        there(false)
+      end
+    end
+    return keys, records
   end
 
   function lease_all(queue, keys, records, expires, seed, leases)

@@ -6,7 +6,9 @@ local function finish()
     local queue = opened[number]
     if queue.changed then
       if queue.over <= now then
-        forget(queue, max(20, #requests))
+        touched = queue
+        local sound, failure = pcall(forget, queue, max(20, #requests))
+        queue.damaged = not sound and damage(failure) -- Whoever sweeps is told.
       end
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
@@ -28,10 +30,19 @@ local function finish()
   return changed
 end
 
-if moves then
+if moves and not repairs then
   local left = CHUNK
   for number = 1, #opened do
-    left = left and advance(opened[number], left)
+    local queue = opened[number]
+    if left and not queue.damaged then
+      touched = queue
+      local sound, rest = pcall(advance, queue, left)
+      if sound then
+        left = rest
+      else
+        queue.damaged = damage(rest)
+      end
+    end
   end
   if not left then
     return { 'more', {}, finish() }
@@ -43,7 +54,10 @@ if counted then
   for number = 1, #requests do
     local request = requests[number]
     local limits = request[1] == 'claim' and request[7] or request[1] == 'ranks' and request[6]
-    left = left and count_leases(limits or {}, left)
+    if left then
+      local sound, rest = pcall(count_leases, limits or {}, left)
+      left = not sound and damage(rest) and left or rest
+    end
   end
   if not left then
     return { 'more', {}, finish() }
@@ -53,24 +67,46 @@ end
 local answers = {}
 journal = editing and {}
 local number, before = 1, ''
+local first_of_run = 1 -- requests of one verb, whose writes are made together
+
+local function flush_run()
+  flush()
+  for place_in = first_of_run, number - 1 do
+    local request = requests[place_in]
+    local queue = (request[1] == 'put' or request[1] == 'ack') and queues[request[2]]
+    if queue and queue.damaged then
+      answers[place_in] = queue.damaged
+    end
+  end
+end
+
 while requests[number] do
   local request = requests[number]
   local verb = request[1]
   if verb ~= before then
     if before ~= '' then
-      flush()
+      flush_run()
     end
-    before = verb
+    before, first_of_run = verb, number
   end
   local count = 1
   if verb == 'claim' and passed_over > 0 then
     answers[number], passed_over = {}, passed_over - 1
   else
     count = verb == 'claim' and requests[number + 1] and alike(number) or 1
+    local sound, answer
     if count > 1 then
-      claim_together(number, count, answers)
+      sound, answer = pcall(claim_together, number, count, answers)
     else
-      answers[number] = verbs[verb](request, answers, number)
+      sound, answer = pcall(verbs[verb], request, answers, number)
+    end
+    if not sound then
+      answer = damage(answer)
+      for place_in = number, number + count - 1 do
+        answers[place_in] = answer
+      end
+    elseif count == 1 then
+      answers[number] = answer
     end
   end
   local answer = answers[number]
@@ -81,7 +117,9 @@ while requests[number] do
   end
 end
 
-if editing then
+if not editing then
+  flush_run()
+else
   local refused = answers[1] == 'refused'
   for entry = #journal, 1, -1 do
     local kind, key, name, old = unpack(journal[entry])
@@ -124,7 +162,7 @@ if recorded then
   if claims and not editing then
     kept = {}
     for place_in, answer in ipairs(answers) do
-      if requests[place_in][1] == 'claim' then
+      if requests[place_in][1] == 'claim' and type(answer[1]) ~= 'string' then
         local leases = {}
         for first = 1, #answer, 4 do
           local size = #leases

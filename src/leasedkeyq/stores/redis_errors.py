@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+WORDS_TIME: Final = 0.2
+"""Seconds for which a server may take to say that it does not want us."""
 PROBE_TIME: Final = 2.0
 """Seconds for which a server may think about whether it speaks TLS."""
 
@@ -214,6 +216,35 @@ def speaks_plainly(host: str, port: int) -> bool:
             return probe.recv(1) in (b"+", b"-")
     except OSError:
         return False
+
+
+def _reached(host: str, port: int) -> socket.socket:
+    if port:
+        return socket.create_connection((host, port), PROBE_TIME)
+    probe = socket.socket(socket.AF_UNIX)
+    try:
+        probe.settimeout(PROBE_TIME)
+        probe.connect(host)
+    except BaseException:
+        probe.close()
+        raise
+    return probe
+
+
+def farewell(host: str, port: int) -> str:
+    """What a server says to whoever comes, before it closes the connection; mostly nothing.
+
+    Args:
+        host: Its name, or the path of its socket.
+        port: Its port; 0 for a socket.
+    """
+    try:
+        with _reached(host, port) as probe:
+            probe.settimeout(WORDS_TIME)
+            said = probe.recv(4096).decode(errors="replace")
+    except OSError:
+        return ""
+    return said[1:].strip() if said.startswith("-") else ""
 
 
 def speaks_tls(host: str, port: int) -> bool:

@@ -23,6 +23,7 @@ from leasedkeyq.errors import StoreClosedError, StoreError, StoreUnavailableErro
 from leasedkeyq.stores.redis_errors import (
     PROBE_TIME,
     Trouble,
+    farewell,
     speaks_plainly,
     speaks_tls,
     trouble_of,
@@ -136,7 +137,7 @@ class Link:
         self._failure: Exception | None = None
         self.sentinel = False
         self._place: tuple[str, int] | None = None
-        """Host and port of a server by name, for a look at whether it speaks TLS."""
+        """Host and port of a server, or its socket and 0, for a look at how it speaks."""
         self._secure = False
         try:
             self.client: Any = self.patiently(lambda: self._open(url), self._check_tls)
@@ -330,7 +331,8 @@ class Link:
         while True:
             try:
                 answer = call()
-            except self.failures as error:
+            except self.failures as failure:
+                error = self._last_words(failure)
                 if patience is None and at_first is not None:
                     at_first(error)
                 patience = patience or Patience(self, changes)
@@ -345,6 +347,13 @@ class Link:
                 self.found()
                 return answer
             self._stop.wait(pause)
+
+    def _last_words(self, error: Exception) -> Exception:
+        """What a server has said to a connection that it closed, if that did not get through."""
+        if trouble_of(error) is not None or self._place is None or self._secure:
+            return error
+        said = farewell(*self._place)
+        return self._redis.exceptions.ConnectionError(said) if said else error
 
     def passes(self, error: Exception) -> bool:
         """Whether the same call may succeed a little later."""
@@ -409,7 +418,7 @@ class Link:
             StoreError: It does.
         """
         trouble = trouble_of(error)
-        if self._place is None or (trouble is not None and trouble.reached):
+        if self._place is None or not self._place[1] or (trouble is not None and trouble.reached):
             return
         advice = ""
         if self._secure and speaks_plainly(*self._place):
@@ -445,7 +454,9 @@ class Link:
             plain = plain._replace(scheme="rediss" if secure else "redis")
         if way == "sentinel":
             return self._open_sentinel(plain, secure)
-        if scheme != "unix":
+        if scheme == "unix":
+            self._place = (unquote(plain.path), 0)
+        else:
             self._place = _host(plain.netloc.rpartition("@")[2].split(",")[0], 6379)
         if way == "cluster" or clustered:
             return self._open_cluster(plain)

@@ -54,7 +54,7 @@ if reads then
         end
       end
     end
-    for _, member in ipairs(call('EXISTS', queue.u) == 0 and call('ZRANGE', queue.r, 0, 9) or {}) do
+    for _, member in ipairs(call('ZCARD', queue.u) == 0 and call('ZRANGE', queue.r, 0, 9) or {}) do
       local raw = there(call('HGET', queue.i, sub(member, 9)))
       if sub(raw, DEADLINE_AT, DEADLINE_AT + 7) ~= NO_DEADLINE then
         return 'u'

@@ -11,6 +11,7 @@ async def main() -> None:
     urgent = LaneConfig(0, 1).with_priority_boost(PriorityBoostConfig.aggressive(0.2))
     manager = (
         QueueManagerBuilder()
+        .with_capacity(15)
         .with_lane("limited", limited, 0)
         .with_lane("partitioned", LaneConfig(0, 4).with_partitions(4), 1)
         .with_lane("reports", urgent, 9)

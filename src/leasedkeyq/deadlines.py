@@ -59,6 +59,10 @@ class Deadlines(Generic[K, D]):
             self._heap = [*valid.values()]
             heapify(self._heap)
 
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+        return bool(self._heap)
+
     def first(self) -> Item[K, D] | None:
         """The item with the nearest deadline, or None."""
         heap = self._heap

@@ -7,6 +7,7 @@ submitted. What may start is worked out here anew, not taken from the scheduler.
 
 import asyncio
 import logging
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from leasedkeyq.lanes import (
     RetryPolicy,
 )
 from leasedkeyq.lanes.ahead import Ahead
-from leasedkeyq.lanes.errors import CommandLostError, RemoteCommandError
+from leasedkeyq.lanes.errors import CommandLostError, DeadlineWarning, RemoteCommandError
 from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Share
 from leasedkeyq.lanes.memory import MemoryEngine
@@ -378,9 +379,17 @@ class Simulation:
         self.checked_starts += 1
         share = job.share
         lane = share.lane
+        up = lane.boost.levels(job.submitted_at, job.deadline, now)
+        first: Any = share.state.ready.first()
+        hurried = (
+            first is not None
+            and job.deadline is not None
+            and up > lane.boost.levels(first.value.submitted_at, first.value.deadline, now)
+        )
         for item in share.state.ready:
             assert (
-                item.priority < -job.priority
+                hurried
+                or item.priority < -job.priority
                 or (item.priority == -job.priority and item.position > 0)
                 or item.value.submitted_at >= job.submitted_at
                 or item.attempt
@@ -394,7 +403,7 @@ class Simulation:
                 return
             for other in engine.shares:
                 if other.lane is not lane and self.could_start(engine, other):
-                    head: Any = other.state.ready.first()
+                    head: Any = engine._urgent(other)
                     theirs = other.lane.effective_priority(
                         head.value.submitted_at, head.value.deadline, now
                     )
@@ -470,7 +479,8 @@ def simulate(seed: int, *, on_store: bool, trip: float = 0.0) -> Simulation:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     simulation = Simulation(seed, on_store=on_store, trip=trip)
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeadlineWarning)  # it gives deadlines to any lane
         try:
             runner.run(simulation.run())
         except BaseException as error:

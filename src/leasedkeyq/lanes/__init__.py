@@ -14,6 +14,7 @@ from leasedkeyq.lanes.errors import (
     CommandLostError,
     CommandPayloadError,
     CommandTimeoutError,
+    DeadlineWarning,
     DrainTimeoutError,
     LaneConfigError,
     LaneError,
@@ -93,4 +94,5 @@ __all__ = [
     "CommandLostError",
     "RemoteCommandError",
     "AnnotationWarning",
+    "DeadlineWarning",
 ]

@@ -18,6 +18,12 @@ class PriorityBoostConfig:
     Of the steps that a command has reached, the highest counts. Past the deadline it is above
     everything. Commands that are submitted with a deadline of their own are measured by that.
 
+    Levels count between lanes that share a capacity: a lane has the levels of the command that is
+    next in it. They also count within a lane: of the commands with a deadline of their own, the one
+    whose deadline is the nearest goes before the first of the lane, if it is up more levels, or is
+    past its deadline while the first one is not. The deadline of the lane is the same for all its
+    commands, so it lifts none of them above another.
+
     Args:
         deadline: How long after its submission a command should have been started. None: only
             commands with a deadline of their own are boosted, if there are steps.

@@ -283,14 +283,18 @@ class ClaimPlan:
         """A claim over parts of lanes; with `spare` slots, which they have to share."""
         times = tuple([share.lane.lease_time for share in rooms])
         shared = spare is not None and len(rooms) > 1
+        # A deadline lifts a command within its lane, whether its lane has to share or not.
+        urgencies = tuple([share.urgency for share in rooms])
+        urgent = shared or any(urgency.lifts for urgency in urgencies)
         return Claim(
             tuple((share.queue, room) for share, room in rooms.items()),
             min(sum(rooms.values()), most if spare is None else spare, MOST),
             lease_time=times[0],
             kinds=tuple(self._engine.registry.types),
             caps=tuple(cap for share in rooms for cap in share.caps),
-            urgencies=tuple([share.urgency for share in rooms]) if shared else (),
+            urgencies=urgencies if urgent else (),
             lease_times=times if len(set(times)) > 1 else (),
+            in_order=urgent and not shared,
         )
 
 

@@ -6,7 +6,6 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 """
 
 import inspect
-import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import CO_COROUTINE
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
@@ -22,6 +21,7 @@ from leasedkeyq.lanes.errors import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.finite import check_finite
+from leasedkeyq.lanes.saying import warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -410,24 +410,13 @@ def _hints(command_type: str, function: Callable[..., Any], *names: str) -> dict
             what, harm = f"parameter {name!r}", "values for it are not checked"
             if name == "return":
                 what, harm = "the result", "results are read back as plain JSON values"
-            warnings.warn(
+            warn(
                 f"command {command_type!r}: the annotation {annotations[name]!r} of {what} cannot "
                 f"be resolved ({error}), so {harm}; define what it names at the top of its module, "
                 "not inside a function and not under TYPE_CHECKING",
                 AnnotationWarning,
-                stacklevel=_stack_level(),
             )
     return hints
-
-
-def _stack_level() -> int:
-    """How far up the first caller outside of this module is, where a command is registered."""
-    frame = inspect.currentframe()
-    level = 0
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
-        level += 1
-    return level
 
 
 def _is_async(function: Any) -> bool:

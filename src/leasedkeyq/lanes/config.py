@@ -29,9 +29,9 @@ class LaneConfig:
             together.
         key_rate_limit: The same for each key.
         key_limits: Limits for the commands of some keys, on a store for all workers together.
-        priority_boost: How a deadline lifts the lane above others. Where it is None, commands
-            that are submitted with a deadline of their own are lifted as
-            `PriorityBoostConfig.standard` does.
+        priority_boost: How a deadline lifts commands. Where it is None, commands that are
+            submitted with a deadline of their own are lifted as `PriorityBoostConfig.standard`
+            does.
         pressure_threshold: How many waiting commands are a ``queue.lane.pressure`` event.
         partitions: Into how many parts the lane is split by the hash of the key, so that workers
             of a store can share them out; the commands of one key stay in order. In one process,

@@ -81,6 +81,10 @@ class AnnotationWarning(UserWarning):
     """An annotation of a command cannot be resolved, so something of it goes unchecked."""
 
 
+class DeadlineWarning(UserWarning):
+    """A deadline was given that has no effect where it was given."""
+
+
 class RemoteCommandError(CommandError):
     """The command failed in another process.
 

@@ -3,6 +3,7 @@
 from typing import Any, cast
 from zlib import crc32
 
+from leasedkeyq.deadlines import Deadlines
 from leasedkeyq.lanes.boost import PriorityBoostConfig
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.job import Job
@@ -21,6 +22,7 @@ class Share:
         active: How many of its commands run.
         state: Its commands in memory.
         owned: Whether this process runs its commands.
+        deadlines: Those of its commands in memory that wait and have a deadline of their own.
         caps: What all workers of a store are held to.
         urgency: How a store compares its commands with those of others.
     """
@@ -28,6 +30,7 @@ class Share:
     __slots__ = (
         "active",
         "caps",
+        "deadlines",
         "index",
         "lane",
         "owned",
@@ -42,6 +45,7 @@ class Share:
         self.queue = queue
         self.active = 0
         self.state: QueueState[str, Job] = QueueState()
+        self.deadlines: Deadlines[str, Job] = Deadlines()
         self.owned = True
         self.caps: tuple[Cap, ...] = ()
         self.urgency = Urgency()

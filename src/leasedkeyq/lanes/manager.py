@@ -132,7 +132,10 @@ class QueueManager:
                 default. (In queues and in the repository, higher goes first: the item of the
                 command in a store has the opposite number.)
             delay: Start it no earlier than after this time.
-            deadline: By when it should be started: its lane is lifted as the time runs out.
+            deadline: By when it should be started, after the submission. As the time runs out, the
+                command is lifted: in its lane above those that are up less, and with its lane
+                above other lanes with which it shares a capacity. `PriorityBoostConfig` says how
+                far. A `DeadlineWarning` tells if the lane has switched that off.
             timeout: How long it may run, in place of what the lane says.
 
         Raises:

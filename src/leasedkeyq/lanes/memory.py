@@ -149,6 +149,8 @@ class MemoryEngine(Engine):
         # Commands are counted as lanes are, lower first, and the items of queues the other way.
         state.put(key, job, policy, None if priority is None else -priority, due)
         lane.submitted += 1
+        if deadline is not None:
+            self._note(share, state.items[key])
         if due is not None and (item := state.items[key]).lease is None:
             job.ready_at = due
             job.status = "scheduled" if item.next is None else "pending"
@@ -248,6 +250,39 @@ class MemoryEngine(Engine):
             self._wake_at(now + shortest)
         return None
 
+    def _urgent(self, share: Share) -> Item[str, Job] | None:
+        """The command whose turn it is: the first one that has room, or one that is in a hurry.
+
+        That is the one with the nearest deadline of its own, if it is up more levels.
+        """
+        lane = share.lane
+        first = self._head(share) if lane.limited else share.state.ready.first()
+        if first is None or not share.deadlines:
+            return first
+        now = self._loop.time()
+        limits = self._key_limits.get(lane.id)
+        full = [] if limits is None else limits.without_room(now)
+        nearest = share.deadlines.first()
+        if full:
+            with_room = (
+                item
+                for item in share.deadlines
+                if not any(matches(item.key) for matches, _ in full)
+            )
+            nearest = next(with_room, None)
+        if nearest is None or self._levels(nearest, now) <= self._levels(first, now):
+            return first
+        return nearest
+
+    def _levels(self, item: Item[str, Job], now: float) -> int:
+        job = item.value
+        return job.share.lane.boost.levels(job.submitted_at, job.deadline, now)
+
+    def _note(self, share: Share, item: Item[str, Job] | None) -> None:
+        """An item may have become available, or have another deadline."""
+        if item is not None and item.value.deadline is not None and share.lane.boost.enabled:
+            share.deadlines.add(item, len(share.state.ready))
+
     def _next(self, shares: Sequence[Share]) -> Share | None:
         """The part of a lane whose turn it is, of these."""
         best: Share | None = None
@@ -256,7 +291,7 @@ class MemoryEngine(Engine):
         for share in shares:
             if self.slots.may_start(share) and self._may_start(share):
                 lane = share.lane
-                head: Any = self._head(share) if lane.limited else share.state.ready.first()
+                head: Any = self._urgent(share)
                 job: Job = head.value
                 mine = lane.effective_priority(job.submitted_at, job.deadline, now), job.id
                 if best is None or mine < urgency:
@@ -265,7 +300,12 @@ class MemoryEngine(Engine):
 
     def _start(self, share: Share) -> None:
         lane = share.lane
-        item = self._claim_limited(share) if lane.limited else share.state.claim()
+        if lane.limited:
+            item = self._claim_limited(share)
+        elif share.deadlines and (urgent := self._urgent(share)) is not None:
+            item = share.state.claim_key(urgent.key)
+        else:
+            item = share.state.claim()
         if item is None:
             return
         job = item.value
@@ -286,7 +326,7 @@ class MemoryEngine(Engine):
         """
         lane = share.lane
         now = self._loop.time()
-        head = self._head(share)
+        head = self._urgent(share)
         assert head is not None
         item = share.state.claim_key(head.key)
         assert item is not None
@@ -328,12 +368,13 @@ class MemoryEngine(Engine):
     def _advance(self, share: Share, now: float) -> None:
         for item, _ in share.state.advance(now):
             item.value.status = "pending"
+            self._note(share, item)
 
     # Ends of runs
 
     def _completed(self, job: Job, result: Any) -> None:
         share = job.share
-        share.state.ack(job.lease)
+        self._note(share, share.state.ack(job.lease))
         share.lane.completed += 1
         self._over(job)
         self._finish(job, "completed", result)
@@ -342,7 +383,7 @@ class MemoryEngine(Engine):
         del error
         now = self._loop.time()
         state = job.share.state
-        state.advance(now)
+        self._advance(job.share, now)
         beside = state.held(job.lease).buffered
         job.ready_at = now + delay
         item = state.release(job.lease, due=now + delay if delay else None)
@@ -350,13 +391,14 @@ class MemoryEngine(Engine):
             # The newer command has taken its place.
             job.follow(beside.value)
             self._over(job)
+        self._note(job.share, item)
         waits = item.next is None
         item.value.status = "scheduled" if waits else "pending"
         if waits:
             self._wake_at(item.timer[0])
 
     def _give_up(self, job: Job, error: BaseException) -> None:
-        job.share.state.ack(job.lease)
+        self._note(job.share, job.share.state.ack(job.lease))
         self.dlq.add(self._letter(job, error))
         self._buried(job, error)
         self._over(job)
@@ -383,7 +425,7 @@ class MemoryEngine(Engine):
         )
 
     def _cancelled(self, job: Job) -> None:
-        job.share.state.ack(job.lease)
+        self._note(job.share, job.share.state.ack(job.lease))
         self._end_cancelled(job)
 
     def _end_cancelled(self, job: Job) -> None:
@@ -395,7 +437,7 @@ class MemoryEngine(Engine):
     def _give_back(self, job: Job) -> None:
         state = job.share.state
         beside = state.held(job.lease).buffered
-        state.unclaim(job.lease)
+        self._note(job.share, state.unclaim(job.lease))
         job.status = "pending"
         if beside is not None:
             # The newer command has taken its place.

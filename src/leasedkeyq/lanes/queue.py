@@ -15,6 +15,7 @@ from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.engine import Engine, Submitted, Terms
 from leasedkeyq.lanes.errors import (
+    DeadlineWarning,
     DrainTimeoutError,
     LaneConfigError,
     ManagerClosedError,
@@ -26,6 +27,7 @@ from leasedkeyq.lanes.job import Handle
 from leasedkeyq.lanes.lane import Lane, Slots
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.on_store import PATIENCE, StoreEngine
+from leasedkeyq.lanes.saying import warn
 from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -183,6 +185,13 @@ class CommandQueue:
                 "lower min_concurrency or raise the capacity",
                 lane=id,
             )
+        if lane.boost.deadline is not None and capacity is None:
+            warn(
+                f"lane {id!r}: the deadline of its priority_boost lifts it above other lanes, and "
+                "here no lane takes slots from another; share them with with_capacity, or give "
+                "deadlines to commands, which they lift within their lane: submit(deadline=...)",
+                DeadlineWarning,
+            )
         self._engine.add_lane(lane)
         self.lanes[id] = lane
 
@@ -252,7 +261,7 @@ class CommandQueue:
             wait = checks.put_options(if_in_flight, priority, delay)
         if key is not None:
             _check_key(key)
-        due = None if deadline is None else checks.delay_time("deadline", deadline)
+        due = None if deadline is None else _deadline(lane, deadline)
         limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
         engine = self._engine
         job = await engine.submit(
@@ -282,7 +291,7 @@ class CommandQueue:
         """Submit many commands; see `QueueManager.submit_many`."""
         lane = self._open_lane(lane_id)
         wait = checks.put_options(if_in_flight, priority, delay)
-        due = None if deadline is None else checks.delay_time("deadline", deadline)
+        due = None if deadline is None else _deadline(lane, deadline)
         limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
         terms = Terms(if_in_flight, priority, wait, due, limit)
         some = _with_types(commands)
@@ -421,6 +430,18 @@ class CommandQueue:
             letter.lane, command, key=key, priority=priority, timeout=timeout
         )
         return bool(handle.id)
+
+
+def _deadline(lane: Lane, deadline: Duration) -> float:
+    """The deadline of a command, in seconds; a warning tells if it has no effect."""
+    seconds = checks.delay_time("deadline", deadline)
+    if not lane.boost.enabled:
+        warn(
+            f"lane {lane.id!r}: its priority_boost is disabled, so this deadline has no effect; "
+            "leave the deadline out, or give the lane PriorityBoostConfig.standard(None)",
+            DeadlineWarning,
+        )
+    return seconds
 
 
 def _check_key(key: object) -> None:

@@ -1,11 +1,14 @@
 """The PostgreSQL store: queues on a server, shared by machines."""
 
 import asyncio
+import logging
 import os
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
@@ -29,14 +32,17 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.editing import Edit, EditStoppedError
 from leasedkeyq.stores.listing import check_listing
 from leasedkeyq.stores.postgres_driver import LOST, asyncpg
-from leasedkeyq.stores.postgres_link import Link, Settings
+from leasedkeyq.stores.postgres_errors import explain, is_hopeless, names_missing_file
+from leasedkeyq.stores.postgres_link import PAUSES, Link, Settings
 from leasedkeyq.stores.postgres_queue import PostgresQueue
 from leasedkeyq.stores.postgres_rows import STATES, shown
-from leasedkeyq.stores.postgres_schema import check_schema_name, explain, prepare
+from leasedkeyq.stores.postgres_schema import check_schema_name, prepare
 from leasedkeyq.stores.postgres_watch import NewsWatch
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 from leasedkeyq.types import Duration
+
+logger = logging.getLogger("leasedkeyq")
 
 ATTEMPT_TIMEOUT = 10.0
 """Seconds for one try to connect."""
@@ -52,7 +58,8 @@ class PostgresStore(Store):
     trip. The server's clock decides. The store holds its connections: for each event loop that
     uses it `connections` for changing, and one for looking and for being told of changes.
 
-    Opening waits for the server: it looks at its version and settings and makes the tables. A
+    Opening waits for the server, up to `patience`: it looks at its version and settings and makes
+    the tables. A server that only reads, as a standby does, is refused. A
     connection that breaks later on is made anew, calls wait for it up to `patience`, and a call
     whose answer was lost is answered truly: nothing is put twice or lost. A store object must not
     be carried over a fork.
@@ -72,7 +79,8 @@ class PostgresStore(Store):
         connections: How many batches may be under way at a time, from one event loop. Calls of an
             event loop act in the order in which they were made; with more than one connection this
             is so for calls that name the same key, and others may overtake each other.
-        patience: Seconds that a call waits for a server that is away, or for an edit of another.
+        patience: Seconds that opening or a call waits for a server that is away, or for an edit of
+            another.
         call_timeout: Seconds after which a server that does not answer is taken to be away.
         limits: How much the store takes.
         clock: Unix time, for tests; None: the server's.
@@ -148,24 +156,58 @@ class PostgresStore(Store):
 
     # Opening
 
+    @property
+    def outage(self) -> StoreError | None:
+        """As `StoreContract.outage`, for the running event loop."""
+        link = self._links.get(asyncio.get_running_loop())
+        return None if link is None else link.outage
+
     async def _connect(self) -> Any:
-        # To the type checkers it is a module without types.
-        return await cast("Any", asyncpg).connect(
-            self._url,
-            timeout=ATTEMPT_TIMEOUT,
-            statement_cache_size=100 if self._prepared else 0,
-            max_cached_statement_lifetime=0,
-            server_settings=self._server_settings,
-        )
+        try:
+            # To the type checkers it is a module without types.
+            return await cast("Any", asyncpg).connect(
+                self._url,
+                timeout=ATTEMPT_TIMEOUT,
+                statement_cache_size=100 if self._prepared else 0,
+                max_cached_statement_lifetime=0,
+                server_settings=self._server_settings,
+            )
+        except LOST as error:
+            where = self._settings.where
+            if is_hopeless(error):
+                raise explain(error, where) from error
+            if names_missing_file(error, parse_qs(urlsplit(self._url).query)):
+                message = (
+                    f"{where}: a file that sslrootcert, sslcert, sslkey or sslcrl names cannot be "
+                    f"read ({type(error).__name__}: {error})"
+                )
+                raise StoreError(message) from error
+            raise
 
     async def _open(self, create: bool) -> Durability:
-        where = self._settings.where
+        """Wait for the server, which may be starting; see that it will do, and make the tables."""
+        where, patience = self._settings.where, self._settings.patience
+        deadline = time.monotonic() + patience
+        pause, first = PAUSES[0], True
+        while True:
+            try:
+                return await self._open_now(create)
+            except LOST as error:
+                told = explain(error, where)
+                if time.monotonic() >= deadline:
+                    raise told from error
+                if first:
+                    logger.warning("%s; trying again for %g s", told, patience)
+                first = False
+                await asyncio.sleep(min(random.uniform(0, pause), patience))
+                pause = min(pause * 2, PAUSES[1])
+            except asyncpg.PostgresError as error:
+                raise explain(error, where) from error
+
+    async def _open_now(self, create: bool) -> Durability:
+        connection = await self._connect()
         try:
-            connection = await self._connect()
-        except (*LOST, asyncpg.PostgresError) as error:
-            raise explain(error, where) from error
-        try:
-            await prepare(connection, self.schema, create=create, where=where)
+            await prepare(connection, self.schema, create=create, where=self._settings.where)
             settings: dict[str, str] = {
                 name: await connection.fetchval("SELECT current_setting($1)", name)
                 for name in (
@@ -175,12 +217,18 @@ class PostgresStore(Store):
                     "default_transaction_isolation",
                 )
             }
-        except (*LOST, asyncpg.PostgresError) as error:
-            raise explain(error, where) from error
+            process = await connection.fetchval("SELECT pg_backend_pid()")
+            proxied = process != connection.get_server_pid()
         finally:
             await connection.close()
         if settings["default_transaction_isolation"] != READ_COMMITTED:
             self._server_settings["default_transaction_isolation"] = READ_COMMITTED
+            await (await self._connect()).close()  # a proxy may refuse it
+        if proxied and (self._prepared or self._listen):
+            self.warnings.append(
+                "there is a proxy between this store and the server: if it is PgBouncer with "
+                "pool_mode = transaction, open the store with prepared=False, listen=False"
+            )
         return self._durability(settings)
 
     def _durability(self, settings: Mapping[str, str]) -> Durability:

@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
         'the PostgreSQL store needs asyncpg: pip install "leasedkeyq[postgres]"', name=error.name
     ) from error
 
-__all__ = ["LOST", "REPEATABLE", "UNSTORABLE", "asyncpg"]
+__all__ = ["LOST", "REPEATABLE", "UNDONE", "UNSTORABLE", "asyncpg"]
 
 REPEATABLE: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server has undone all of it, and it may be tried again."""
@@ -29,5 +29,11 @@ LOST: Final = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 """The server or the way to it has gone, maybe for a moment."""
+UNDONE: Final = (
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+)
+"""Those of them with which a server says that it has done nothing."""
 UNSTORABLE: Final = (asyncpg.DataError, TypeError, ValueError, OverflowError, UnicodeError)
 """A request cannot be stored at all, whatever is done with the others of its batch."""

@@ -17,7 +17,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from leasedkeyq.stores.batching import give_back
 from leasedkeyq.stores.contract import Limits, Release, Request
 from leasedkeyq.stores.editing import Edit, EditStoppedError
@@ -31,10 +36,11 @@ from leasedkeyq.stores.postgres_batch import (
     decode_outcome,
     lock_number,
 )
-from leasedkeyq.stores.postgres_driver import LOST, REPEATABLE, UNSTORABLE, asyncpg
+from leasedkeyq.stores.postgres_driver import LOST, REPEATABLE, UNDONE, UNSTORABLE, asyncpg
+from leasedkeyq.stores.postgres_errors import explain
 from leasedkeyq.stores.postgres_lone import AnyBatch, batch_of
 from leasedkeyq.stores.postgres_rows import EVERY_STATE, NO_LIMIT, shown
-from leasedkeyq.stores.postgres_schema import explain, in_schema
+from leasedkeyq.stores.postgres_schema import in_schema
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -53,6 +59,10 @@ TIDY_EVERY: Final = 256
 """Batches between two times of tidying up."""
 TIDY_ROUNDS: Final = 64
 """Transactions of tidying up at a time, at most: enough for the results of so many full batches."""
+WRITING, READING, LISTENING = range(3)
+"""What a connection is for."""
+CLOSING_PATIENCE: Final = 1.0
+"""Seconds for which calls wait for a server that is away while the store is closed."""
 PAUSES: Final = (0.02, 1.0)
 """The shortest and the longest pause between two tries to reach the server, in seconds."""
 
@@ -115,6 +125,7 @@ class Link:
         self._reader = Writer()
         self._reading = asyncio.Lock()
         self._closed = False
+        self._closed_at = 0.0
         self._abandoned = False
         self._chores: set[asyncio.Task[None]] = set()
         self._tidied = 0
@@ -130,6 +141,9 @@ class Link:
         self._count_at = float("-inf")
         self._under_way: dict[asyncio.Future[None], Named] = {}
         """One for each batch that is being applied, with the keys that it names."""
+        self._troubles: dict[int, BaseException] = {}
+        """What the last calls have met that failed, by what they did."""
+        self._lost_since = 0.0
         self.own: set[int] = set()
         """Backends whose notifications are known already."""
 
@@ -300,6 +314,12 @@ class Link:
                 refusal = StoreError(f"{where}: the request cannot be stored: {error}")
                 refusal.__cause__ = error
                 return [refusal]
+        except asyncpg.QueryCanceledError as error:
+            # It took too long: those who ask for little must not fail with those who ask for much.
+            if len(requests) == 1:
+                refusal = explain(error, self._settings.where)
+                refusal.__cause__ = error
+                return [refusal]
         except asyncpg.PostgresError as error:
             raise explain(error, self._settings.where) from error
         answers: list[Any] = []
@@ -318,11 +338,13 @@ class Link:
         lost = False
         while True:
             call = self._next_call(writer)
+            sent = False
             try:
                 connection = await self._connected(writer, deadline)
                 if not batch.counted <= self._counted:
                     await self._count(connection, batch.counted - self._counted)
                 began = time.monotonic()
+                sent = True
                 rows = await self._send(connection, call, self._now(), told)
                 if batch.claims:
                     self._notice(batch.queues, time.monotonic() - began)
@@ -333,15 +355,21 @@ class Link:
                 continue
             except LOST as error:
                 self._drop(writer)
+                self.lost(WRITING, error)
                 if not lost:
                     # Only now is the server known to be away.
                     lost, deadline = True, self._deadline()
+                if isinstance(error, UNDONE) or not sent:
+                    await self._wait(deadline, error)
+                    continue
                 found = await self._ask(writer, batch, call, deadline, error)
                 if found is None:
                     continue
                 claimed, outcome = found
             else:
                 claimed, outcome = rows[:-1], self._outcome(rows[-1]["answers"])
+            if self._troubles:
+                self.found(WRITING)
             self._tell(outcome)
             return self._answers(batch, claimed, outcome)
 
@@ -411,11 +439,8 @@ class Link:
         """
         schema = self._settings.schema
         while True:
-            if asyncio.get_running_loop().time() >= deadline:
-                raise StoreError(
-                    f"{explain(error, self._settings.where)}; the answer to the last call was "
-                    "lost: it is not known whether it was applied"
-                ) from error
+            if self._is_over(deadline):
+                raise self._unknown(explain(error, self._settings.where)) from error
             try:
                 connection = await self._connected(writer, deadline)
                 stopped = await connection.fetchval(
@@ -436,9 +461,17 @@ class Link:
                 )
             except LOST as again:
                 self._drop(writer)
+                self.lost(WRITING, again)
                 error = again
+            except StoreError as given_up:
+                raise self._unknown(given_up) from error
             else:
                 return claimed, self._outcome(said)
+
+    def _unknown(self, error: StoreError) -> StoreError:
+        return StoreUnavailableError(
+            f"{error}; the answer to the last call was lost: it is not known whether it was applied"
+        )
 
     def _tell(self, outcome: Outcome) -> None:
         for queue, key in outcome.dropped:
@@ -467,15 +500,19 @@ class Link:
             except (*LOST, *REPEATABLE) as error:
                 if isinstance(error, LOST):
                     self._drop(writer)
+                    self.lost(WRITING, error)
                 if not edit.called:
-                    self._check(deadline, error)
+                    await self._wait(deadline, error)
                     continue
                 found = None
                 if done:
                     batch = done[0][0]
                     found = await self._ask(writer, batch, call, self._deadline(), error)
                 if found is None:
-                    raise explain(error, self._settings.where) from error
+                    told = explain(error, self._settings.where)
+                    raise type(told)(f"{told}; the edit has not happened") from error
+            if self._troubles:
+                self.found(WRITING)
             [(batch, outcome)] = done
             self._tell(outcome)
             return self._answers(batch, (), outcome)
@@ -530,12 +567,15 @@ class Link:
                     raise explain(error, self._settings.where) from error
                 except LOST as error:
                     self._drop(self._reader)
-                    self._check(deadline, error)
+                    self.lost(READING, error)
+                    await self._wait(deadline, error)
                 except REPEATABLE as error:
                     self._check(deadline, error)
                 except asyncpg.PostgresError as error:
                     raise explain(error, self._settings.where) from error
                 else:
+                    if self._troubles:
+                        self.found(READING)
                     return rows
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -585,6 +625,37 @@ class Link:
         useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
         self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
 
+    # Outages
+
+    @property
+    def outage(self) -> StoreUnavailableError | None:
+        """Why the server does not answer now, if a call has failed since the last that did not."""
+        if not self._troubles:
+            return None
+        error = next(iter(self._troubles.values()))
+        seconds = time.monotonic() - self._lost_since
+        return StoreUnavailableError(
+            f"{explain(error, self._settings.where)}; the server has been away for {seconds:.1f} s"
+        )
+
+    def lost(self, doing: int, error: BaseException) -> None:
+        """A call has failed, and is tried again."""
+        if not self._troubles:
+            self._lost_since = time.monotonic()
+            patience = self._settings.patience
+            logger.warning(
+                "%s; trying again for %g s", explain(error, self._settings.where), patience
+            )
+        self._troubles[doing] = error
+
+    def found(self, doing: int) -> None:
+        """A call was answered: who can write can do all else, but a standby can be listened to."""
+        self._troubles = {other: e for other, e in self._troubles.items() if other < doing}
+        if not self._troubles:
+            seconds = time.monotonic() - self._lost_since
+            where = self._settings.where
+            logger.info("%s: the server answers again after %.1f s", where, seconds)
+
     # Connections
 
     def _now(self) -> float | None:
@@ -594,9 +665,20 @@ class Link:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._settings.patience
 
+    def _is_over(self, deadline: float) -> bool:
+        """Whether it is not tried again; who closes the store does not wait long for a server."""
+        now = asyncio.get_running_loop().time()
+        return now >= deadline or (self._closed and now >= self._closed_at + CLOSING_PATIENCE)
+
     def _check(self, deadline: float, error: BaseException) -> None:
-        if asyncio.get_running_loop().time() >= deadline:
+        if self._is_over(deadline):
             raise explain(error, self._settings.where) from error
+
+    async def _wait(self, deadline: float, error: BaseException) -> None:
+        """Before the next try; not for long, as a new connection is often all that is needed."""
+        self._check(deadline, error)
+        undone = isinstance(error, UNDONE)
+        await asyncio.sleep(random.uniform(0, PAUSES[1] if undone else PAUSES[0]))
 
     async def _connected(self, writer: Writer, deadline: float, *, own: bool = True) -> Any:
         """The connection, a new one if need be; tries until the deadline."""
@@ -609,6 +691,7 @@ class Link:
             try:
                 writer.connection = await self._settings.connect()
             except LOST as error:
+                self.lost(WRITING if own else READING, error)
                 self._check(deadline, error)
                 await asyncio.sleep(random.uniform(0, pause))
                 pause = min(pause * 2, PAUSES[1])
@@ -629,6 +712,7 @@ class Link:
     async def close(self) -> None:
         """Finish what was asked for and let go of the connections."""
         self._closed = True
+        self._closed_at = asyncio.get_running_loop().time()
         while self._runners or self._chores:
             await asyncio.wait([*self._runners, *self._chores])
         async with self._reading:

@@ -11,7 +11,7 @@ from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.contract import Put
 from leasedkeyq.stores.postgres_batch import Batch, Outcome
 from leasedkeyq.stores.postgres_driver import asyncpg
-from leasedkeyq.stores.postgres_schema import explain
+from leasedkeyq.stores.postgres_errors import explain
 from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
 from leasedkeyq.types import Duration, InFlightPolicy
 

@@ -1,4 +1,4 @@
-"""The tables of the PostgreSQL store, their migrations, and errors of the server as ours.
+"""The tables of the PostgreSQL store and their migrations.
 
 Tables of an older version are brought up to date when a store is opened, in one transaction, while
 older workers go on: a migration may add, but never takes away what the version before it uses.
@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.postgres_driver import asyncpg
 
 OLDEST_SERVER: Final = 140000
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -95,13 +94,22 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
     """See that the server will do, and bring the tables up to date.
 
     Raises:
-        StoreError: The server is too old, or the tables are missing, old or too new.
+        StoreError: The server is too old or only reads, or the tables are missing, old or too new.
     """
     number = int(await connection.fetchval("SHOW server_version_num"))
     if number < OLDEST_SERVER:
         raise StoreError(
             f"{where} is PostgreSQL {number // 10000}; the store needs {OLDEST_SERVER // 10000} or "
             "newer"
+        )
+    if await connection.fetchval("SHOW transaction_read_only") == "on":
+        standby = await connection.fetchval("SELECT pg_is_in_recovery()")
+        raise StoreError(
+            f"{where} is a standby, which only reads; connect to the primary, or name all servers "
+            "in the URL, with ?target_session_attrs=read-write"
+            if standby
+            else f"{where} only reads: default_transaction_read_only is on for this user or "
+            "database; turn it off, with ALTER ROLE or ALTER DATABASE"
         )
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
@@ -131,66 +139,6 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
             f"{where}: the schema {schema!r} has tables of version {version}, this leasedkeyq "
             f"knows versions up to {VERSION}: upgrade leasedkeyq"
         )
-
-
-def explain(error: BaseException, where: str) -> StoreError:
-    """An error of the server or of the way to it as one of ours: where, what, and what to do."""
-    advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
-    code = getattr(error, "sqlstate", None)
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    told = f"{what}, {code}" if code else what
-    return StoreError(f"{where}: {advice} ({told})" if advice else f"{where}: {told}")
-
-
-_ADVICE: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (
-        asyncpg.InvalidPasswordError,
-        "the server refuses the user or the password; check those in the URL, and pg_hba.conf",
-    ),
-    (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        "the server does not let this user in from here; check the URL, and pg_hba.conf",
-    ),
-    (
-        asyncpg.InvalidCatalogNameError,
-        "there is no such database; create it, or correct the URL",
-    ),
-    (
-        asyncpg.InsufficientPrivilegeError,
-        (
-            "this user may not do that; grant it the right, or let the owner of the database run "
-            "what python -m leasedkeyq.stores.postgres_schema prints and open the store with "
-            "create=False"
-        ),
-    ),
-    (
-        asyncpg.TooManyConnectionsError,
-        "the server has no connection left; raise its max_connections, or open fewer stores",
-    ),
-    (
-        asyncpg.UndefinedTableError,
-        "the tables of the store have gone; open it again to create them",
-    ),
-    (
-        asyncpg.UndefinedFunctionError,
-        "the functions of the store have gone; open it again to create them",
-    ),
-    (asyncpg.DiskFullError, "the disk of the server is full; make room and call again"),
-    (
-        asyncpg.ReadOnlySQLTransactionError,
-        "the server only reads, as a standby does; connect to the primary",
-    ),
-    (
-        asyncpg.LockNotAvailableError,
-        "another transaction keeps the queue locked; end it, or call again",
-    ),
-    (
-        asyncpg.CannotConnectNowError,
-        "the server is starting up or shutting down; call again",
-    ),
-    (TimeoutError, "the server did not answer in time; check that it runs and can be reached"),
-    (OSError, "the server cannot be reached; check that it runs, and host and port in the URL"),
-)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.postgres_driver import LOST, asyncpg
-from leasedkeyq.stores.postgres_link import PAUSES, Link
+from leasedkeyq.stores.postgres_link import LISTENING, PAUSES, Link
 from leasedkeyq.stores.watching import Watchers
 
 ANSWER_TIMEOUT: Final = 10.0
@@ -76,9 +77,12 @@ class NewsWatch:
                     self._lost.clear()
                     connection.add_termination_listener(self._end)
                     await connection.add_listener(self._channel, self._hear)
+                    if self._link.outage is not None:
+                        self._link.found(LISTENING)
                 pause = PAUSES[0]
                 await self._look(connection)
-            except (*LOST, asyncpg.PostgresError):
+            except (*LOST, asyncpg.PostgresError, StoreError) as error:
+                self._link.lost(LISTENING, error)
                 # Calls may get through all the same.
                 if asyncio.get_running_loop().time() >= self._looked + self._poll:
                     self._wake_all()

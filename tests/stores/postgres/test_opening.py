@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_url_is_said(change: tuple[str, str], words: str) -
 
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(StoreError, match="cannot be reached"):
-        connect("postgresql://somebody@127.0.0.1:1/postgres")
+        connect("postgresql://somebody@127.0.0.1:1/postgres", patience=0)
 
 
 def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -224,11 +224,11 @@ async def _put(store: object, key: str) -> None:
 
 def test_the_password_is_not_shown() -> None:
     with pytest.raises(StoreError) as caught:
-        connect("postgresql://somebody:hidden@127.0.0.1:1/postgres")
+        connect("postgresql://somebody:hidden@127.0.0.1:1/postgres", patience=0)
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["connect('postgresql://localhost')", "leasedkeyq.PostgresQueue"])
+@pytest.mark.parametrize("how", ["connect('postgresql://localhost')", "leasedkeyq.PostgresQueue()"])
 def test_without_the_extra(tmp_path: Path, how: str) -> None:
     program = f"""
 import sys

@@ -306,7 +306,8 @@ class Simulation:
             engine._limit_alarm.cancel()
         for job in engine._held.values():
             self.tasks[job.command.arguments.task].done = False  # nobody was told
-        for work in engine._tasks:
+        refreshing = engine._results._refreshing
+        for work in [*engine._tasks, *([] if refreshing is None else [refreshing])]:
             work.cancel()
         for unwatch in engine._unwatch.values():
             unwatch()

@@ -15,7 +15,7 @@ from leasedkeyq.lanes import (
     ShuttingDownError,
 )
 from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Change, Counts
+from leasedkeyq.stores.contract import Answer, Change, Counts, StoredItem
 from leasedkeyq.telemetry.stats import QueueStats
 from tests.lanes.control_support import Diary, builder
 from tests.lanes.support import Build, clock, everywhere, now
@@ -113,6 +113,7 @@ async def test_no_letter_is_requeued_after_the_shutdown(build: Build) -> None:
     await manager.drain()
     await manager.shutdown()
     [letter] = await manager.dlq.list()
+    assert letter.payload == {"number": 0}
     with pytest.raises(ShuttingDownError, match="'x'") as caught:
         await manager.dlq.requeue(letter)
     assert caught.value.lane == "x"
@@ -176,6 +177,62 @@ async def test_a_submitter_hears_how_commands_end_elsewhere() -> None:
     await worker.close()
 
 
+# Handles
+
+
+class CountedLooks(MemoryStore):
+    """A store that counts how often it is asked where commands stand."""
+
+    looks = 0
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        self.looks += 1
+        return await super().results(queue, ids)
+
+
+async def test_a_handle_tells_where_a_command_stands_elsewhere() -> None:
+    store = CountedLooks(clock=clock)
+    config = LaneConfig(0, 4, **ONCE)
+    worker, submitter = (builder(store, config).with_storage(store).build() for _ in range(2))
+    register(worker)
+    fail, sleep = register(submitter)
+    slow = await submitter.submit("x", sleep(10))
+    failing = await submitter.submit("x", fail())
+    later = await submitter.submit("x", sleep(1), delay=60)
+    assert [handle.status for handle in (slow, failing, later)] == ["pending"] * 2 + ["scheduled"]
+    await worker.start()
+    await asyncio.sleep(2)
+    assert (slow.status, slow.attempt, slow.done()) == ("running", 1, False)
+    assert (failing.status, failing.done()) == ("failed", True)
+    looks = store.looks
+    await asyncio.sleep(7)
+    assert store.looks == looks, "nothing has changed meanwhile"
+    await asyncio.sleep(3)
+    assert (slow.status, slow.done()) == ("completed", True)
+    assert later.status == "scheduled"
+    assert await slow == 10
+    with pytest.raises(Exception, match="number 0"):
+        await failing
+    await asyncio.sleep(60)
+    assert later.done()
+    await submitter.close()
+    await worker.close()
+
+
+async def test_nobody_looks_at_commands_whose_handles_are_gone() -> None:
+    store = CountedLooks(clock=clock)
+    worker, submitter = (builder(store).with_storage(store).build() for _ in range(2))
+    register(worker)
+    _, sleep = register(submitter)
+    await worker.start()
+    for _ in range(50):
+        await submitter.submit("x", sleep(0.1))
+        await asyncio.sleep(0.2)
+    assert store.looks == 0
+    await submitter.close()
+    await worker.close()
+
+
 # Gauges
 
 
@@ -190,6 +247,55 @@ class Gauges:
 
     def gauges(self, stats: QueueStats) -> None:
         self.told.append(stats)
+
+
+@everywhere
+async def test_a_command_waits_from_the_moment_at_which_it_could_start(build: Build) -> None:
+    """Not from its submission, where it is delayed, tried again or put back."""
+    retries = RetryPolicy.fixed(2, 5.0).with_jitter(0.5)
+    one = build().with_lane("x", LaneConfig(0, 1, retry_policy=retries), 0)
+    manager = one.with_metrics().with_dlq(10).build()
+    fail, sleep = register(manager)
+    await manager.start()
+    await manager.submit("x", fail())
+    await manager.drain()
+    await asyncio.sleep(100)
+    await manager.dlq.requeue_all()
+    await manager.drain()
+    await manager.submit("x", sleep(1), delay=10)
+    await manager.drain()
+    assert manager.metrics is not None
+    waits = {one.command_type: one.waiting for one in manager.metrics.snapshot().series}
+    assert (waits["fail"].count, waits["sleep"].count) == (6, 1)
+    assert waits["fail"].longest < 0.1
+    assert waits["sleep"].longest < 0.1
+    await manager.submit("x", sleep(3))
+    await manager.submit("x", sleep(0))
+    await manager.drain()
+    assert manager.metrics.snapshot().series[-1].waiting.longest == pytest.approx(3, abs=0.1)
+    await manager.close()
+
+
+async def test_a_command_that_failed_elsewhere_waits_from_its_next_time_on() -> None:
+    store = MemoryStore(clock=clock)
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(1, 5.0))
+    first, second = (
+        builder(store, config).with_storage(store).with_metrics().build() for _ in range(2)
+    )
+    fail, _ = register(first)
+    _, sleep = register(second)
+    await first.start()
+    await first.submit("x", fail())
+    await asyncio.sleep(1)
+    await first.close()
+    await second.submit("x", sleep(7))
+    await second.start()
+    await second.drain()
+    assert second.metrics is not None
+    waits = {one.command_type: one.waiting for one in second.metrics.snapshot().series}
+    # It could have started 5 seconds after its failure, and did when the other one had ended.
+    assert waits["fail"].longest == pytest.approx(3, abs=0.1)
+    await second.close()
 
 
 @everywhere

@@ -1,5 +1,6 @@
 """How a command and its end are written down in a store."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ _encoder = msgspec.json.Encoder()
 _envelopes = msgspec.json.Decoder(Envelope)
 _endings = msgspec.json.Decoder(Ending)
 
+_RETRY_NOTE = re.compile(r"; tried again after (\d[\d.e+-]*) s$")
 CANCELLED = _encoder.encode(Ending(cancelled=True))
 
 
@@ -72,6 +74,23 @@ def unseal(raw: bytes) -> Envelope:
         return _envelopes.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandPayloadError(f"this is no command: {error}: {describe(raw)}") from error
+
+
+def retry_note(line: str, delay: float) -> str:
+    """What the history of an item says of an attempt that failed, and is followed by another."""
+    return f"{line}; tried again after {delay:.6g} s"
+
+
+def available_since(item: StoredItem) -> float | None:
+    """When the command of a running item could have started, after an attempt that failed.
+
+    As Unix time of the store. None if its history says nothing.
+    """
+    if not item.history:
+        return None
+    last = item.history[-1]
+    delay = _RETRY_NOTE.search(last.error)
+    return last.ended_at if delay is None else last.ended_at + float(delay[1])
 
 
 def seal_payload(payload: Any, at: float, kind: str, key: str, limits: Limits) -> bytes:

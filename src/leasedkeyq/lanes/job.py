@@ -210,16 +210,20 @@ class Handle(Generic[R_co]):
 
     @property
     def status(self) -> CommandStatus:
-        """Where the command stands, as far as this process knows."""
+        """Where the command stands.
+
+        Of a command that another process runs, it tells what the store said when something last
+        changed in its lane: about a second ago, or longer where a process has many such handles.
+        """
         return self._job.latest().status
 
     @property
     def attempt(self) -> int:
-        """How often it has been started so far, as far as this process knows."""
+        """How often it has been started so far; see `status`."""
         return self._job.latest().attempt
 
     def done(self) -> bool:
-        """Whether it has ended, well or badly."""
+        """Whether it has ended, well or badly; see `status`."""
         return self._job.latest().status in ENDED
 
     async def cancel(self) -> bool:

@@ -8,6 +8,8 @@ from itertools import count
 from math import inf
 from typing import Any
 
+import msgspec
+
 from leasedkeyq.errors import KeyAlreadyInFlightError, describe
 from leasedkeyq.items import Item
 from leasedkeyq.lanes import events
@@ -407,13 +409,13 @@ class MemoryEngine(Engine):
 
     def _letter(self, job: Job, error: BaseException) -> DeadLetter:
         now = self.clock()
-        arguments = getattr(job.command, "arguments", job.command)
+        arguments: Any = getattr(job.command, "arguments", None)
         return DeadLetter(
             id=str(job.id),
             lane=job.share.lane.id,
             command_type=job.kind,
             key=job.key,
-            payload=arguments,
+            payload=job.command if arguments is None else msgspec.structs.asdict(arguments),
             error=error_line(error),
             traceback=traceback_text(error),
             attempts=job.attempt,

@@ -24,7 +24,14 @@ from leasedkeyq.lanes.claiming import ClaimPlan
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.control import Control
 from leasedkeyq.lanes.engine import Engine, Submitted, Terms, error_line, traceback_text
-from leasedkeyq.lanes.envelope import CANCELLED, ending, unseal
+from leasedkeyq.lanes.envelope import (
+    CANCELLED,
+    Envelope,
+    available_since,
+    ending,
+    retry_note,
+    unseal,
+)
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.heartbeat import Heartbeat
@@ -98,7 +105,7 @@ class StoreEngine(Engine):
         )
         self._plan = ClaimPlan(self, store)
         self._cancelling = Cancelling(self)
-        self._results = ResultWatch(store, registry, self._finish_elsewhere)
+        self._results = ResultWatch(store, registry, self._finish_elsewhere, self._watch)
         self._unknown = UnknownTypes(store, lanes, registry)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
@@ -189,6 +196,7 @@ class StoreEngine(Engine):
             job = Job(number, share, kind, key, command, began, priority, terms.timeout, None)
             job.remote = True
             self._results.jobs[number] = job
+            self._results.refresh()
         if terms.delay is not None and job.status in ("pending", "scheduled"):
             job.status = "scheduled" if terms.delay else "pending"
         lane = share.lane
@@ -294,8 +302,7 @@ class StoreEngine(Engine):
             )
         self._control.close()
         self._unknown.close()
-        self._results.close(self.closed_error)
-        tasks = [*self._tasks, *self._errands]
+        tasks = [*self._tasks, *self._errands, *self._results.close(self.closed_error)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -338,8 +345,13 @@ class StoreEngine(Engine):
         claimed = await self._plan.claim()
         if claimed is None:
             return
-        for share, item in claimed:
-            self._take(share, item)
+        since: dict[str, float] = {}
+        try:
+            if self._metrics is not None or self._instrument is not None:
+                since = await self._available_since([item for _, item in claimed])
+        finally:
+            for share, item in claimed:
+                self._take(share, item, since.get(item.token))
         if claimed:
             await asyncio.sleep(0)  # so that they begin before more is asked for
         if self.emitter.listening:
@@ -351,6 +363,24 @@ class StoreEngine(Engine):
             else:
                 await self._set_alarm()
                 self._unknown.look()
+
+    async def _available_since(self, claimed: Sequence[Claimed]) -> dict[str, float]:
+        """For instruments: since when commands could have run that were tried before, by token."""
+        by_queue: dict[str, list[Claimed]] = {}
+        for item in claimed:
+            if item.attempt > 1:
+                by_queue.setdefault(item.queue, []).append(item)
+        found: dict[str, float] = {}
+        try:
+            for queue, items in by_queue.items():
+                looked_at = await self.store.look(queue, [item.key for item in items])
+                for item, stored in zip(items, looked_at, strict=True):
+                    moment = available_since(stored[0]) if stored else None
+                    if moment is not None and stored[0].id == item.id:
+                        found[item.token] = moment
+        except LeasedKeyQError as error:
+            logger.warning("how long commands have waited could not be read: %s", error)
+        return found
 
     async def _look_for_pressure(self) -> None:
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
@@ -385,8 +415,11 @@ class StoreEngine(Engine):
         self._take(share, claimed)
         self.wake()
 
-    def _take(self, share: Share, claimed: Claimed) -> None:
-        """Run a command that was claimed when it has a slot, unless it cannot be read."""
+    def _take(self, share: Share, claimed: Claimed, since: float | None = None) -> None:
+        """Run a command that was claimed when it has a slot, unless it cannot be read.
+
+        `since` is when it could have run, if that is known, as Unix time of the store.
+        """
         lane = share.lane
         gone = claimed.id in self._cancelling.lately
         if gone or self.stopped or lane.paused or not share.owned:  # since the claim was begun
@@ -415,7 +448,7 @@ class StoreEngine(Engine):
             self._failed_unread(job, error)
             return
         job.submitted_at = self._loop.time() - max(0.0, self.clock() - envelope.at)
-        job.ready_at = job.submitted_at + envelope.after
+        job.ready_at = self._ready_at(lane, claimed, envelope, since)
         job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
         job.carrier = envelope.trace
         if claimed.attempt > lane.config.max_attempts:
@@ -428,6 +461,23 @@ class StoreEngine(Engine):
             self.slots.take(share)
             job.attempt = claimed.attempt
             self._begin(job)
+
+    def _ready_at(
+        self, lane: Lane, claimed: Claimed, envelope: Envelope, since: float | None
+    ) -> float:
+        """When a command could have started, by the clock of the event loop.
+
+        One that was tried before, and of which that is not known, is taken to be ready now.
+        """
+        now = (claimed.expires_at or 0.0) - lane.lease_time
+        if since is None and claimed.attempt > 1:
+            since = now
+        elif since is None:
+            # One that was put back after it had been given up has no delay any more.
+            since = claimed.put_at
+            if envelope.after:
+                since = max(since, envelope.at + envelope.after)
+        return self._loop.time() - max(0.0, now - since)
 
     def _begin_next(self, lane: Lane) -> None:
         """Begin what was claimed ahead, as there is a slot again."""
@@ -489,7 +539,11 @@ class StoreEngine(Engine):
         self._send(
             job,
             Release(
-                lease.queue, lease.key, lease.token, delay=delay, error=storable(error_line(error))
+                lease.queue,
+                lease.key,
+                lease.token,
+                delay=delay,
+                error=storable(retry_note(error_line(error), delay)),
             ),
             partial(self._back, job, "scheduled" if delay else "pending"),
         )

@@ -1,7 +1,7 @@
 """Waiting for commands that another process may run: their results come from the store."""
 
 import asyncio
-from asyncio import Task
+from asyncio import Task, TimerHandle
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -20,6 +20,11 @@ SHORTEST = 0.005
 """Seconds between two looks at the store."""
 AT_ONCE = 500
 """Commands in one look."""
+UNAWAITED = 0.5
+"""Seconds between two looks at commands for which nobody waits, though somebody may ask."""
+UNAWAITED_AT_ONCE = 100
+UNAWAITED_SHARE = 0.02
+"""Of the time that such looks may take: beyond some hundred commands they become rarer."""
 
 
 class Finish(Protocol):
@@ -39,19 +44,51 @@ class Finish(Protocol):
 class ResultWatch:
     """The jobs of this process on a store, and how those end that it does not run itself.
 
+    Those for which somebody waits are looked at whenever something has changed in their queue.
+    Those that somebody only refers to are looked at more rarely, so that a handle tells soon
+    where its command stands.
+
+    Args:
+        store: Where the commands are.
+        registry: Their types.
+        finish: Ends a job.
+        watch: Has `look` called when something changes in a queue.
+
     Attributes:
         jobs: All that anybody here still refers to, by the id of their items.
     """
 
-    def __init__(self, store: Store, registry: CommandRegistry, finish: Finish) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: CommandRegistry,
+        finish: Finish,
+        watch: Callable[[Share], None],
+    ) -> None:
         self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
         self._store = store
         self._registry = registry
         self._finish = finish
+        self._watch = watch
         self._expected: dict[int, Job] = {}
         self._news = asyncio.Event()
         self._task: Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._soon: TimerHandle | None = None
+        self._refreshing: Task[None] | None = None
         self._closed: Callable[[Job], Exception] | None = None
+
+    def refresh(self) -> None:
+        """There are jobs for which nobody waits yet: let them tell where they stand."""
+        if self._refreshing is None and self._soon is None:
+            # Most are gone by then, or somebody waits for them.
+            self._soon = asyncio.get_running_loop().call_later(UNAWAITED, self._begin_to_refresh)
+
+    def _begin_to_refresh(self) -> None:
+        self._soon = None
+        if self._unawaited():
+            self._changed.set()
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
 
     def expect(self, job: Job) -> None:
         """Somebody waits for `job`, which this process does not run at present."""
@@ -66,15 +103,18 @@ class ResultWatch:
     def look(self) -> None:
         """Something has changed in a queue."""
         self._news.set()
+        self._changed.set()
 
-    def close(self, error: Callable[[Job], Exception]) -> None:
-        """Tell all who wait that nobody looks any more."""
+    def close(self, error: Callable[[Job], Exception]) -> list[Task[None]]:
+        """Tell all who wait that nobody looks any more; returns the tasks that end now."""
         self._closed = error
-        if self._task is not None:
-            self._task.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+        tasks = [task for task in (self._task, self._refreshing) if task is not None]
         for job in list(self.jobs.values()):
             if job.status not in ENDED:
                 job.end("lost", None, error(job))
+        return tasks
 
     async def _run(self) -> None:
         """Look whenever something has changed, until nobody waits."""
@@ -99,6 +139,48 @@ class ResultWatch:
             pause = FIRST_PAUSE
             # Looking takes at most a third of the time.
             await asyncio.sleep(max(SHORTEST, 2 * (loop.time() - began)))
+
+    async def _refresh(self) -> None:
+        """Look at what nobody waits for, as long as anybody refers to any of it."""
+        loop = asyncio.get_running_loop()
+        pause = UNAWAITED
+        try:
+            while shares := {job.share for job in self._unawaited()}:
+                began = loop.time()
+                try:
+                    for share in shares:
+                        self._watch(share)
+                    await self._changed.wait()
+                    self._changed.clear()
+                    began = loop.time()
+                    await self._look_at_unawaited()
+                except StoreClosedError:
+                    return
+                except Exception as error:
+                    report("where commands stand could not be read", error)
+                    self._changed.set()
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    pause = max(UNAWAITED, (loop.time() - began) / UNAWAITED_SHARE)
+                await asyncio.sleep(pause)
+        finally:
+            self._refreshing = None
+
+    async def _look_at_unawaited(self) -> None:
+        by_queue: dict[Share, list[int]] = {}
+        for job in self._unawaited():
+            by_queue.setdefault(job.share, []).append(job.id)
+        for share, numbers in by_queue.items():
+            for first in range(0, len(numbers), UNAWAITED_AT_ONCE):
+                some = numbers[first : first + UNAWAITED_AT_ONCE]
+                # Only those that somebody still refers to: this must not be the last one.
+                found = [self.jobs.get(number) for number in some]
+                jobs = [job for job in found if job and _open(job) and not job.waiters]
+                if jobs:
+                    await self._look_at(share, jobs)
+
+    def _unawaited(self) -> list[Job]:
+        return [job for job in list(self.jobs.values()) if _open(job) and not job.waiters]
 
     async def _look_at_all(self) -> None:
         by_queue: dict[Share, list[Job]] = {}

@@ -105,11 +105,9 @@ def test_a_store_is_not_moved_onto_itself(
         assert await counts(store, "leasedkeyq.moves") == Counts(available=left_behind)
         await store.close()
 
-    for name in ("a.db", "b.json"):
-        kind = "sqlite" if name == "a.db" else "file"
-        asyncio.run(
-            main(f"{kind}://{tmp_path}/{name}", f"{kind}:///{tmp_path}/../{tmp_path.name}/{name}")
-        )
+    for scheme, name in (("sqlite:///", "a.db"), ("file://", "b.json")):
+        detour = f"{tmp_path}/../{tmp_path.name}/{name}"
+        asyncio.run(main(f"{scheme}{tmp_path}/{name}", f"{scheme}{detour}"))
 
 
 def test_a_repository_is_moved_although_it_holds_one_queue_only(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class Arena:
         self.on_sqlite = self.path.suffix == ".db"
         self.points = SQLITE_POINTS if self.on_sqlite else FILE_POINTS
         self.lives: list[Life] = []
-        self._url = f"{'sqlite' if self.on_sqlite else 'file'}://{self.path}"
+        self._url = f"sqlite:///{self.path}" if self.on_sqlite else f"file://{self.path}"
         self._errors = folder / "errors"
         self._nursery = Nursery(self._errors)
 

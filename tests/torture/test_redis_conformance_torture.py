@@ -1,16 +1,21 @@
 """The whole conformance suite in four ways, under ``TORTURE=1``.
 
-On an old Redis, on a cluster, by the parts of the script for large batches, and in small steps.
+On older servers, on a cluster, by the parts of the script for large batches, and in small steps.
 """
 
 import os
 
-from tests.stores.redis.test_redis_conformance import InFull, InSmallSteps, OnCluster, OnRedis6
+from tests.servers.valkey import older_makes
+from tests.stores.redis.test_redis_conformance import (
+    InFull,
+    InSmallSteps,
+    OnCluster,
+    conformance_on,
+)
 
 if os.environ.get("TORTURE") == "1":
-
-    class TestRedis6(OnRedis6):
-        """All of it."""
+    for _make in older_makes():
+        globals()[f"Test{_make.capitalize().replace('.', '_')}"] = conformance_on(_make)
 
     class TestCluster(OnCluster):
         """All of it."""

@@ -23,6 +23,7 @@ from tests.servers.syncing import SyncWatch
 from tests.servers.valkey import (
     Server,
     free_port,
+    makes,
     shared_cluster,
     shared_server,
     wait_until_following,
@@ -44,13 +45,9 @@ def test_64_claimers_on_1_000_keys(prefix: str) -> None:
     asyncio.run(run_claimers(stores, claimers=64, keys=1000, values=SIZE // 1000))
 
 
-@pytest.mark.parametrize("where", ["valkey", "redis6", "cluster"])
+@pytest.mark.parametrize("where", [*makes(), "cluster"])
 def test_random_requests(where: str, prefix: str) -> None:
-    url = {
-        "valkey": lambda: shared_server().url,
-        "redis6": lambda: shared_server("redis6").url,
-        "cluster": lambda: shared_cluster().url,
-    }[where]()
+    url = shared_cluster().url if where == "cluster" else shared_server(where).url
 
     async def main(number: int) -> None:
         clock = ManualClock()

@@ -27,7 +27,7 @@ from leasedkeyq.stores.contract import (
     StoredItem,
 )
 from leasedkeyq.testing import ManualClock
-from tests.servers.valkey import Make, Server, shared_server, shared_url
+from tests.servers.valkey import Make, Server, makes, shared_server, shared_url
 
 PATIENCE = 60.0
 
@@ -108,7 +108,7 @@ def test_a_large_batch_goes_in_parts(prefix: str, monkeypatch: pytest.MonkeyPatc
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_a_server_without_memory_goes_on_with_what_needs_none(prefix: str, make: Make) -> None:
     async def main(server: Server) -> None:
         store = connect(server.url, prefix=prefix)
@@ -142,7 +142,7 @@ def test_a_server_without_memory_goes_on_with_what_needs_none(prefix: str, make:
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_a_server_without_memory_answers_what_changes_nothing(prefix: str, make: Make) -> None:
     """Alone and in batches; and a cancelled item makes room for its result."""
 
@@ -164,7 +164,7 @@ def test_a_server_without_memory_answers_what_changes_nothing(prefix: str, make:
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_an_edit_that_the_server_refuses_leaves_the_queue_to_others(
     prefix: str, make: Make
 ) -> None:
@@ -188,7 +188,7 @@ def test_an_edit_that_the_server_refuses_leaves_the_queue_to_others(
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_a_server_that_is_a_replica_for_a_while(prefix: str, make: Make) -> None:
     async def main(server: Server) -> None:
         store = connect(server.url, prefix=prefix, retry_for=PATIENCE)
@@ -218,7 +218,7 @@ def test_a_server_that_is_a_replica_for_a_while(prefix: str, make: Make) -> None
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_a_server_that_is_busy_with_a_script(prefix: str, make: Make) -> None:
     """It refuses everything until the script of somebody else ends."""
     script = """

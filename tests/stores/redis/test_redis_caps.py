@@ -33,7 +33,7 @@ from leasedkeyq.stores.redis_link import Steps
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.types import InFlightPolicy
-from tests.servers.valkey import Make, Server, shared_cluster, shared_server
+from tests.servers.valkey import Make, Server, makes, shared_cluster, shared_server
 from tests.stores.redis.support import SMALL_STEPS, keys_of, many, opened, use_small_steps
 
 NOTES = 48
@@ -279,7 +279,7 @@ def test_the_count_is_right_after_a_restart_of_the_server(prefix: str, told: Tol
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 def test_a_server_without_memory_counts(prefix: str, make: Make) -> None:
     """A claim needs none, nor does one with a pattern that is new, whoever holds how much."""
 
@@ -475,7 +475,7 @@ class Client:
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("make", ["valkey", "redis6"])
+@pytest.mark.parametrize("make", makes())
 @pytest.mark.parametrize("seed", range(2))
 def test_counts_stay_right_whatever_leases_go_through(
     prefix: str,

@@ -1,6 +1,6 @@
-"""The conformance suite on Valkey, and its quick checks on an old Redis and on a cluster.
+"""The conformance suite on Valkey, and its quick checks on older servers and on a cluster.
 
-tests/torture runs all of it on these two.
+tests/torture runs all of it on these.
 """
 
 import atexit
@@ -14,7 +14,14 @@ import pytest
 from leasedkeyq.stores import Store, connect
 from leasedkeyq.testing import Place, StoreConformance
 from leasedkeyq.testing.suite import checks_of
-from tests.servers.valkey import Server, shared_cluster, shared_server, shared_url
+from tests.servers.valkey import (
+    Make,
+    Server,
+    older_makes,
+    shared_cluster,
+    shared_server,
+    shared_url,
+)
 from tests.stores.redis.support import SMALL_STEPS, change_script, use_small_steps
 
 SLOW = {"cross_process", "durability", "hypothesis"}
@@ -24,9 +31,14 @@ class Timed(StoreConformance, accepts=("clock", "limits")):
     """A clock for tests takes the place of the server's."""
 
 
-class OnRedis6(Timed):
-    def opener(self, place: Place) -> Callable[..., Store]:
-        return partial(connect, shared_server("redis6").url, prefix=place.name)
+def conformance_on(make: Make) -> type[Timed]:
+    """The checks on a server of this make."""
+
+    class OnServer(Timed):
+        def opener(self, place: Place) -> Callable[..., Store]:
+            return partial(connect, shared_server(make).url, prefix=place.name)
+
+    return OnServer
 
 
 class OnCluster(Timed):
@@ -45,10 +57,6 @@ class OnCluster(Timed):
 class TestValkey(Timed):
     def opener(self, place: Place) -> Callable[..., Store]:
         return partial(connect, shared_url(), prefix=place.name)
-
-
-class TestRedis6(OnRedis6):
-    """Without what takes long."""
 
 
 class TestCluster(OnCluster):
@@ -90,10 +98,16 @@ class TestInSmallSteps(InSmallSteps):
     """The random requests."""
 
 
+OLDER = {
+    f"Test{make.capitalize().replace('.', '_')}": conformance_on(make) for make in older_makes()
+}
+globals().update(OLDER)  # without what takes long
+
 for found in list(checks_of(Timed)):
     if "random" not in found.name or found.needs in SLOW:
         setattr(TestInFull, found.name, None)
         setattr(TestInSmallSteps, found.name, None)
     if found.needs in SLOW or "random" in found.name:
-        setattr(TestRedis6, found.name, None)
+        for older in OLDER.values():
+            setattr(older, found.name, None)
         setattr(TestCluster, found.name, None)

@@ -28,7 +28,7 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.redis_wire import PARTS
 from leasedkeyq.testing.shorthand import EVERY_STATE
-from tests.servers.valkey import Make, Server, shared_cluster, shared_server
+from tests.servers.valkey import Make, Server, older_makes, shared_cluster, shared_server
 from tests.stores.redis.support import opened, use_small_steps
 
 LUA = re.compile(r"user_script|attempt to|bad argument|WRONGTYPE|stack|nil value")
@@ -379,7 +379,7 @@ def test_keys_of_the_whole_store(name: str, prefix: str) -> None:
     in_populated(shared_server(), prefix, work)
 
 
-@pytest.mark.parametrize("make", ["redis6"])
+@pytest.mark.parametrize("make", older_makes())
 @pytest.mark.parametrize("damage", [delete, overwrite])
 @pytest.mark.parametrize("part", ["i", "r", "t", "m", "bo"])
 def test_an_old_server(make: Make, part: str, damage: Damage, prefix: str) -> None:

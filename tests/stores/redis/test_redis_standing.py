@@ -16,7 +16,7 @@ from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_standing import StandingClaimer
 from leasedkeyq.stores.store import Claimer
 from tests.servers.proxy import Direction, Proxy, Verdict
-from tests.servers.valkey import Server
+from tests.servers.valkey import Server, makes
 from tests.stores.redis.support import keys_of, opened, until
 
 PATIENCE = 20.0
@@ -24,7 +24,7 @@ NEXT = Claim((("q", 1),), 1, lease_time=30.0)
 fresh = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis6"])
+@pytest.fixture(scope="module", params=makes())
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(make=request.param) as running:
         yield running

@@ -13,13 +13,13 @@ from leasedkeyq.lanes.on_store import StoreEngine
 from leasedkeyq.stores.contract import Claim, Purge
 from leasedkeyq.stores.redis_loop_watch import LoopWakeUps
 from leasedkeyq.stores.redis_standing import StandingClaimer
-from tests.servers.valkey import Server
+from tests.servers.valkey import Server, makes
 from tests.stores.redis.support import opened, until
 
 PATIENCE = 20.0
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis6"])
+@pytest.fixture(scope="module", params=makes())
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(make=request.param) as running:
         yield running

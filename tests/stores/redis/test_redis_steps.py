@@ -22,14 +22,14 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Steps
 from leasedkeyq.testing import ManualClock
-from tests.servers.valkey import Server, shared_server
+from tests.servers.valkey import Server, makes, shared_server
 from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
 from tests.stores.redis.support import keys_of, many, opened
 
 
-@pytest.fixture
-def server() -> Server:
-    return shared_server()
+@pytest.fixture(params=makes())
+def server(request: pytest.FixtureRequest) -> Server:
+    return shared_server(request.param)
 
 
 @pytest.fixture

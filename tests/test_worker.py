@@ -198,7 +198,7 @@ def test_it_runs_commands_and_ends_when_it_is_told(folder: Path, url: str) -> No
         assert runner.run(result(manager, "work", "work", 21, 0.0)) == 42
         # The command submits to the manager of its module, which is on the same store now.
         assert runner.run(result(manager, "other", "relay", 4)) == "relayed 8"
-        with pytest.raises(Exception, match="LookupError: nothing there"):
+        with pytest.raises(LookupError, match="nothing there"):
             runner.run(result(manager, "work", "fail"))
         # It is told to end while a command runs, which is still done.
         running = runner.run(manager.submit("work", command(manager, "work", 1, 1.0)))

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.lanes import CommandCancelledError, QueueManager, RemoteCommandError
+from leasedkeyq.lanes import (
+    CommandCancelledError,
+    CommandTimeoutError,
+    QueueManager,
+    RemoteCommandError,
+)
 from tests.lanes import lane_worker
 from tests.lanes.lane_worker import LEASE
 
@@ -92,10 +97,20 @@ def test_results_and_errors_come_from_another_process(tmp_path: Path) -> None:
         assert [await handle for handle in handles] == [2 * n for n in range(50)]
         assert {handle.status for handle in handles} == {"completed"}
         broken = await manager.submit("work", fail("nothing there"))
-        with pytest.raises(RemoteCommandError, match="LookupError: nothing there") as caught:
+        with pytest.raises(LookupError, match="nothing there") as caught:
             await broken
-        assert caught.value.error_type == "LookupError"
-        assert "raise LookupError(text)" in caught.value.traceback
+        remote = caught.value.__cause__
+        assert isinstance(remote, RemoteCommandError)
+        assert remote.error_type == "LookupError"
+        assert "raise LookupError(text)" in remote.traceback
+        late = await manager.submit("work", work(1, 60), timeout=0.1)
+        with pytest.raises(CommandTimeoutError, match=r"ran longer than 0\.1 s") as timed_out:
+            await late
+        assert (late.status, timed_out.value.lane, timed_out.value.key) == (
+            "timed_out",
+            "work",
+            late.key,
+        )
 
     with workers(tmp_path / "jobs.db", 1):
         produce(tmp_path / "jobs.db", use)

@@ -294,6 +294,16 @@ class CommandRegistry:
             )
         return self.decode(command_type, _encoder.encode(payload))
 
+    def module_of(self, command_type: str) -> str:
+        """The name of the module of a command, or "" where the type is not registered."""
+        registered = self.types.get(command_type)
+        if registered is None:
+            return ""
+        source: Any = (
+            registered.cls if isinstance(registered, CommandClass) else registered.function
+        )
+        return str(getattr(inspect.unwrap(source), "__module__", "") or "")
+
     def returns(self, command_type: str) -> Any:
         """What a command of this type returns, as far as its annotation tells."""
         registered = self.types.get(command_type)

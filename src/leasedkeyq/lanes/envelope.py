@@ -166,17 +166,3 @@ def _decode(raw: msgspec.Raw, returns: Any) -> Any:
         return msgspec.json.decode(raw, type=returns)
     except TypeError:  # the annotation is beyond msgspec
         return msgspec.json.decode(raw)
-
-
-def failure(error: str, lane: str, kind: str, key: str) -> RemoteCommandError:
-    """The exception for a command that was buried by another process."""
-    line, _, trace = error.partition("\n")
-    error_type = line.partition(":")[0]
-    return RemoteCommandError(
-        f"lane {lane!r}: command {kind!r} of key {describe(key)} failed: {line}",
-        lane=lane,
-        command_type=kind,
-        key=key,
-        error_type=error_type,
-        traceback=trace,
-    )

@@ -86,7 +86,13 @@ class DeadlineWarning(UserWarning):
 
 
 class RemoteCommandError(CommandError):
-    """The command failed in another process.
+    """The command failed in another process, with an exception that cannot be had here.
+
+    A command that failed elsewhere raises what it would raise here: a `CommandTimeoutError`, or an
+    exception whose class is in `builtins` or can be imported from the module of the command. (So
+    import it there by name: ``from httpx import ConnectError``.) It has its arguments and
+    attributes, as far as they are plain values, and this error as its ``__cause__``. This error is
+    what remains for all others.
 
     Attributes:
         error_type: The class of its exception, by name.

@@ -39,6 +39,7 @@ from leasedkeyq.lanes.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.limits import caps
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
+from leasedkeyq.lanes.remote_errors import join
 from leasedkeyq.lanes.results import ResultWatch
 from leasedkeyq.lanes.store_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.store_stats import lane_counts, store_stats, unfinished
@@ -550,7 +551,8 @@ class StoreEngine(Engine):
 
     def _give_up(self, job: Job, error: BaseException) -> None:
         lease = job.lease
-        text = storable(f"{error_line(error)}\n{traceback_text(error)}")
+        timed_out = job.interruption == "timeout"
+        text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
         change = Bury(lease.queue, lease.key, lease.token, text)
         self._send(job, change, partial(self._end_failed, job, error))
 

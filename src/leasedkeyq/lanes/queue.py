@@ -185,6 +185,8 @@ class CommandQueue:
                 "lower min_concurrency or raise the capacity",
                 lane=id,
             )
+        self._engine.add_lane(lane)
+        self.lanes[id] = lane
         if lane.boost.deadline is not None and capacity is None:
             warn(
                 f"lane {id!r}: the deadline of its priority_boost lifts it above other lanes, and "
@@ -192,8 +194,6 @@ class CommandQueue:
                 "deadlines to commands, which they lift within their lane: submit(deadline=...)",
                 DeadlineWarning,
             )
-        self._engine.add_lane(lane)
-        self.lanes[id] = lane
 
     def check_lanes(self) -> None:
         """Find lanes that could never run anything.

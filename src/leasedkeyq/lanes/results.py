@@ -8,11 +8,12 @@ from weakref import WeakValueDictionary
 
 from leasedkeyq.errors import StoreClosedError, describe
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.envelope import failure, outcome
+from leasedkeyq.lanes.envelope import outcome
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.lane import Share
 from leasedkeyq.lanes.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.remote_errors import failure
 from leasedkeyq.stores.contract import StoredItem
 from leasedkeyq.stores.store import Store
 
@@ -233,9 +234,15 @@ class ResultWatch:
         async for buried in self._buried(job):
             if buried.id == job.id:
                 if _open(job):
-                    error = failure(buried.error, job.share.lane.id, job.kind, job.key)
+                    error, timed_out = failure(
+                        buried.error,
+                        self._registry.module_of(job.kind),
+                        lane=job.share.lane.id,
+                        command_type=job.kind,
+                        key=job.key,
+                    )
                     job.attempt = buried.attempt
-                    self._finish(job, "failed", None, error)
+                    self._finish(job, "timed_out" if timed_out else "failed", None, error)
                 return
         if not _open(job):
             return

@@ -13,6 +13,7 @@ from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.envelope import read_payload, seal_payload
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.lane import Lane, Share
+from leasedkeyq.lanes.remote_errors import split
 from leasedkeyq.stores.contract import Bury, Claim, Discard, Purge, Put, Requeue, StoredItem
 from leasedkeyq.stores.store import Store
 
@@ -191,7 +192,7 @@ async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
 
 def read_letter(lane: str, item: StoredItem) -> DeadLetter:
     """A buried item as a letter; one that cannot be read is shown as it is stored."""
-    line, _, trace = item.error.partition("\n")
+    line, trace, _ = split(item.error)
     payload, submitted_at = read_payload(item)
     return DeadLetter(
         id=str(item.id),

@@ -304,49 +304,49 @@ class Rig(Stage):
 
     # Settling
 
-    def _lease(self, index: int, looks: str) -> tuple[Lease[str], NaiveLease | None, bool]:
-        """A lease, what the model has for it, and whether it is the one that was handed out."""
+    def _lease(self, index: int, looks: str) -> tuple[Lease[str], NaiveLease | None]:
+        """A lease, and what the model has for it."""
         if looks == "foreign" and self.foreign_leases:
-            return self.foreign_leases[index % len(self.foreign_leases)], None, False
+            return self.foreign_leases[index % len(self.foreign_leases)], None
         if looks == "forged" or not self.tickets:
-            return Lease(f"token {index}", KEYS[index % len(KEYS)]), None, False
+            return Lease(f"token {index}", KEYS[index % len(KEYS)]), None
         # Live leases twice, so that they come up more often.
         live = [ticket for ticket in self.tickets if not ticket.naive.ended]
         tickets = [*live, *live, *self.tickets]
         lease, naive = tickets[index % len(tickets)]
         if looks == "copy":
-            return pickle.loads(pickle.dumps(lease)), naive, False
+            return pickle.loads(pickle.dumps(lease)), naive
         if looks == "other key":
             other = KEYS[(KEYS.index(lease.key) + 1) % len(KEYS)]
-            return Lease(lease.token, other, lease.fence, lease.attempt), None, False
-        return lease, naive, True
+            return Lease(lease.token, other, lease.fence, lease.attempt), None
+        return lease, naive
 
     def ack(self, index: int, looks: str) -> None:
-        lease, naive, own = self._lease(index, looks)
-        self.compare(lambda: self.model.ack(naive, own), lambda: at_once(self.queue.ack(lease)))
+        lease, naive = self._lease(index, looks)
+        self.compare(lambda: self.model.ack(naive), lambda: at_once(self.queue.ack(lease)))
 
     def release(self, index: int, looks: str, way_back: tuple[bool, float | None]) -> None:
-        lease, naive, own = self._lease(index, looks)
+        lease, naive = self._lease(index, looks)
         front, delay = way_back
         self.compare(
-            lambda: self.model.release(naive, own, front=front, delay=delay),
+            lambda: self.model.release(naive, front=front, delay=delay),
             lambda: at_once(self.queue.release(lease, requeue_front=front, delay=delay)),
         )
 
     def extend(self, index: int, looks: str, timeout: float | None) -> None:
-        lease, naive, own = self._lease(index, looks)
+        lease, naive = self._lease(index, looks)
         self.compare(
-            lambda: self.model.extend(naive, own, timeout),
+            lambda: self.model.extend(naive, timeout),
             lambda: at_once(self.queue.extend(lease, timeout)),
         )
         if naive is not None and naive.ended is None:
             assert lease.expires_at == naive.expires_at
 
     def bury(self, index: int, looks: str) -> None:
-        lease, naive, own = self._lease(index, looks)
+        lease, naive = self._lease(index, looks)
         error = f"error {self._value()}"
         answer, got = self.compare(
-            lambda: self.model.bury(naive, own, error),
+            lambda: self.model.bury(naive, error),
             lambda: at_once(self.queue.bury(lease, error)),
         )
         if answer is not None:

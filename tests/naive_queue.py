@@ -122,6 +122,7 @@ class NaiveQueue:
         self._refuse_if_closed()
         self.advance()
         self._refuse_if_not_buried(producer)
+        self._refuse_if_leased(producer)
         if not self.may_put(producer):
             if len(producer.values) > self.maxsize:
                 raise QueueFullError("never")
@@ -133,6 +134,7 @@ class NaiveQueue:
     def put_nowait(self, producer: Producer) -> None:
         self._refuse_if_closed()
         self.advance()
+        self._refuse_if_leased(producer)
         if not self.may_put(producer):
             raise QueueFullError("not now")
         self._put_all(producer)
@@ -172,11 +174,15 @@ class NaiveQueue:
         """What counts for maxsize: everything that waits, scheduled and buffered included."""
         return self.qsize() + self.scheduled_size()
 
-    def _put_all(self, producer: Producer) -> None:
+    def _refuse_if_leased(self, producer: Producer) -> None:
+        """A put with the policy "reject" does not wait to be refused."""
         if producer.policy == "reject":
             leased = tuple(key for key in producer.values if key in self.inflight_keys())
             if leased:
                 raise KeyAlreadyInFlightError("leased", keys=leased)
+
+    def _put_all(self, producer: Producer) -> None:
+        self._refuse_if_leased(producer)
         for key, value in producer.values.items():
             self._put(key, value, producer)
         if producer.buried is not None:
@@ -409,23 +415,22 @@ class NaiveQueue:
 
     # Settling
 
-    def held(self, lease: NaiveLease | None, own: bool = True) -> NaiveItem:
+    def held(self, lease: NaiveLease | None) -> NaiveItem:
         """The item that is held with this lease, or with a copy of it; None for a forgery."""
         self._refuse_if_closed()
         self.advance()
         if lease is not None:
             if lease.ended is None:
                 return self.live[lease.key]
-            if own and lease.ended == "acknowledged":
+            if lease.ended == "acknowledged":
                 raise LeaseAlreadyAcknowledgedError("acknowledged")
-            if own and lease.ended == "expired":
+            if lease.ended == "expired":
                 raise LeaseExpiredError("expired", reason="expired")
-            if own:
-                raise InvalidLeaseError("ended", reason=lease.ended)
+            raise InvalidLeaseError("ended", reason=lease.ended)
         raise InvalidLeaseError("unknown", reason="unknown")
 
-    def ack(self, lease: NaiveLease | None, own: bool = True) -> None:
-        item = self.held(lease, own)
+    def ack(self, lease: NaiveLease | None) -> None:
+        item = self.held(lease)
         self._tell_of_end("ack", item)
         self._end(item, "acknowledged")
         self._follow(item)
@@ -433,26 +438,23 @@ class NaiveQueue:
     def release(
         self,
         lease: NaiveLease | None,
-        own: bool = True,
         *,
         front: bool = False,
         delay: float | None = None,
     ) -> None:
-        item = self.held(lease, own)
+        item = self.held(lease)
         self._tell_of_end("release", item)
         self._end(item, "released")
         self._bring_back(item, self.now, front, self.now + delay if delay else None)
         self._serve([item])
 
-    def extend(
-        self, lease: NaiveLease | None, own: bool = True, timeout: float | None = None
-    ) -> None:
-        current = self.held(lease, own).lease
+    def extend(self, lease: NaiveLease | None, timeout: float | None = None) -> None:
+        current = self.held(lease).lease
         assert current is not None
         current.expires_at = self._expiry(timeout)
 
-    def bury(self, lease: NaiveLease | None, own: bool = True, error: str = "") -> NaiveBuried:
-        item = self.held(lease, own)
+    def bury(self, lease: NaiveLease | None, error: str = "") -> NaiveBuried:
+        item = self.held(lease)
         buried = NaiveBuried(item.key, item.value, item.priority, item.attempt, error, self.now)
         self._tell_of_end("bury", item)
         self._end(item, "buried")

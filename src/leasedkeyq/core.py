@@ -9,12 +9,12 @@ from typing import Self, TypeVar
 from leasedkeyq import checks
 from leasedkeyq.errors import (
     InvalidLeaseError,
-    KeyAlreadyInFlightError,
     KeyNotAvailableError,
     QueueClosedError,
     QueueEmptyError,
     QueueFullError,
     describe,
+    keys_in_flight,
 )
 from leasedkeyq.home import NOWHERE, here
 from leasedkeyq.lease import Lease, LeasedItem
@@ -37,7 +37,8 @@ class LeasedKeyQueue(QueueLooking[K, V]):
     else gets that key. Items are handed out by priority, then first in, first out.
 
     The queue belongs to the event loop of its first use and needs no lock there. Calls from
-    elsewhere raise `WrongEventLoopError`. Putting, getting and settling cost the same however many
+    elsewhere raise `WrongEventLoopError`, until that loop is closed: several ``asyncio.run``, one
+    after the other, may use one queue. Putting, getting and settling cost the same however many
     items, keys and waiters there are; delays, mixed lease times and priorities add the logarithm
     of their number.
 
@@ -205,7 +206,8 @@ class LeasedKeyQueue(QueueLooking[K, V]):
         self._advance()
         if self._maxsize:
             checks.hashable(key)
-            if not self._has_room(Producer((key,), if_in_flight, bool(delay))):
+            refused = if_in_flight == "reject" and self._any_leased((key,))
+            if not refused and not self._has_room(Producer((key,), if_in_flight, bool(delay))):
                 message = f"the queue is full: maxsize is {self._maxsize}"
                 raise QueueFullError(message, maxsize=self._maxsize)
         self._put(key, value, if_in_flight, priority, delay)
@@ -240,11 +242,7 @@ class LeasedKeyQueue(QueueLooking[K, V]):
         self._advance()
         in_flight = self._state.in_flight if if_in_flight == "reject" else {}
         if leased := tuple(key for key in values if key in in_flight):
-            message = (
-                f"{len(leased)} of {len(values)} keys are in flight, the first is "
-                f"{describe(leased[0])}; nothing was put"
-            )
-            raise KeyAlreadyInFlightError(message, keys=leased)
+            raise keys_in_flight(leased, len(values))
         for key, value in values.items():
             self._put(key, value, if_in_flight, priority, delay)
         if self._producer_line:
@@ -320,6 +318,8 @@ class LeasedKeyQueue(QueueLooking[K, V]):
 
         Arguments and errors are those of `get`; so is what cancellation leaves behind.
         """
+        if here() != self._home._thread_id:
+            self._enter("get_many")
         checks.whole("n", n, 1)
         batch = [await self.get(timeout, lease_timeout=lease_timeout)]
         lease_time = self._lease_time_or_default(lease_timeout)

@@ -51,7 +51,9 @@ class InvalidLeaseError(LeasedKeyQError):
     Attributes:
         key: The key the lease speaks of.
         reason: How the lease ended (``"released"``, ``"expired"``, ``"removed"``, ``"buried"``,
-            ``"closed"``), or ``"unknown"`` when this queue never issued it.
+            ``"closed"``), or ``"unknown"`` when this queue never issued it, or does not remember.
+            On a store, ``"removed"`` also stands for a lease that was settled before its time
+            through another queue object, such as one of another process.
     """
 
     def __init__(
@@ -119,8 +121,9 @@ class QueueFullError(LeasedKeyQError, asyncio.QueueFull):
 class WrongEventLoopError(LeasedKeyQError, RuntimeError):
     """The queue was used outside the one event loop that it belongs to. Nothing was changed.
 
-    A queue belongs to the event loop of its first use. From another thread, go through
-    ``asyncio.run_coroutine_threadsafe(queue.put(...), loop)``.
+    A queue belongs to the event loop of its first use, until that loop is closed, as
+    ``asyncio.run`` does at its end. Then the next loop that uses the queue takes it over. From
+    another thread, go through ``asyncio.run_coroutine_threadsafe(queue.put(...), loop)``.
     """
 
 
@@ -197,6 +200,20 @@ def describe(key: Hashable) -> str:
     return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"
 
 
+def keys_in_flight(leased: tuple[Hashable, ...], of: int) -> KeyAlreadyInFlightError:
+    """The refusal of a put of so many keys with the policy ``"reject"``, as some are leased."""
+    message = f"key {describe(leased[0])} is in flight: it was leased and not yet settled"
+    if of > 1:
+        message = (
+            f"{len(leased)} of {of} keys are in flight, the first is {describe(leased[0])}; "
+            "nothing was put"
+        )
+    return KeyAlreadyInFlightError(message, keys=leased)
+
+
+_ENDED_ELSEWHERE = (
+    "its key was removed while it was held, or it was settled through another queue object"
+)
 _HOW_IT_ENDED: dict[LeaseEnd, str] = {
     "released": "it was released before",
     "removed": "its key was removed while it was held",
@@ -205,8 +222,13 @@ _HOW_IT_ENDED: dict[LeaseEnd, str] = {
 }
 
 
-def lease_refusal(key: Hashable, ended: LeaseEnd | None) -> LeasedKeyQError:
-    """The error for a lease that does not hold `key`; `ended` is None where it is not known."""
+def lease_refusal(
+    key: Hashable, ended: LeaseEnd | None, *, elsewhere: bool = False
+) -> LeasedKeyQError:
+    """The error for a lease that does not hold `key`; `ended` is None where it is not known.
+
+    With `elsewhere`, it is only known that somebody else has ended it before its time.
+    """
     if ended == "acknowledged":
         message = f"the lease on key {describe(key)} was acknowledged before"
         return LeaseAlreadyAcknowledgedError(message, key=key)
@@ -217,6 +239,7 @@ def lease_refusal(key: Hashable, ended: LeaseEnd | None) -> LeasedKeyQError:
         )
         return LeaseExpiredError(message, key=key, reason="expired")
     if ended is not None:
-        message = f"the lease does not hold key {describe(key)} any more: {_HOW_IT_ENDED[ended]}"
+        how = _ENDED_ELSEWHERE if elsewhere else _HOW_IT_ENDED[ended]
+        message = f"the lease does not hold key {describe(key)} any more: {how}"
         return InvalidLeaseError(message, key=key, reason=ended)
     return InvalidLeaseError(f"there is no such lease on key {describe(key)} here", key=key)

@@ -6,6 +6,17 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from leasedkeyq.errors import WrongEventLoopError
+
+
+def used_elsewhere(method: str) -> WrongEventLoopError:
+    """The error for a call in a second event loop while the first one may still go on."""
+    return WrongEventLoopError(
+        f"{method} was called in another event loop than the one that uses the queue, and that one "
+        "is not closed; use asyncio.run_coroutine_threadsafe to reach it, or make one queue per "
+        "event loop"
+    )
+
 
 class _Home:
     """Where a queue may be used. The name of the attribute is that of asyncio's own loops."""

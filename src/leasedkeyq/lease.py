@@ -2,13 +2,54 @@
 
 import time
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from leasedkeyq.errors import LeaseEnd
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+MOST_ENDED: Final = 10_000
+"""Of so many leases a queue remembers how they ended, for whoever has a copy of one."""
+
+
+class LeaseIssuer:
+    """Who has handed out leases: it remembers how the last of them ended.
+
+    A lease that comes back from another process is a copy. Its queue knows it by its token, also
+    after it has ended: a second acknowledgement is told as one. Leases whose tokens nobody has
+    seen have no copies, and are not remembered.
+
+    Args:
+        most: How many ended leases are remembered.
+    """
+
+    __slots__ = ("_ended", "_most")
+
+    def __init__(self, most: int = MOST_ENDED) -> None:
+        self._ended: OrderedDict[str, tuple[Any, LeaseEnd | None]] = OrderedDict()
+        self._most = most
+
+    def remember(self, token: str, key: object, how: LeaseEnd | None) -> None:
+        """A lease has ended; None where nobody knows how."""
+        if self._most:
+            self._ended[token] = key, how
+            if len(self._ended) > self._most:
+                self._ended.popitem(last=False)
+
+    def knows(self, lease: "Lease[Any]") -> bool:
+        """Whether this is a lease that was issued here, or a copy of one that has ended."""
+        return lease._issuer is self or self._ended.get(lease._token, (self,))[0] == lease._key
+
+    def ended(self, lease: "Lease[Any]") -> LeaseEnd | None:
+        """How a lease ended that was issued here, or whose copy was; None where it is not known."""
+        if lease._issuer is self and lease._ended is not None:
+            return lease._ended
+        key, how = self._ended.get(lease._token, (self, None))
+        return how if key == lease._key else None
 
 
 class Lease(Generic[K]):
@@ -29,7 +70,7 @@ class Lease(Generic[K]):
         fence: int = 0,
         attempt: int = 0,
         expires_at: float | None = None,
-        _issuer: object = None,
+        _issuer: LeaseIssuer | None = None,
     ) -> None:
         # An empty token stands for one that is drawn when somebody first asks: in one process a
         # lease is known by its identity, and random bytes cost more than the rest of a claim.
@@ -51,6 +92,8 @@ class Lease(Generic[K]):
         """The unguessable name of the lease: a random UUID."""
         if not self._token:
             self._token = str(uuid.uuid4())
+            if self._ended is not None and self._issuer is not None:
+                self._issuer.remember(self._token, self._key, self._ended)
         return self._token
 
     @property

@@ -13,9 +13,9 @@ from leasedkeyq.errors import (
     WrongEventLoopError,
     describe,
 )
-from leasedkeyq.home import NOWHERE, here, home_of
+from leasedkeyq.home import NOWHERE, here, home_of, used_elsewhere
 from leasedkeyq.items import Item
-from leasedkeyq.lease import Lease
+from leasedkeyq.lease import Lease, LeaseIssuer
 from leasedkeyq.state import QueueState
 from leasedkeyq.types import Duration, InFlightPolicy, QueueObserver
 from leasedkeyq.waiting import Consumers, Line, Producer, Producers, Turn
@@ -45,7 +45,7 @@ class QueueMechanics(Generic[K, V]):
         self._maxsize = maxsize
         self._observer = observer
         self._special = bool(maxsize) or observer is not None
-        self._state: QueueState[K, V] = QueueState(max_buried=max_buried)
+        self._state: QueueState[K, V] = QueueState(max_buried=max_buried, issuer=LeaseIssuer())
         self._consumers: Consumers[K] = Consumers()
         self._any_line = self._consumers.for_any
         self._key_lines = self._consumers.for_key
@@ -62,7 +62,7 @@ class QueueMechanics(Generic[K, V]):
     # The event loop and its clock
 
     def _enter(self, method: str) -> None:
-        """Let the first event loop in; refuse others, and everybody when closed."""
+        """Let in the first event loop, and others when that one is closed; refuse the rest."""
         if self._closed:
             raise QueueClosedError(f"{method}: the queue is closed")
         loop = _get_running_loop()
@@ -71,16 +71,27 @@ class QueueMechanics(Generic[K, V]):
                 f"{method} was called outside a running event loop; a queue belongs to one event "
                 "loop, use asyncio.run_coroutine_threadsafe to reach it from another thread"
             )
-        if self._loop is not None:
-            raise WrongEventLoopError(
-                f"{method} was called in another event loop than the one of the queue's first "
-                "use; make one queue per event loop, or use asyncio.run_coroutine_threadsafe"
-            )
+        if self._loop is not None and not self._loop.is_closed():
+            raise used_elsewhere(method)
+        moved = self._loop is not None
         self._home = home_of(loop)
         self._loop = loop
         # asyncio's own loops wrap this clock; without the wrapping it takes half the time.
         plain = isinstance(loop, BaseEventLoop) and type(loop).time is BaseEventLoop.time
         self._time = monotonic if plain else loop.time
+        if moved:
+            self._forget_waiters()
+            self._alarm = None
+            self._alarm_at = inf
+            self._set_alarm()
+
+    def _forget_waiters(self) -> None:
+        """Whoever waited in an event loop that is closed waits no more."""
+        self._any_line.clear()
+        self._key_lines.clear()
+        self._producer_line.clear()
+        self._producers.by_key.clear()
+        self._joiners.clear()
 
     def _look(self) -> None:
         """Before a method that only looks: the same, but a closed queue lets everybody look."""
@@ -191,6 +202,8 @@ class QueueMechanics(Generic[K, V]):
         for key in keys:
             checks.hashable(key)
         self._advance()
+        if policy == "reject" and self._any_leased(keys):
+            return  # The put is refused, and does not wait for that.
         producer = Producer(keys, policy, scheduled)
         if self._has_room(producer):
             return
@@ -208,9 +221,15 @@ class QueueMechanics(Generic[K, V]):
                 if self._has_room(producer):
                     return
         finally:
-            self._producers.leave(producer)
-            if not self._closed and not self._loop.is_closed():
-                self._wake_producers(*keys)
+            # What waited in an event loop that is closed may end much later; see _forget_waiters.
+            if producer.turn is None or producer.turn.get_loop() is self._loop:
+                self._producers.leave(producer)
+                if not self._closed and not self._loop.is_closed():
+                    self._wake_producers(*keys)
+
+    def _any_leased(self, keys: Sequence[K]) -> bool:
+        in_flight = self._state.in_flight
+        return any(key in in_flight for key in keys)
 
     def _has_room(self, producer: Producer[K]) -> bool:
         """Whether it is this producer's turn, be it in line or new, and its items fit.
@@ -319,7 +338,8 @@ class QueueMechanics(Generic[K, V]):
             claimed: tuple[K, V, Lease[K]] = await turn
         except BaseException:
             line.pop(turn, None)
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
+            handed_over = turn.done() and not turn.cancelled() and turn.exception() is None
+            if handed_over and turn.get_loop() is self._loop:
                 self._give_back(turn.result()[2])
             raise
         finally:

@@ -25,14 +25,9 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from leasedkeyq.errors import (
-    KeyAlreadyInFlightError,
-    LeaseEnd,
-    describe,
-    lease_refusal,
-)
+from leasedkeyq.errors import LeaseEnd, keys_in_flight, lease_refusal
 from leasedkeyq.items import Buffered, Item
-from leasedkeyq.lease import Lease
+from leasedkeyq.lease import Lease, LeaseIssuer
 from leasedkeyq.linkedlist import DoublyLinkedList
 from leasedkeyq.ready import ReadyItems
 from leasedkeyq.timers import Timers
@@ -80,7 +75,11 @@ class QueueState(Generic[K, V]):
     )
 
     def __init__(
-        self, *, max_buried: int = 1000, take_over: Callable[[V, V], V] | None = None
+        self,
+        *,
+        max_buried: int = 1000,
+        issuer: LeaseIssuer | None = None,
+        take_over: Callable[[V, V], V] | None = None,
     ) -> None:
         self.items: dict[K, Item[K, V]] = {}
         self.in_flight: dict[K, Item[K, V]] = {}
@@ -92,7 +91,7 @@ class QueueState(Generic[K, V]):
         self.max_buried = max_buried
         self.take_over = take_over
         self.now = float("-inf")
-        self._issuer = object()
+        self._issuer = issuer or LeaseIssuer(0)
         self.fence = 0
         self._schedules = 0
         self._burials = 0
@@ -172,8 +171,7 @@ class QueueState(Generic[K, V]):
         due: float | None,
     ) -> None:
         if policy == "reject":
-            message = f"key {describe(item.key)} is in flight: it was leased and not yet settled"
-            raise KeyAlreadyInFlightError(message, keys=(item.key,))
+            raise keys_in_flight((item.key,), 1)
         target: Item[K, V] | Buffered[V] = item
         if item.buffered is not None:
             # The buffered value is what will be handed out next: the newest belongs there.
@@ -320,7 +318,7 @@ class QueueState(Generic[K, V]):
             current = item.lease
             if current is lease or current == lease:
                 return item
-        raise lease_refusal(lease._key, lease._ended if lease._issuer is self._issuer else None)
+        raise lease_refusal(lease._key, self._issuer.ended(lease))
 
     def ack(self, lease: Lease[K]) -> Item[K, V] | None:
         """The work is done: the item goes, or a buffered value takes its place, at the back.
@@ -333,6 +331,8 @@ class QueueState(Generic[K, V]):
             item = self.held(lease)
         # _end, spelled out like the claim.
         item.lease._ended = "acknowledged"
+        if item.lease._token:
+            self._issuer.remember(item.lease._token, key, "acknowledged")
         item.lease = None
         del self.in_flight[key]
         after: Any = item.next
@@ -400,6 +400,8 @@ class QueueState(Generic[K, V]):
     def _end(self, item: Item[K, V], how: LeaseEnd) -> None:
         """End the lease on `item`, which then has no place until it is given one."""
         item.lease._ended = how
+        if item.lease._token:
+            self._issuer.remember(item.lease._token, item.key, how)
         item.lease = None
         del self.in_flight[item.key]
         self._forget_expiry(item)

@@ -91,7 +91,7 @@ USING = {
     'await queue.put("x", 1, priority=1.5)': r"priority must be an int",
     'await queue.put("x", 1, delay=-1)': r"delay must not be negative",
     'await queue.put("x", 1, if_in_flight="wait")': r"if_in_flight must be 'update', 'reject' or",
-    'await queue.put("leased", 3, if_in_flight="reject")': r"in flight, the first is 'leased'",
+    'await queue.put("leased", 3, if_in_flight="reject")': r"key 'leased' is in flight: it",
     'store.queue("jobs", value_type=3)': r"value_type cannot be 3: ",
     'await numbers.peek("text")': r"key 'text' is not as expected: Expected `int`, got `str`",
     "await queue.get(timeout=-1)": r"timeout must not be negative",

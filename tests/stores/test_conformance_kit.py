@@ -336,7 +336,7 @@ def test_ids_belong_together_and_grow_in_the_same_order() -> None:
         (item(1, put_at=3.0), item(1, put_at=4.0), False),
         (item(1), None, False),
         (None, item(1), False),
-        (Refusal("a"), Refusal("a", "expired"), True),
+        (Refusal("a"), Refusal("a", 7.0), True),
         (Refusal("a"), Refusal("b"), False),
         (Refusal("a"), None, False),
         (

@@ -57,7 +57,7 @@ async def test_leases_that_nobody_settles_are_forgotten() -> None:
         await queue.get()
         clock.advance(2)
         await store.settle([Cancel("q", str(number))])
-    assert len(queue._held) < 300
+    assert len(queue._leases) < 300
 
 
 def test_nobody_watches_when_nobody_waits(tmp_path: Path) -> None:

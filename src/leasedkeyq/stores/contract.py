@@ -373,12 +373,16 @@ Request: TypeAlias = Put | Claim | Change
 
 
 class Refusal(LeasedKeyQError):  # noqa: N818  # an answer, not something to raise
-    """The lease in a request does not hold its key. `reason` says how it ended, where known."""
+    """The lease in a request does not hold its key.
 
-    def __init__(self, key: str, reason: LeaseEnd | Literal["unknown"] = "unknown") -> None:
-        super().__init__(f"no such lease on key {key!r}: {reason}")
+    `at` is the store's time of the refusal, where the engine tells it. A store does not remember
+    leases that have ended; who knows when this one was to expire can tell by `at` whether it did.
+    """
+
+    def __init__(self, key: str, at: float | None = None) -> None:
+        super().__init__(f"no such lease on key {key!r}")
         self.key = key
-        self.reason: LeaseEnd | Literal["unknown"] = reason
+        self.at = at
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from leasedkeyq.errors import (
     InvalidLeaseError,
-    KeyAlreadyInFlightError,
     LeasedKeyQError,
     LeaseEnd,
     QueueFullError,
-    describe,
+    keys_in_flight,
 )
 from leasedkeyq.items import Item
 from leasedkeyq.lease import Lease
@@ -186,7 +185,7 @@ class StoreMachine:
             answer = self._settle(request, state, now)
             space.note(state.items.get(key))
         except InvalidLeaseError:
-            answer = Refusal(key)
+            answer = Refusal(key, now)
         self._tidy(request.queue)
         return answer
 
@@ -478,12 +477,6 @@ class StoreMachine:
         if queue not in self.spaces:
             return None
         return self._at(queue, now).done.get(number)
-
-
-def keys_in_flight(leased: Sequence[str], of: int) -> LeasedKeyQError:
-    """The refusal of a put with the policy ``"reject"``."""
-    message = f"{len(leased)} of {of} keys are in flight, the first is {describe(leased[0])}"
-    return KeyAlreadyInFlightError(f"{message}; nothing was put", keys=tuple(leased))
 
 
 def queue_full(queue: str, maxsize: int) -> LeasedKeyQError:

@@ -40,7 +40,7 @@ from leasedkeyq.stores.postgres_schema import check_schema_name, prepare
 from leasedkeyq.stores.postgres_watch import NewsWatch
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
-from leasedkeyq.types import Duration
+from leasedkeyq.types import Duration, QueueObserver
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -142,6 +142,8 @@ class PostgresStore(Store):
         value_type: Any = Any,
         default_lease_timeout: Duration | None = None,
         maxsize: int = 0,
+        max_buried: int | None = None,
+        observer: QueueObserver[str] | None = None,
     ) -> PostgresQueue[Any]:
         """As `Store.queue`; its puts can be a part of a transaction of the caller."""
         queue: PostgresQueue[Any] = PostgresQueue(
@@ -150,6 +152,8 @@ class PostgresStore(Store):
             value_type=value_type,
             default_lease_timeout=default_lease_timeout,
             maxsize=maxsize,
+            max_buried=max_buried,
+            observer=observer,
         )
         queue.schema = self.schema
         return queue

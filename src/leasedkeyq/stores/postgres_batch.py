@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.stores.contract import (
     Ack,
     Bury,
@@ -34,7 +34,7 @@ from leasedkeyq.stores.contract import (
     Requeue,
     Urgency,
 )
-from leasedkeyq.stores.machine import keys_in_flight, queue_full
+from leasedkeyq.stores.machine import queue_full
 
 SAID: Final = len(Claimed.__struct_fields__) + 1
 FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
@@ -638,7 +638,7 @@ def _literally(part: str) -> str:
 def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
     if "in_flight" in what:
         of = len({key for key, _ in request.items}) if isinstance(request, Put) else 1
-        return keys_in_flight(what["in_flight"], of)
+        return keys_in_flight(tuple(what["in_flight"]), of)
     if "full" in what and not isinstance(request, Claim):
         return queue_full(request.queue, what["full"])
     return Refusal(getattr(request, "key", ""))

@@ -76,7 +76,7 @@ class PostgresQueue(StoreQueue[V]):
         priority: int | None,
         delay: Duration | None,
     ) -> None:
-        self._check_open("put")
+        self._enter("put")
         seconds = put_options(policy, priority, delay)
         encoded: list[tuple[str, bytes]] = []
         for key, value in items:

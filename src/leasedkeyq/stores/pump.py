@@ -1,16 +1,26 @@
 """Waiting on a store: one task claims for everybody who waits on a queue."""
 
 import asyncio
+import logging
 from asyncio import Future, Task
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
 
-from leasedkeyq.errors import QueueClosedError, StoreUnavailableError, describe
+from leasedkeyq.errors import (
+    QueueClosedError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+    describe,
+)
 from leasedkeyq.stores.contract import Claim, Claimed, Release, StoreContract
+
+logger = logging.getLogger("leasedkeyq")
 
 GRACE = 1.0
 """Seconds for which a consumer whose time is over waits for the first answer of the store."""
+GIVE_BACK_PAUSES: Final = (0.1, 5.0)
+"""The shortest and the longest pause between two tries to give leases back, in seconds."""
 
 
 class Waiter:
@@ -19,9 +29,20 @@ class Waiter:
     Attributes:
         impatient: Its time is over: the next answer of the store is the last one it waits for.
         answered: Whether the store has said, since it waits, that there is nothing for it.
+        idle: The same, and no producer has put an item for it since.
     """
 
-    __slots__ = ("alarm", "answered", "impatient", "key", "lease_time", "many", "timeout", "turn")
+    __slots__ = (
+        "alarm",
+        "answered",
+        "idle",
+        "impatient",
+        "key",
+        "lease_time",
+        "many",
+        "timeout",
+        "turn",
+    )
 
     def __init__(
         self,
@@ -38,6 +59,7 @@ class Waiter:
         self.timeout = timeout
         self.impatient = timeout == 0
         self.answered = False
+        self.idle = False
         self.alarm: asyncio.TimerHandle | None = None
 
     def joins(self, other: "Waiter") -> bool:
@@ -52,7 +74,11 @@ class ClaimPump:
     Calls that arrive while a claim is under way are served by the next one, so that many consumers
     cost one round trip. While nothing is available the pump sleeps, until the store's `watch` says
     that something changed or something comes due. What was claimed for a consumer that has gone
-    goes to the next in line, or back to where it was.
+    goes to the next in line, or back to where it was. If the store cannot take it back, it is asked
+    again until it does or is closed.
+
+    Attributes:
+        on_idle: Called when consumers have begun to wait, as the store has nothing for them.
     """
 
     def __init__(self, store: StoreContract, queue: str) -> None:
@@ -66,6 +92,10 @@ class ClaimPump:
         self._unwatch: Callable[[], None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._undoing: set[Task[None]] = set()
+        self._unwanted: dict[str, Claimed] = {}
+        """Leases that nobody wants and the store has not taken back, by token."""
+        self._closed = False
+        self.on_idle: Callable[[], None] | None = None
 
     async def claim(
         self, key: str | None, timeout: float | None, lease_time: float | None, many: int = 1
@@ -77,7 +107,9 @@ class ClaimPump:
         Raises:
             TimeoutError: The store had nothing in time.
             StoreUnavailableError: The time is over, and the store could not be asked.
+            QueueClosedError: `close` was called.
         """
+        self._check_closed()
         loop = asyncio.get_running_loop()
         waiter = Waiter(loop.create_future(), key, lease_time, many, timeout)
         self._line[waiter] = None
@@ -100,6 +132,7 @@ class ClaimPump:
 
     def changed(self) -> "Future[None]":
         """Done when something changes in the queue from now on, or comes due."""
+        self._check_closed()
         turn: Future[None] = asyncio.get_running_loop().create_future()
         turn.add_done_callback(self._unlisten)
         self._listeners.add(turn)
@@ -117,8 +150,27 @@ class ClaimPump:
         if not self._line and not self._listeners:
             self._wake.set()
 
+    def idle_for(self, keys: Sequence[str]) -> list[Waiter]:
+        """The consumers that wait, and would take an item of one of these keys at once."""
+        wanted = frozenset(keys)
+        return [
+            waiter
+            for waiter in self._line
+            if waiter.idle and not waiter.turn.done() and (not waiter.key or waiter.key in wanted)
+        ]
+
+    def awaits_all(self, keys: Iterable[str]) -> bool:
+        """Whether for each of these keys a consumer waits that takes this key only."""
+        waiting = {waiter.key for waiter in self._line if waiter.idle and not waiter.turn.done()}
+        return waiting.issuperset(keys)
+
+    def _check_closed(self) -> None:
+        if self._closed:
+            raise QueueClosedError("the queue was closed while waiting")
+
     def close(self) -> None:
         """Send everybody away."""
+        self._closed = True
         for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
             if not turn.done():
                 turn.set_exception(QueueClosedError("the queue was closed while waiting"))
@@ -214,6 +266,7 @@ class ClaimPump:
     def _hand_out(self, waiters: list[Waiter], claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Give what was claimed to those who are still there; return what is left over."""
         start = 0
+        began_to_wait = False
         for waiter in waiters:
             if waiter.turn.done():
                 continue
@@ -225,20 +278,70 @@ class ClaimPump:
             elif waiter.impatient:
                 waiter.turn.set_exception(too_late(waiter.key, waiter.timeout or 0))
             else:
-                waiter.answered = True
+                began_to_wait = began_to_wait or not waiter.idle
+                waiter.answered = waiter.idle = True
+        if began_to_wait and self.on_idle is not None:
+            self.on_idle()
         return claimed[start:]
 
     def give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
-        """Undo claims whose consumers have gone."""
-        undo = [Release(c.queue, c.key, c.token, undo=True) for c in claimed]
-        task = asyncio.get_running_loop().create_task(self._undo(undo))
+        """Undo claims whose consumers have gone; the task is over when this was tried once.
+
+        If it fails, it is tried again in the background: without an expiry, nobody else would end
+        such leases.
+        """
+        self._unwanted.update((item.token, item) for item in claimed)
+        return self._in_background(self._give_back_once())
+
+    async def give_back_all(self) -> None:
+        """Give back what could not be given back so far.
+
+        Raises:
+            StoreError: It still cannot be.
+        """
+        unwanted = list(self._unwanted.values())
+        if not unwanted:
+            return
+        answers = await self._store.settle(
+            [Release(item.queue, item.key, item.token, undo=True) for item in unwanted]
+        )
+        for item, answer in zip(unwanted, answers, strict=True):
+            # A lease that the store does not know any more has ended otherwise: that is as good.
+            if not isinstance(answer, StoreError):
+                self._unwanted.pop(item.token, None)
+
+    async def _give_back_once(self) -> None:
+        keys = [describe(item.key) for item in self._unwanted.values()]
+        try:
+            await self.give_back_all()
+        except StoreClosedError as error:
+            self._report(keys, error, "they stay leased until their leases expire")
+            self._unwanted.clear()
+        except Exception as error:
+            self._report(keys, error, "this is tried again until the store is closed")
+            _ = self._in_background(self._give_back_until_done())
+
+    async def _give_back_until_done(self) -> None:
+        pause, longest = GIVE_BACK_PAUSES
+        while self._unwanted:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+            try:
+                await self.give_back_all()
+            except StoreClosedError:
+                return
+            except Exception as error:
+                logger.debug("queue %r: leases cannot be given back: %s", self._queue, error)
+
+    def _report(self, keys: Sequence[str], error: Exception, then: str) -> None:
+        text = "queue %r: the leases of %d keys that nobody wants, the first is %s, cannot be given"
+        logger.warning(f"{text} back: %s; {then}", self._queue, len(keys), keys[0], error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
         return task
-
-    async def _undo(self, changes: list[Release]) -> None:
-        with suppress(Exception):  # the leases expire by themselves
-            await self._store.settle(changes)
 
     def _give_up(self, waiter: Waiter) -> None:
         """The time of a consumer is over. What the store has not said, it is not told."""
@@ -266,4 +369,4 @@ class ClaimPump:
 def too_late(key: str | None, timeout: float) -> TimeoutError:
     """The error for a consumer that has waited long enough."""
     what = "no item became" if key is None else f"key {describe(key)} did not become"
-    return TimeoutError(f"{what} available within {timeout} s")
+    return TimeoutError(f"{what} available within {timeout:g} s")

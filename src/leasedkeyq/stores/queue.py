@@ -2,10 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
+
+from msgspec.structs import replace
 
 from leasedkeyq import checks
 from leasedkeyq.errors import (
@@ -13,12 +25,12 @@ from leasedkeyq.errors import (
     LeaseEnd,
     LimitExceededError,
     QueueClosedError,
-    QueueFullError,
     StoreError,
     UndecodableValueError,
     describe,
     lease_refusal,
 )
+from leasedkeyq.home import used_elsewhere
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.stores.codec import Codec, advice, check_name, check_priority
 from leasedkeyq.stores.contract import (
@@ -29,6 +41,7 @@ from leasedkeyq.stores.contract import (
     Change,
     Claimed,
     Counts,
+    Discard,
     Extend,
     Purge,
     Put,
@@ -39,8 +52,17 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.lease_book import LeaseBook
 from leasedkeyq.stores.pump import ClaimPump
-from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, ItemSnapshot, ItemState
+from leasedkeyq.stores.room import RoomLine
+from leasedkeyq.types import (
+    BuriedItem,
+    Duration,
+    InFlightPolicy,
+    ItemSnapshot,
+    ItemState,
+    QueueObserver,
+)
 
 V = TypeVar("V")
 
@@ -56,6 +78,9 @@ class StoreQueue(Generic[V]):
 
     A `get` or `take` that is cancelled or times out has changed nothing. A cancelled `put` may or
     may not have been stored: put again, the same key does not double.
+
+    A queue object belongs to the event loop of its first use, until that loop is closed, as a
+    `LeasedKeyQueue` does. In another loop make another one, of the same store.
     """
 
     def __init__(
@@ -66,43 +91,61 @@ class StoreQueue(Generic[V]):
         value_type: Any = Any,
         default_lease_timeout: Duration | None = None,
         maxsize: int = 0,
+        max_buried: int | None = None,
+        observer: QueueObserver[str] | None = None,
     ) -> None:
         self.name: str = check_name("the name of a queue", name, store.limits)
         self._store = store
         self._codec: Codec[V] = Codec(value_type, store.limits)
         self._lease_time = checks.lease_time("default_lease_timeout", default_lease_timeout)
         self._maxsize = checks.whole("maxsize", maxsize, 0)
-        self._pump = ClaimPump(store, name)
-        self._issuer = object()
-        self._held: dict[str, Lease[str]] = {}
-        self._most_held = MANY_HELD
-        self._producing = asyncio.Lock()
+        self._max_buried = None if max_buried is None else checks.whole("max_buried", max_buried, 0)
+        self._oldest_buried: deque[tuple[int, str]] | None = None
+        """Ids and keys of buried items, oldest first; None: not known."""
+        self._observer = checks.is_observer(observer)
+        self._leases = LeaseBook()
+        self._since: dict[str, float] = {}
+        """When the leases were handed out, by token, for the observer."""
+        self._ahead: float | None = None
+        """How far the store's clock is ahead of this machine's monotonic clock, once known."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pump: ClaimPump
+        self._room: RoomLine
+        self._chores: set[asyncio.Task[None]] = set()
+        self._asking = False
         self._closed = False
 
     # Life
 
     async def start(self) -> None:
-        """Nothing to do; here for code that starts its queues."""
-        self._check_open("start")
+        """Bind the queue object to the running event loop. The first use does so as well."""
+        self._enter("start")
 
     async def close(self) -> None:
         """Close this queue object, not what is stored.
 
         The leases that it handed out go back to the front, and everybody who waits in it gets a
         `QueueClosedError`. Looking still works as long as the store is open.
+
+        Raises:
+            StoreError: The store could not take the leases back. Call it again to try again.
         """
-        if self._closed:
+        if not self._closed:
+            self._arrive("close")
+            self._closed = True
+            self._pump.close()
+            self._room.close()
+        elif self._loop is not asyncio.get_running_loop():
             return
-        self._closed = True
-        self._pump.close()
-        leases = sorted(self._held.values(), key=lambda lease: lease.fence, reverse=True)
-        self._held.clear()
-        back: list[Change] = []
-        for lease in leases:
-            lease._ended = "closed"
-            back.append(Release(self.name, lease.key, lease.token, front=True))
+        leases = sorted(self._leases, key=lambda lease: lease.fence, reverse=True)
+        back: list[Change] = [
+            Release(self.name, lease.key, lease.token, front=True) for lease in leases
+        ]
         if back:
             await self._store.settle(back)
+            for lease in reversed(leases):
+                self._end(lease, "closed")
+        await self._pump.give_back_all()
 
     @property
     def closed(self) -> bool:
@@ -126,9 +169,41 @@ class StoreQueue(Generic[V]):
     ) -> None:
         await self.close()
 
-    def _check_open(self, method: str) -> None:
+    def _enter(self, method: str) -> None:
+        """Before a method that changes something: the queue is open, and used in this loop."""
         if self._closed:
             raise QueueClosedError(f"{method}: the queue {self.name!r} is closed")
+        self._arrive(method)
+
+    def _arrive(self, method: str) -> None:
+        """The same, but a closed queue lets everybody look."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop or self._closed:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise used_elsewhere(method)
+        # Whoever waited in a loop that is closed waits no more. Leases are good in any loop.
+        self._loop = loop
+        self._pump = ClaimPump(self._store, self.name)
+        self._room = RoomLine(self._store, self.name, self._maxsize, self._pump)
+        self._chores.clear()
+        self._asking = False
+
+    def _look(self) -> None:
+        self._arrive("looking into the queue")
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        chore = asyncio.get_running_loop().create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
+        """Call the observer; what it raises is the event loop's business, not the caller's."""
+        try:
+            notice(*arguments)
+        except Exception as error:
+            context = {"message": "the observer of a queue failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     # Putting
 
@@ -153,11 +228,11 @@ class StoreQueue(Generic[V]):
             TypeError: The value cannot be stored as JSON.
             LimitExceededError: The key or the value is larger than the `Limits` of the store.
         """
-        self._check_open("put")
+        self._enter("put")
         seconds = put_options(if_in_flight, priority, delay)
         check_name("key", key, self._store.limits)
         items = ((key, self._codec.encode(key, value)),)
-        await self._put(Put(self.name, items, if_in_flight, priority, seconds, self._maxsize))
+        await self._put(Put(self.name, items, if_in_flight, priority, seconds))
 
     async def put_many(
         self,
@@ -168,7 +243,7 @@ class StoreQueue(Generic[V]):
         delay: Duration | None = None,
     ) -> None:
         """As `LeasedKeyQueue.put_many`: all of them or none."""
-        self._check_open("put_many")
+        self._enter("put_many")
         seconds = put_options(if_in_flight, priority, delay)
         encoded: list[tuple[str, bytes]] = []
         for key, value in checks.key_values("items", items).items():
@@ -181,30 +256,24 @@ class StoreQueue(Generic[V]):
                 f"batch_size is {most}: {advice('batch_size')}"
             )
             raise LimitExceededError(message, limit="batch_size", most=most)
-        if self._maxsize and len(encoded) > self._maxsize:
-            message = f"{len(encoded)} keys do not fit into the queue: maxsize is {self._maxsize}"
-            raise QueueFullError(message, maxsize=self._maxsize)
         if encoded:
-            put = Put(self.name, tuple(encoded), if_in_flight, priority, seconds, self._maxsize)
-            await self._put(put)
+            await self._put(Put(self.name, tuple(encoded), if_in_flight, priority, seconds))
 
     async def _put(self, request: Put) -> None:
-        if not self._maxsize:
-            raise_refusal((await self._store.put([request]))[0])
-            return
-        async with self._producing:
-            while True:
-                # Watch first, then ask: room that is made in between is not missed.
-                changed = self._pump.changed()
-                try:
-                    answer = (await self._store.put([request]))[0]
-                    if not isinstance(answer, QueueFullError):
-                        break
-                    await changed
-                    self._check_open("put")
-                finally:
-                    changed.cancel()
+        keys = [key for key, _ in request.items]
+
+        async def ask(max_items: int) -> Answer:
+            return (await self._store.put([replace(request, max_items=max_items)]))[0]
+
+        if self._maxsize:
+            scheduled = bool(request.delay)
+            answer = await self._room.put(keys, request.policy, ask, scheduled=scheduled)
+        else:
+            answer = await ask(0)
         raise_refusal(answer)
+        if self._observer is not None:
+            for key in keys:
+                self._tell(self._observer.on_put, key)
 
     # Getting
 
@@ -221,6 +290,7 @@ class StoreQueue(Generic[V]):
         self, n: int, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
     ) -> list[tuple[str, V, Lease[str]]]:
         """As `LeasedKeyQueue.get_many`, and never more than the limit `batch_size` of the store."""
+        self._enter("get_many")
         many = min(checks.whole("n", n, 1), self._store.limits.batch_size)
         return await self._get("get_many", None, many, timeout, lease_timeout)
 
@@ -228,6 +298,7 @@ class StoreQueue(Generic[V]):
         self, key: str, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
     ) -> tuple[str, V, Lease[str]]:
         """As `LeasedKeyQueue.take`."""
+        self._enter("take")
         check_name("key", key, self._store.limits)
         return (await self._get("take", key, 1, timeout, lease_timeout))[0]
 
@@ -239,7 +310,7 @@ class StoreQueue(Generic[V]):
         timeout: Duration | None,
         lease_timeout: Duration | None,
     ) -> list[tuple[str, V, Lease[str]]]:
-        self._check_open(method)
+        self._enter(method)
         wait = checks.wait_time("timeout", timeout)
         lease_time = self._lease_time
         if lease_timeout is not None:
@@ -252,49 +323,71 @@ class StoreQueue(Generic[V]):
                 # It was closed after this was claimed and before it got here.
                 await asyncio.shield(self._pump.give_back(claimed))
                 raise QueueClosedError("the queue was closed while waiting")
-            self._forget_expired(claimed, lease_time)
-            batch = await self._accept(claimed)
+            batch = await self._accept(claimed, lease_time)
             if batch:
                 return batch
             if deadline is not None:
                 wait = max(deadline - loop.time(), 0.0)
 
-    async def _accept(self, claimed: Sequence[Claimed]) -> list[tuple[str, V, Lease[str]]]:
+    async def _accept(
+        self, claimed: Sequence[Claimed], lease_time: float | None
+    ) -> list[tuple[str, V, Lease[str]]]:
         """Decode what was claimed; bury what cannot be."""
-        batch: list[tuple[str, V, Lease[str]]] = []
+        self._notice_time(claimed[0].expires_at, lease_time)
+        good: list[tuple[Claimed, V]] = []
         bad: list[Change] = []
         for item in claimed:
             try:
-                value = self._codec.decode(item.key, item.value)
+                good.append((item, self._codec.decode(item.key, item.value)))
             except UndecodableValueError as error:
                 logger.warning("queue %r: buried an item: %s", self.name, error)
                 bad.append(Bury(self.name, item.key, item.token, str(error)))
-                continue
-            lease = Lease(
-                item.token, item.key, item.fence, item.attempt, item.expires_at, self._issuer
-            )
-            self._held[item.token] = lease
-            batch.append((item.key, value, lease))
         if bad:
             try:
                 await asyncio.shield(asyncio.ensure_future(self._store.settle(bad)))
             except BaseException:
-                # The others do not reach their consumer.
-                left = [item for item in claimed if self._held.pop(item.token, None)]
-                await asyncio.shield(self._pump.give_back(left))
+                # None of them reaches its consumer.
+                await asyncio.shield(self._pump.give_back(claimed))
                 raise
-        return batch
+        return [(item.key, value, self._hand_out(item, lease_time)) for item, value in good]
 
-    def _forget_expired(self, claimed: Sequence[Claimed], lease_time: float | None) -> None:
-        """Forget leases that nobody settled in time, whenever they have become many."""
-        expires_at = claimed[0].expires_at
-        if len(self._held) < self._most_held or expires_at is None or lease_time is None:
-            return
-        now = expires_at - lease_time
-        for lease in list(self._held.values()):
-            if lease.expires_at is not None and lease.expires_at <= now:
-                del self._held[lease.token]
-        self._most_held = 2 * len(self._held) + MANY_HELD
+    def _hand_out(self, item: Claimed, lease_time: float | None) -> Lease[str]:
+        lease, before = self._leases.add(
+            item.token, item.key, item.fence, item.attempt, item.expires_at
+        )
+        if before is not None and self._has_expired(before, self._store_now()):
+            self._end(before, "expired")
+        if self._leases.overdue() and not self._asking:
+            self._asking = True
+            self._in_background(self._forget_ended())
+        if self._observer is not None:
+            self._since[lease.token] = time.monotonic()
+            waited = max(self._store_now() - item.put_at, 0.0)
+            self._tell(self._observer.on_claim, item.key, item.attempt, waited)
+            if lease_time is not None:
+                self._look_at_expiry(lease, lease_time)
+        return lease
+
+    async def _forget_ended(self) -> None:
+        """Ask the store which leases are over, though nobody has ended them here."""
+        try:
+            leases = list(self._leases)
+            for start in range(0, len(leases), LOOK_SIZE):
+                some = leases[start : start + LOOK_SIZE]
+                found = await self._store.look(self.name, [lease.key for lease in some])
+                over = [
+                    lease
+                    for lease, items in zip(some, found, strict=True)
+                    if not _holds(lease, items)
+                ]
+                self._leases.forget(over)
+                for lease in over:
+                    self._since.pop(lease.token, None)
+            self._leases.asked()
+        except StoreError as error:
+            logger.debug("queue %r: leases that are over stay in memory: %s", self.name, error)
+        finally:
+            self._asking = False
 
     def __aiter__(self) -> AsyncIterator[tuple[str, V, Lease[str]]]:
         """Get items for ever: ``async for key, value, lease in queue``. Ends with `close`."""
@@ -339,117 +432,224 @@ class StoreQueue(Generic[V]):
 
     async def ack(self, lease: Lease[str]) -> None:
         """As `LeasedKeyQueue.ack`."""
-        await self._settle("ack", lease, Ack(self.name, *_names(lease)), "acknowledged")
+        self._enter("ack")
+        await self._settle(lease, Ack(self.name, *_names(lease)), "acknowledged")
 
     async def release(
         self, lease: Lease[str], *, requeue_front: bool = False, delay: Duration | None = None
     ) -> None:
         """As `LeasedKeyQueue.release`."""
+        self._enter("release")
+        names = _names(lease)
         seconds = checks.release_options(requeue_front, delay) or 0.0
-        change = Release(self.name, *_names(lease), requeue_front, seconds)
-        await self._settle("release", lease, change, "released")
+        await self._settle(lease, Release(self.name, *names, requeue_front, seconds), "released")
 
     async def extend(self, lease: Lease[str], timeout: Duration | None = None) -> None:
         """As `LeasedKeyQueue.extend`."""
+        self._enter("extend")
+        names = _names(lease)
         lease_time = self._lease_time
         if timeout is not None:
             lease_time = checks.lease_time("timeout", timeout)
-        change = Extend(self.name, *_names(lease), lease_time)
-        answer = await self._settle("extend", lease, change, None)
+        answer = await self._settle(lease, Extend(self.name, *names, lease_time), None)
         assert answer is None or isinstance(answer, float)
-        lease._expires_at = answer
+        self._notice_time(answer, lease_time)
+        lease._expires_at = self._leases.original(lease)._expires_at = answer
 
     async def bury(self, lease: Lease[str], error: str = "") -> BuriedItem[str, V]:
         """As `LeasedKeyQueue.bury`.
 
         What cannot be stored in `error`, NUL characters and lone surrogates, is replaced.
         """
+        self._enter("bury")
+        names = _names(lease)
         checks.error_text(error)
-        change = Bury(self.name, *_names(lease), checks.storable(error))
-        answer = await self._settle("bury", lease, change, "buried")
-        assert isinstance(answer, int)
-        # The page that begins behind the id before: however many are buried, one is looked at.
-        page = await self._store.browse(
-            self.name, states=("buried",), cursor=str(answer - 1), limit=1
-        )
-        for item in page.items:
-            if item.id == answer:
-                return self._buried(item)
-        raise StoreError(f"the item of key {describe(lease.key)} was buried and dropped at once")
+        change = Bury(self.name, *names, checks.storable(error))
+        number = await self._settle(lease, change, "buried")
+        assert isinstance(number, int)
+        buried = await self._buried_item(number)
+        if buried is None:
+            message = f"the item of key {describe(lease.key)} was buried and dropped at once"
+            raise StoreError(message)
+        if self._max_buried is not None:
+            await self._drop_oldest_buried(number, lease.key, self._max_buried)
+        return buried
+
+    async def _drop_oldest_buried(self, number: int, key: str, most: int) -> None:
+        """Keep to `max_buried`, now that one more was buried."""
+        oldest = self._oldest_buried
+        if oldest is not None:
+            oldest.append((number, key))
+        excess = (await self._counts()).buried - most
+        while excess > 0:
+            if not oldest:
+                found = [(item.id, item.key) for item in await self.buried()]
+                self._oldest_buried = oldest = deque(found)
+                excess = len(found) - most
+            drop = [oldest.popleft() for _ in range(min(excess, len(oldest)))]
+            answers = await self._store.settle([Discard(self.name, old) for old, _ in drop])
+            for (_, dropped), was_there in zip(drop, answers, strict=True):
+                if was_there:
+                    excess -= 1
+                    text = "max_buried is %d: dropped the oldest buried item, key %s"
+                    logger.warning(text, most, describe(dropped))
+        if oldest is not None and len(oldest) > 2 * most + LOOK_SIZE:
+            self._oldest_buried = None  # others have dropped or requeued most of them
 
     async def requeue(
         self, buried: BuriedItem[str, V], *, if_in_flight: InFlightPolicy = "update"
     ) -> None:
-        """As `LeasedKeyQueue.requeue`, but a full queue refuses at once with `QueueFullError`."""
-        self._check_open("requeue")
+        """As `LeasedKeyQueue.requeue`."""
+        self._enter("requeue")
         checks.is_buried(buried)
         checks.put_options(if_in_flight, None, None)
-        change = Requeue(self.name, buried.id, if_in_flight, self._maxsize)
-        answer = (await self._store.settle([change]))[0]
+
+        async def ask(max_items: int) -> Answer:
+            change = Requeue(self.name, buried.id, if_in_flight, max_items)
+            return (await self._store.settle([change]))[0]
+
+        async def is_gone() -> bool:
+            return await self._buried_item(buried.id) is None
+
+        if self._maxsize:
+            answer = await self._room.put((buried.key,), if_in_flight, ask, pointless=is_gone)
+        else:
+            answer = await ask(0)
         raise_refusal(answer)
         if not answer:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+        if self._observer is not None:
+            self._tell(self._observer.on_put, buried.key)
 
     async def remove(self, key: str) -> bool:
         """As `LeasedKeyQueue.remove`."""
-        self._check_open("remove")
+        self._enter("remove")
         check_name("key", key, self._store.limits)
-        return bool((await self._store.settle([Cancel(self.name, key)]))[0])
+        lease = self._leases.of_key(key)
+        was_there = bool((await self._store.settle([Cancel(self.name, key)]))[0])
+        if was_there and self._observer is not None:
+            self._tell(self._observer.on_remove, key)
+        if was_there and lease is not None and self._leases.of_key(key) is lease:
+            self._end(lease, "removed")
+        self._room.wake(key)
+        return was_there
 
     async def purge_buried(self) -> int:
         """As `LeasedKeyQueue.purge_buried`."""
-        self._check_open("purge_buried")
+        self._enter("purge_buried")
         answer = (await self._store.settle([Purge(self.name, "buried")]))[0]
         assert isinstance(answer, int)
         return answer
 
-    async def _settle(
-        self, method: str, lease: Lease[str], change: Change, end: LeaseEnd | None
-    ) -> Answer:
-        self._check_open(method)
-        mine = lease._issuer is self._issuer
-        if not mine or lease._ended is None:
+    async def _settle(self, lease: Lease[str], change: Change, end: LeaseEnd | None) -> Answer:
+        """Have a lease settled; with `end`, it has ended by that."""
+        ended = self._leases.ended(lease)
+        elsewhere = False
+        if ended is None:
             answer = (await self._store.settle([change]))[0]
             if not isinstance(answer, Refusal):
                 raise_refusal(answer)
                 if end is not None:
-                    lease._ended = end
-                    self._held.pop(lease.token, None)
+                    self._end(lease, end)
                 return answer
-            self._held.pop(lease.token, None)
-            if mine:
-                lease._ended = self._ending(lease, answer)
-        raise lease_refusal(lease.key, lease._ended if mine else None)
+            # A call that was made before this one may have ended it meanwhile.
+            ended = self._leases.ended(lease)
+            if ended is None and self._leases.is_ours(lease):
+                at = self._store_now() + CLOCK_MARGIN if answer.at is None else answer.at
+                if self._has_expired(lease, at):
+                    ended = "expired"
+                else:
+                    ended, elsewhere = "removed", True
+                self._end(lease, ended, elsewhere=elsewhere)
+        raise lease_refusal(lease.key, ended, elsewhere=elsewhere)
 
-    def _ending(self, lease: Lease[str], refusal: Refusal) -> LeaseEnd:
-        """How a lease of ours ended that the store does not know any more."""
-        if refusal.reason != "unknown":
-            return refusal.reason
-        return "removed" if lease.expires_at is None else "expired"
+    def _end(self, lease: Lease[str], how: LeaseEnd, *, elsewhere: bool = False) -> None:
+        """A lease has ended: remember how, and tell those who want to know."""
+        if elsewhere:
+            self._leases.forget([self._leases.original(lease)])
+        else:
+            self._leases.end(lease, how)
+        since = self._since.pop(lease.token, None)
+        if self._observer is not None and since is not None:
+            held = time.monotonic() - since
+            notices = {
+                "acknowledged": self._observer.on_ack,
+                "released": self._observer.on_release,
+                "closed": self._observer.on_release,
+                "buried": self._observer.on_bury,
+                "expired": self._observer.on_expire,
+            }
+            if not elsewhere and how in notices:
+                self._tell(notices[how], lease.key, lease.attempt, held)
+        self._room.wake(lease.key)
+
+    # The store's clock
+
+    def _notice_time(self, expires_at: float | None, lease_time: float | None) -> None:
+        """A lease time has begun this moment: that tells what time it is in the store."""
+        if expires_at is not None and lease_time is not None:
+            self._ahead = expires_at - lease_time - time.monotonic()
+
+    def _store_now(self) -> float:
+        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+
+    def _has_expired(self, lease: Lease[str], at: float) -> bool:
+        expires_at = self._leases.original(lease).expires_at
+        return expires_at is not None and expires_at <= at
+
+    def _look_at_expiry(self, lease: Lease[str], seconds: float) -> None:
+        """Tell the observer when a lease has expired."""
+        # Leases of ours that are settled do not keep their timers busy: these look and end.
+        asyncio.get_running_loop().call_later(seconds, self._expire, lease)
+
+    def _expire(self, lease: Lease[str]) -> None:
+        if not self._closed and self._leases.of_key(lease.key) is lease:
+            self._in_background(self._expire_if_over(lease))
+
+    async def _expire_if_over(self, lease: Lease[str]) -> None:
+        try:
+            [found] = await self._store.look(self.name, [lease.key])
+        except StoreError:
+            self._look_at_expiry(lease, 1.0)
+            return
+        if self._leases.of_key(lease.key) is not lease:
+            return
+        if not _holds(lease, found):
+            self._end(lease, "expired")
+        elif lease.expires_at is not None:
+            self._look_at_expiry(lease, max(lease.expires_at - self._store_now(), CLOCK_MARGIN))
 
     async def join(self) -> None:
         """As `LeasedKeyQueue.join`: until nothing is available, scheduled or in flight."""
+        if self._closed and not await self._live():
+            return
+        self._enter("join")
         while True:
-            self._check_open("join")
             # Watch first, then look: what happens in between is not missed.
             changed = self._pump.changed()
             try:
-                counts = await self._counts()
-                if not counts.available + counts.scheduled + counts.in_flight:
+                if not await self._live():
                     return
                 await changed
             finally:
                 changed.cancel()
 
+    async def _live(self) -> int:
+        """How many items there are, buried ones left out."""
+        counts = await self._counts()
+        return counts.available + counts.scheduled + counts.in_flight
+
     # Looking
 
     async def peek(self, key: str) -> V | None:
         """As `LeasedKeyQueue.peek`; an unreadable value raises `UndecodableValueError`."""
+        self._look()
         item = await self._waiting_value(key)
         return None if item is None else self._codec.decode(key, item.value)
 
     async def contains(self, key: str) -> bool:
         """As `LeasedKeyQueue.contains`."""
+        self._look()
         return await self._waiting_value(key) is not None
 
     async def _waiting_value(self, key: str) -> StoredItem | None:
@@ -461,33 +661,50 @@ class StoreQueue(Generic[V]):
 
     async def available_keys(self) -> set[str]:
         """As `LeasedKeyQueue.available_keys`."""
+        self._look()
         return {item.key async for item in self._browse("available", "buffered")}
 
     async def scheduled_keys(self) -> set[str]:
         """As `LeasedKeyQueue.scheduled_keys`."""
+        self._look()
         return {item.key async for item in self._browse("scheduled")}
 
     async def inflight_keys(self) -> set[str]:
         """As `LeasedKeyQueue.inflight_keys`."""
+        self._look()
         return {item.key async for item in self._browse("in_flight")}
 
     async def qsize(self) -> int:
         """As `LeasedKeyQueue.qsize`."""
+        self._look()
         return (await self._counts()).available
 
     async def scheduled_size(self) -> int:
         """As `LeasedKeyQueue.scheduled_size`."""
+        self._look()
         return (await self._counts()).scheduled
 
     async def inflight_size(self) -> int:
         """As `LeasedKeyQueue.inflight_size`."""
+        self._look()
         return (await self._counts()).in_flight
 
     async def buried(self) -> list[BuriedItem[str, V]]:
         """As `LeasedKeyQueue.buried`; an unreadable value is shown as the stored bytes."""
-        return [self._buried(item) async for item in self._browse("buried")]
+        self._look()
+        found = [self._shown_buried(item) async for item in self._browse("buried")]
+        return sorted(found, key=lambda item: item.buried_at)
 
-    def _buried(self, item: StoredItem) -> BuriedItem[str, V]:
+    async def _buried_item(self, number: int) -> BuriedItem[str, V] | None:
+        """The buried item of that id, if it is there."""
+        before = str(number - 1)
+        page = await self._store.browse(self.name, states=("buried",), cursor=before, limit=1)
+        for item in page.items:
+            if item.id == number:
+                return self._shown_buried(item)
+        return None
+
+    def _shown_buried(self, item: StoredItem) -> BuriedItem[str, V]:
         return BuriedItem(
             item.id,
             item.key,
@@ -500,8 +717,10 @@ class StoreQueue(Generic[V]):
 
     async def snapshot(self) -> list[ItemSnapshot[str, V]]:
         """As `LeasedKeyQueue.snapshot`; an unreadable value is shown as the stored bytes."""
+        self._look()
         items = [i async for i in self._browse("available", "scheduled", "in_flight", "buffered")]
-        items.sort(key=_order)
+        leased_at = {item.key: item.leased_at or 0.0 for item in items if item.state == "in_flight"}
+        items.sort(key=lambda item: _order(item, leased_at.get(item.key, 0.0)))
         return [
             ItemSnapshot(
                 item.key,
@@ -535,8 +754,10 @@ class StoreQueue(Generic[V]):
 
 
 SETTLED = ("acknowledged", "released", "buried")
-MANY_HELD = 100
-"""So many leases are held before it is worth looking which of them have expired."""
+LOOK_SIZE: Final = 1000
+"""Keys that the store is asked about at a time."""
+CLOCK_MARGIN: Final = 0.25
+"""Seconds by which the time of a store may be later than it seems from here."""
 
 
 def put_options(
@@ -548,13 +769,18 @@ def put_options(
     return seconds
 
 
-def _order(item: StoredItem) -> tuple[int, float, float, int]:
-    """Available in hand-out order, scheduled by time, leased by age."""
+def _order(item: StoredItem, leased_at: float) -> tuple[int, float, float, int]:
+    """Available in hand-out order, scheduled by time, leased by age and then buffered."""
     if item.state == "available":
         return 0, -item.priority, item.place, item.id
     if item.state == "scheduled":
         return 1, item.due or 0.0, 0, item.id
-    return 2, 0.0, 0.0, item.id
+    return 2, leased_at, 0.0, item.id
+
+
+def _holds(lease: Lease[str], items: Sequence[StoredItem]) -> bool:
+    """Whether these items of its key may be held by a lease."""
+    return any(item.state == "in_flight" and item.attempt == lease.attempt for item in items)
 
 
 def _names(lease: Lease[str]) -> tuple[str, str]:

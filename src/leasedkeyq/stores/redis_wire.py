@@ -8,7 +8,12 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, StoreDamagedError
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    LeaseEnd,
+    StoreDamagedError,
+    keys_in_flight,
+)
 from leasedkeyq.stores.contract import (
     Ack,
     Attempt,
@@ -30,7 +35,7 @@ from leasedkeyq.stores.contract import (
     StoredState,
     Urgency,
 )
-from leasedkeyq.stores.machine import keys_in_flight, queue_full
+from leasedkeyq.stores.machine import queue_full
 from leasedkeyq.stores.urgency import Rank
 
 EXACT: Final = 2**53
@@ -373,7 +378,7 @@ def _is_refusal(answer: Any) -> bool:
 
 def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
     if answer[0] == b"inflight":
-        return keys_in_flight([key.decode() for key in answer[1]], answer[2])
+        return keys_in_flight(tuple(key.decode() for key in answer[1]), answer[2])
     if answer[0] == b"full":
         return queue_full(request.queue, request.max_items)
     return Refusal(request.key)

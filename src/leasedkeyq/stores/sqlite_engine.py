@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, cast
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.stores.caps import Rooms, caps_of
 from leasedkeyq.stores.contract import (
     Ack,
@@ -30,7 +30,7 @@ from leasedkeyq.stores.contract import (
     Requeue,
 )
 from leasedkeyq.stores.editing import Edit, apply_changes
-from leasedkeyq.stores.machine import keys_in_flight, queue_full
+from leasedkeyq.stores.machine import queue_full
 from leasedkeyq.stores.sqlite_caps import Candidate, Capped
 from leasedkeyq.stores.sqlite_moves import WriteNeededError
 from leasedkeyq.stores.sqlite_reads import Browse, Count, Heads, Look, Read, Results, Sweep
@@ -179,7 +179,7 @@ class Transaction(Capped):
                 leased.append(key)
                 need += row[1] is None and request.policy == "buffer"
         if reject and leased:
-            return keys_in_flight(leased, len(keys))
+            return keys_in_flight(tuple(leased), len(keys))
         if request.max_items and need and space.waiting + need > request.max_items:
             return queue_full(request.queue, request.max_items)
         return None
@@ -436,7 +436,7 @@ class Transaction(Capped):
                 return None
         live = self._held(space, request.key, request.token)
         if live is None:
-            return Refusal(request.key)
+            return Refusal(request.key, self._now)
         self._keep(space, live, request, KEEP_RESULT)
         self._end(space, live)
         self._follow(space, live)
@@ -465,7 +465,7 @@ class Transaction(Capped):
         space = self._space(request.queue)
         live = self._held(space, request.key, request.token)
         if live is None:
-            return Refusal(request.key)
+            return Refusal(request.key, self._now)
         self._end(space, live)
         due = self._now + request.delay if request.delay else None
         if request.undo:
@@ -501,7 +501,7 @@ class Transaction(Capped):
         space = self._space(request.queue)
         live = self._held(space, request.key, request.token)
         if live is None:
-            return Refusal(request.key)
+            return Refusal(request.key, self._now)
         due = None if request.lease_time is None else self._now + request.lease_time
         self._execute("UPDATE items SET due = ? WHERE id = ?", (due, live.id))
         space.changed = True
@@ -514,7 +514,7 @@ class Transaction(Capped):
         space = self._space(request.queue)
         live = self._held(space, request.key, request.token)
         if live is None:
-            return Refusal(request.key)
+            return Refusal(request.key, self._now)
         self._remember(live, "buried", request.error, self._now)
         self.burials += 1
         self._execute(KEEP_BURIED, (self.burials, self._now, request.error, live.history, live.id))

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from leasedkeyq.stores.contract import Claim, Claimed, StoreContract
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.types import Duration
+from leasedkeyq.types import Duration, QueueObserver
 
 
 class Claimer:
@@ -71,6 +71,8 @@ class Store(StoreContract):
         value_type: Any = Any,
         default_lease_timeout: Duration | None = None,
         maxsize: int = 0,
+        max_buried: int | None = None,
+        observer: QueueObserver[str] | None = None,
     ) -> StoreQueue[Any]:
         """A queue of this store, with the awaitable methods of `LeasedKeyQueue`.
 
@@ -80,6 +82,9 @@ class Store(StoreContract):
                 Without it they are what JSON has: see `StoreQueue.put`.
             default_lease_timeout: How long a lease lasts where the call does not say.
             maxsize: How many items may wait, as in `LeasedKeyQueue`.
+            max_buried: How many buried items are kept; beyond it `bury` drops the oldest. None: the
+                limit `buried` of the store, which holds in any case.
+            observer: Told of what is done through this queue object, as in `LeasedKeyQueue`.
         """
         return StoreQueue(
             self,
@@ -87,4 +92,6 @@ class Store(StoreContract):
             value_type=value_type,
             default_lease_timeout=default_lease_timeout,
             maxsize=maxsize,
+            max_buried=max_buried,
+            observer=observer,
         )

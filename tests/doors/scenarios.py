@@ -1,7 +1,7 @@
 """Scripts that mean the same at every door: each is run on `LeasedKeyQueue` and on all stores.
 
 A scenario uses a queue as any caller would, in real time, and notes what the caller sees. It must
-not depend on how fast a door is: whatever waits is given `PAUSE` to get to where it waits.
+not depend on how fast a door is: whatever waits is given `Trace.pause` to get to where it waits.
 """
 
 import asyncio
@@ -19,10 +19,6 @@ MakeQueue: TypeAlias = Callable[..., Queue]
 """Makes a new, empty queue with the options that both doors take."""
 Scenario: TypeAlias = Callable[[Trace, MakeQueue], Awaitable[None]]
 
-PAUSE = 0.25
-"""Seconds in which a call that waits has come to its wait, and one that need not has ended."""
-SHORT = 1.5
-"""Seconds: a delay or a lease that ends within the scenario."""
 LONG = 600
 """Seconds: a delay or a lease that does not end within the scenario."""
 
@@ -33,11 +29,6 @@ def scenario(script: Scenario) -> Scenario:
     """Have a script run at every door."""
     SCENARIOS[script.__name__] = script
     return script
-
-
-async def pause() -> None:
-    """Give whoever waits the time to get there."""
-    await asyncio.sleep(PAUSE)
 
 
 async def look(trace: Trace, queue: Queue) -> None:
@@ -95,7 +86,7 @@ async def priorities(trace: Trace, make: MakeQueue) -> None:
 @scenario
 async def delays(trace: Trace, make: MakeQueue) -> None:
     queue = make()
-    await queue.put("soon", 1, delay=SHORT)
+    await queue.put("soon", 1, delay=trace.short)
     await queue.put("later", 1, delay=LONG)
     await queue.put("brought forward", 1, delay=LONG)
     await queue.put("soon", 2)
@@ -217,8 +208,8 @@ async def pickled_leases_that_ended(trace: Trace, make: MakeQueue) -> None:
     queue = make()
     removed = pickled(await leased(queue, "removed", lease_timeout=LONG))
     await queue.remove("removed")
-    expired = pickled(await leased(queue, "expired", lease_timeout=SHORT / 2))
-    await asyncio.sleep(SHORT)
+    expired = pickled(await leased(queue, "expired", lease_timeout=trace.short / 2))
+    await asyncio.sleep(trace.short)
     for lease in (removed, expired):
         await trace.call("ack", queue.ack(lease))
         await trace.call("extend", queue.extend(lease))
@@ -240,11 +231,11 @@ async def leases_of_nobody(trace: Trace, make: MakeQueue) -> None:
 
 @scenario
 async def expiry(trace: Trace, make: MakeQueue) -> None:
-    queue = make(default_lease_timeout=SHORT)
+    queue = make(default_lease_timeout=trace.short)
     lease = await leased(queue)
     trace.note("expires", lease.expires_at is not None)
     await queue.put("b", 1)
-    await asyncio.sleep(SHORT * 1.6)
+    await asyncio.sleep(trace.short * 1.6)
     await look(trace, queue)
     await trace.call("ack", queue.ack(lease))
     await trace.call("release", queue.release(lease))
@@ -258,23 +249,23 @@ async def expiry(trace: Trace, make: MakeQueue) -> None:
 @scenario
 async def waiting_for_an_expiry(trace: Trace, make: MakeQueue) -> None:
     queue = make()
-    await leased(queue, lease_timeout=SHORT)
+    await leased(queue, lease_timeout=trace.short)
     await trace.call("get", queue.get(timeout=20))
-    await leased(queue, "b", lease_timeout=SHORT)
+    await leased(queue, "b", lease_timeout=trace.short)
     await trace.call("take", queue.take("b", timeout=20))
 
 
 @scenario
 async def extending(trace: Trace, make: MakeQueue) -> None:
     queue = make()
-    first = await leased(queue, "first", lease_timeout=SHORT)
+    first = await leased(queue, "first", lease_timeout=trace.short)
     before = first.expires_at or 0.0
     await trace.call("extend", queue.extend(first, LONG))
     trace.note("later", (first.expires_at or 0.0) > before)
-    second = await leased(queue, "second", lease_timeout=SHORT)
+    second = await leased(queue, "second", lease_timeout=trace.short)
     await trace.call("extend without end", queue.extend(second))
     trace.note(second.expires_at)
-    await asyncio.sleep(SHORT * 1.6)
+    await asyncio.sleep(trace.short * 1.6)
     await trace.call("ack", queue.ack(first))
     await trace.call("ack", queue.ack(second))
 
@@ -370,11 +361,11 @@ async def consumers_in_line(trace: Trace, make: MakeQueue) -> None:
     waiting = []
     for number in range(3):
         waiting.append(trace.start(f"get {number}", queue.get()))
-        await pause()
+        await trace.pause()
     await waiting[0].cancel()
     for key in "ab":
         await queue.put(key, 1)
-        await pause()
+        await trace.pause()
     await trace.ended(*waiting)
     await look(trace, queue)
 
@@ -383,11 +374,11 @@ async def consumers_in_line(trace: Trace, make: MakeQueue) -> None:
 async def takers_go_first(trace: Trace, make: MakeQueue) -> None:
     queue = make()
     waiting = [trace.start("get", queue.get())]
-    await pause()
+    await trace.pause()
     waiting.append(trace.start("take b", queue.take("b")))
-    await pause()
+    await trace.pause()
     await queue.put("b", 1)
-    await pause()
+    await trace.pause()
     await queue.put("a", 1)
     await trace.ended(*waiting)
 
@@ -397,7 +388,7 @@ async def a_cancelled_get_leaves_no_trace(trace: Trace, make: MakeQueue) -> None
     queue = make()
     for turns in range(6):
         getting = asyncio.ensure_future(queue.get())
-        await pause()
+        await trace.pause()
         await queue.put("a", turns)
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -421,10 +412,10 @@ async def join(trace: Trace, make: MakeQueue) -> None:
     lease = await leased(queue)
     await queue.put("later", 1, delay=LONG)
     joining = trace.start("join", queue.join())
-    await pause()
+    await trace.pause()
     trace.note("waits", not joining.done())
     await queue.ack(lease)
-    await pause()
+    await trace.pause()
     trace.note("waits for the scheduled", not joining.done())
     await queue.remove("later")
     await trace.ended(joining)
@@ -452,14 +443,14 @@ async def producers_in_line(trace: Trace, make: MakeQueue) -> None:
     waiting = []
     for key in "bcd":
         waiting.append(trace.start(f"put {key}", queue.put(key, 1)))
-        await pause()
+        await trace.pause()
     trace.note("wait", not any(task.done() for task in waiting))
     await waiting[1].cancel()
     for _ in range(3):
         key, _, lease = await queue.get(timeout=10)
         trace.note("got", key)
         await queue.ack(lease)
-        await pause()
+        await trace.pause()
     await trace.ended(*waiting)
     await look(trace, queue)
 
@@ -471,7 +462,7 @@ async def puts_that_add_nothing_do_not_wait(trace: Trace, make: MakeQueue) -> No
     await queue.put("a", 1)
     await queue.put("b", 1, delay=LONG)
     waiting = [trace.start("put c", queue.put("c", 1)), trace.start("put d", queue.put("d", 1))]
-    await pause()
+    await trace.pause()
     await trace.call("a waiting key", queue.put("a", 2))
     await trace.call("a scheduled key", queue.put("b", 2))
     await trace.call("waiting keys", queue.put_many({"a": 3, "b": 3, "leased": 3}))
@@ -479,11 +470,11 @@ async def puts_that_add_nothing_do_not_wait(trace: Trace, make: MakeQueue) -> No
     await trace.call("reject", queue.put("leased", 5, if_in_flight="reject"))
     await trace.call("reject of many", queue.put_many({"leased": 5, "e": 1}, if_in_flight="reject"))
     buffering = trace.start("buffer", queue.put("leased", 6, if_in_flight="buffer"))
-    await pause()
+    await trace.pause()
     trace.note("buffering waits", not buffering.done())
     await trace.call("reject", queue.put("leased", 7, if_in_flight="reject"))
     await trace.call("release", queue.release(lease))
-    await pause()
+    await trace.pause()
     trace.note("it adds nothing now", buffering.done())
     await look(trace, queue)
     trace.note("others wait", not any(task.done() for task in waiting))
@@ -498,7 +489,7 @@ async def a_worker_puts_its_own_key(trace: Trace, make: MakeQueue) -> None:
     lease = await leased(queue)
     await queue.put("b", 1)
     waiting = trace.start("put c", queue.put("c", 1))
-    await pause()
+    await trace.pause()
     async with asyncio.timeout(10):
         await trace.call("own key", queue.put("a", 2))
     await trace.call("ack", queue.ack(lease))
@@ -514,7 +505,7 @@ async def one_key_keeps_its_order_in_a_full_queue(trace: Trace, make: MakeQueue)
     waiting = []
     for value in (1, 2, 3):
         waiting.append(trace.start(f"put b={value}", queue.put("b", value)))
-        await pause()
+        await trace.pause()
     await trace.call("get", queue.get())
     await trace.ended(*waiting)
     await trace.call("get", queue.get(timeout=10))
@@ -525,14 +516,14 @@ async def a_consumer_that_waits_needs_no_room(trace: Trace, make: MakeQueue) -> 
     queue = make(maxsize=1)
     await queue.put("later", 1, delay=LONG)
     getting = trace.start("get", queue.get())
-    await pause()
+    await trace.pause()
     await trace.call("put", asyncio.wait_for(queue.put("a", 1), 5))
     await trace.ended(getting)
     blocked = trace.start("put", queue.put("b", 1))
-    await pause()
+    await trace.pause()
     trace.note("waits", not blocked.done())
     taking = trace.start("take", queue.take("c"))
-    await pause()
+    await trace.pause()
     await trace.call("put for a take", asyncio.wait_for(queue.put("c", 1), 5))
     await trace.ended(taking)
     trace.note("waits", not blocked.done())
@@ -550,9 +541,9 @@ async def many_into_a_full_queue(trace: Trace, make: MakeQueue) -> None:
     await queue.put("c", 1)
     await trace.call("more than fit, but known", queue.put_many({"a": 2, "b": 2, "c": 2}))
     waiting = trace.start("both", queue.put_many({"d": 1, "e": 1}))
-    await pause()
+    await trace.pause()
     await trace.call("get", queue.get())
-    await pause()
+    await trace.pause()
     trace.note("waits for room for both", not waiting.done())
     await trace.call("release", queue.release(lease))
     await trace.call("get", queue.get())
@@ -568,9 +559,9 @@ async def scheduled_and_released_items_in_a_full_queue(trace: Trace, make: MakeQ
     await queue.put("later", 1, delay=LONG)
     await trace.call("a released item gets in", queue.release(lease))
     waiting = trace.start("put", queue.put("b", 1))
-    await pause()
+    await trace.pause()
     await trace.call("remove", queue.remove("later"))
-    await pause()
+    await trace.pause()
     trace.note("waits", not waiting.done())
     await trace.call("remove", queue.remove("a"))
     await trace.ended(waiting)
@@ -583,12 +574,12 @@ async def requeue_waits_for_room(trace: Trace, make: MakeQueue) -> None:
     buried = await queue.bury(await leased(queue), "given up")
     await queue.put("b", 1)
     waiting = trace.start("requeue", queue.requeue(buried))
-    await pause()
+    await trace.pause()
     trace.note("waits", not waiting.done(), await queue.buried())
     await waiting.cancel()
     trace.note("stays buried", await queue.buried())
     waiting = trace.start("requeue", queue.requeue(buried))
-    await pause()
+    await trace.pause()
     await trace.call("get", queue.get())
     await trace.ended(waiting)
     await look(trace, queue)
@@ -600,7 +591,7 @@ async def cancelled_producers(trace: Trace, make: MakeQueue) -> None:
     await queue.put("a", 1)
     first = trace.start("put b", queue.put("b", 1))
     second = trace.start("put c", queue.put("c", 1))
-    await pause()
+    await trace.pause()
     await first.cancel()
     await trace.call("get", queue.get())
     await trace.ended(first, second)
@@ -613,7 +604,7 @@ async def cancelled_producers(trace: Trace, make: MakeQueue) -> None:
 async def closed_while(trace: Trace, queue: Queue, calls: dict[str, Awaitable[Any]]) -> None:
     """Close a queue while calls wait, and note how each of them ends."""
     waiting = [trace.start(label, call) for label, call in calls.items()]
-    await pause()
+    await trace.pause()
     await trace.call("close", queue.close())
     await trace.ended(*waiting)
     await look(trace, queue)
@@ -712,7 +703,7 @@ async def a_put_that_waits_while_the_queue_is_closed_puts_nothing(
     queue = make(maxsize=1)
     await queue.put("a", 1)
     waiting = [asyncio.ensure_future(queue.put(key, 1)) for key in "bc"]
-    await pause()
+    await trace.pause()
     removing = asyncio.ensure_future(queue.remove("a"))
     await asyncio.sleep(0)
     await asyncio.gather(queue.close(), removing)
@@ -741,14 +732,14 @@ async def the_lease_block(trace: Trace, make: MakeQueue) -> None:
             if what == "settled":
                 await queue.release(item.lease)
             if what == "expires":
-                await asyncio.sleep(SHORT)
+                await asyncio.sleep(trace.short)
             if what == "removed":
                 await queue.remove(what)
 
     await trace.call("good", work("good"))
     await trace.call("bad", work("bad", requeue_front=True))
     await trace.call("settled", work("settled"))
-    await trace.call("expires", work("expires", lease_timeout=SHORT / 2))
+    await trace.call("expires", work("expires", lease_timeout=trace.short / 2))
     await trace.call("removed", work("removed"))
     await trace.call("absent", anext(aiter_of(queue.lease("absent", timeout=0))))
     await look(trace, queue)
@@ -814,7 +805,7 @@ async def calls_of_a_full_queue_in_order(trace: Trace, make: MakeQueue) -> None:
     await asyncio.gather(queue.put("a", 1), queue.put("a", 2), queue.put("b", 1), queue.put("a", 3))
     await look(trace, queue)
     puts = asyncio.gather(queue.put("c", 1), queue.put("c", 2), queue.put("d", 1))
-    await pause()
+    await trace.pause()
     trace.note(await queue.get_many(2))
     await trace.call("puts", puts)
     await look(trace, queue)
@@ -869,8 +860,8 @@ async def an_observer(trace: Trace, make: MakeQueue) -> None:
     await queue.remove("b")
     await queue.remove("b")
     told()
-    await leased(queue, "c", lease_timeout=SHORT)
-    await asyncio.sleep(SHORT * 1.6)
+    await leased(queue, "c", lease_timeout=trace.short)
+    await asyncio.sleep(trace.short * 1.6)
     await trace.call("get", queue.get(timeout=10))
     told()
     await queue.close()

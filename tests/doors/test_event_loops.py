@@ -13,7 +13,7 @@ import pytest
 
 from leasedkeyq import WrongEventLoopError
 from tests.doors.doors import STORES, address, local_door, open_store, store_door
-from tests.doors.scenarios import LONG, SHORT, look
+from tests.doors.scenarios import LONG, look
 from tests.doors.trace import Trace
 
 Queue = Any
@@ -101,7 +101,7 @@ def leases_and_schedules(queue: Queue) -> list[str]:
     async def lease_two() -> None:
         await queue.put_many({"a": 1, "b": 1})
         leases.append((await queue.get())[2])
-        leases.append((await queue.get(lease_timeout=SHORT))[2])
+        leases.append((await queue.get(lease_timeout=trace.short))[2])
 
     async def settle() -> None:
         await trace.call("ack", queue.ack(leases[0]))

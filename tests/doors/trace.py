@@ -15,10 +15,23 @@ QUEUE_NAME = re.compile(r"the queue '[^']*'")
 
 
 class Trace:
-    """Lines that must be the same at every door."""
+    """Lines that must be the same at every door.
 
-    def __init__(self) -> None:
+    Args:
+        pace: How slow the scenario is, for a door or a machine that is slow. 1 is in good time.
+
+    Attributes:
+        short: Seconds: a delay or a lease that ends within the scenario.
+    """
+
+    def __init__(self, pace: float = 1.0) -> None:
         self.lines: list[str] = []
+        self.short = 1.2 * pace
+        self._pause = 0.2 * pace
+
+    async def pause(self) -> None:
+        """Until a call that waits has come to its wait, and one that need not wait has ended."""
+        await asyncio.sleep(self._pause)
 
     def note(self, *parts: object) -> None:
         """Write down what was seen."""

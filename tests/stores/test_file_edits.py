@@ -86,12 +86,97 @@ queues:
     }
     assert keys(engine, "short") == ["three\tx"]
     text = path.read_text()
-    for comment in ("# my tasks", "# the first", "# the last"):
-        assert comment in text
+    for comment in ("# my tasks", "# outgoing", "# the first", "# inside", "# the last"):
+        assert text.count(comment) == 1
     assert "max_size: 10" in text
     assert "# not a comment\n" not in text
     assert keys(opened(path), "short") == ["three\tx"]
     assert first.token in path.read_text()
+
+
+PAYLOAD = """\
+        # before the value
+        value: # behind its name
+          # about the customer
+          customer: ann # who pays
+
+          text: |  # as she wrote it
+            # not a comment
+
+            line two # neither
+          words: [one,   # the first
+                  two]   # the second
+          # at the end
+        # after the value
+"""
+
+
+@pytest.mark.parametrize("indent", [0, 4])
+def test_comments_inside_a_block_payload_stay(path: Path, indent: int) -> None:
+    engine = opened(path)
+    put(engine, "a", "b")
+    if indent:
+        # Not our indent: then the whole document is read, not one item.
+        text = path.read_text()
+        head, items = text[: text.index("      -")], text[text.index("      -") :]
+        path.write_text(head + "".join(f"    {line}\n" for line in items.splitlines()[:-1]))
+    pad = " " * indent
+    block = "".join(f"{pad}{line}\n" if line else "\n" for line in PAYLOAD.splitlines())
+    edit(path, (f'{pad}        value: "a"\n', block))
+    assert keys(engine) == ["a", "b"]
+    (item, _) = claim(engine, 2)
+    assert json.loads(item.value) == {
+        "customer": "ann",
+        "text": "# not a comment\n\nline two # neither\n",
+        "words": ["one", "two"],
+    }
+    text = path.read_text()
+    for comment in (
+        "before the value",
+        "behind its name",
+        "about the customer",
+        "who pays",
+        "as she wrote it",
+        "the first",
+        "the second",
+        "at the end",
+        "after the value",
+    ):
+        assert text.count(f"# {comment}\n") == 1, comment
+    assert text.index("# the second") < text.index("- key: b")
+    engine.apply([Ack("jobs", "a", item.token)])
+    assert "# who pays" not in path.read_text()
+
+
+@pytest.mark.parametrize("style", ["plain", "free"])
+def test_control_characters_in_comments_are_not_refused(path: Path, style: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    engine = opened(path)
+    put(engine, "a", "b")
+    key = "b" if style == "plain" else "'b'"
+    edit(
+        path,
+        ("queues:", "# a bell\x07 and\x1b[31m colours\x7f\x85\nqueues:"),
+        ("- key: b\n", f"- key: {key} # form feed\x0c\n"),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert keys(engine) == ["a", "b"]
+    text = path.read_text()
+    assert "# a bell\u2407 and\u241b[31m colours\u2421\ufffd\n" in text
+    assert "# form feed\u240c\n" in text
+    # Everybody can read it.
+    assert list(yaml.safe_load(text)["queues"]) == ["jobs"]
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize("value", ["'a #\x07'", "a\x07", "|\n          # bell\x07\n"])
+def test_control_characters_in_values_are_refused(path: Path, value: str) -> None:
+    engine = opened(path)
+    put(engine, "a")
+    edit(path, ('value: "a"', f"value: {value}"))
+    with pytest.warns(FileStoreWarning, match="last good version"):
+        assert keys(engine) == ["a"]
 
 
 def test_removed_and_moved_by_hand(path: Path) -> None:
@@ -184,7 +269,8 @@ def test_an_old_version_that_is_put_back_by_hand_is_an_edit(path: Path, later: i
     replaced = path.read_bytes()
     # Nobody has written for a while.
     copy = path.with_name("queue.yaml.bak")
-    os.utime(copy, (copy.stat().st_mtime - 5.0,) * 2)
+    earlier = copy.stat().st_mtime - 5.0
+    os.utime(copy, (earlier, earlier))
     path.write_bytes(text)
     with pytest.warns(FileStoreWarning, match="put back and counts now"):
         assert keys(engine) == ["a", "b"]
@@ -309,7 +395,9 @@ def test_yaml_without_ruamel(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     put(engine, "a")
     edit(path, ("# sum", "      - key: plain\n# sum"))
     assert keys(engine) == ["a", "plain"]
-    edit(path, ("key: plain", "key: 'quoted'"))
+    edit(path, ("key: plain", "key: 'quoted' # by hand"))
+    assert keys(engine) == ["a", "quoted"]
+    edit(path, ("key: quoted", "key: &name quoted"))
     text = path.read_text()
     with pytest.raises(errors.StoreError, match=r"leasedkeyq\[yaml\]"):
         put(engine, "b")

@@ -257,6 +257,10 @@ Cache = dict[str, tuple[dict[str, str], dict[str, tuple[str, str]]]]
 """Items that were read before: their fields and notes by their text, so as to read them once."""
 
 
+ReadItem = Callable[[str], Entry]
+"""Reads an item that is in the style of a person; raises `FreeFormError` where it cannot."""
+
+
 class Form(ABC):
     """How a document looks, and what its fields mean.
 
@@ -303,8 +307,8 @@ class Form(ABC):
         """The document as JSON with an item on each line, open at its end for the checksum."""
 
     @abstractmethod
-    def parse_yaml(self, body: str, cache: Cache) -> Document:
-        """Read YAML that we wrote, or that looks like it.
+    def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
+        """Read YAML that we wrote, or that looks like it but for single items.
 
         Raises:
             FreeFormError: It does not. It may be good YAML all the same.

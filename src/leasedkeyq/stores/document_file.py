@@ -421,7 +421,7 @@ class DocumentFile:
         if last is not None and document.form is not last.form:
             raise NonsenseError(f"it is {document.form}, and it was {last.form}")
         self._check(document)
-        load(document, self.limits, self._now(), ours=False)
+        load(document, self.limits, self._now(), ours=False, known=self._known)
         return document
 
     def _adopt(self, document: Document, notice: str, *, ours: bool = False) -> None:
@@ -429,7 +429,7 @@ class DocumentFile:
         if notice:
             self._notice(f"{self.path}: {notice}")
         self._document = document
-        self._machine = load(document, self.limits, self._now(), ours=ours)
+        self._machine = load(document, self.limits, self._now(), ours=ours, known=self._known)
         document.head.fields.setdefault("version", "1")
         sync(document, self._machine)
         self._save()

@@ -1,25 +1,46 @@
 """YAML that a person wrote, in whatever style: read it once, and keep the comments.
 
 The file store writes YAML of a plain form and reads that without help, see
-`leasedkeyq.stores.plain_yaml`. For anything else there is ruamel.yaml, which comes with
-``pip install 'leasedkeyq[yaml]'``. It tells what the document says and on which line each thing
-stands, so that every comment can be kept with what it is about when the document is next written
-in the plain form.
+`leasedkeyq.stores.plain_yaml`. Anything else is read into a tree that knows on which line each
+thing stands, see `leasedkeyq.stores.yaml_tree`, so that every comment can be kept with what it is
+about when the document is next written in the plain form. Some YAML takes ruamel.yaml, which comes
+with ``pip install 'leasedkeyq[yaml]'``.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.document import Document, Entry, Form, Note, Section, form_of
+from leasedkeyq.stores.document import (
+    Document,
+    Entry,
+    Form,
+    FreeFormError,
+    Note,
+    Section,
+    form_of,
+)
 from leasedkeyq.stores.fields import NonsenseError, check_list, check_mapping, encode
+from leasedkeyq.stores.yaml_events import read_rest, read_whole
+from leasedkeyq.stores.yaml_tree import (
+    DEPTH,
+    BlockReader,
+    CutError,
+    Listing,
+    Mapping,
+    Place,
+    Tree,
+    UnknownYamlError,
+)
 
-Anchor = tuple[int, int, Note, Any]
-"""A line, a column, who takes the comments before it, and the value that starts there."""
+Anchor = tuple[int, int, Note, Entry | None, str]
+"""A line, a column, who takes the comments before it, and for a field its entry and its name."""
+
+OURS = "# the store's own notes about the items"
+"""How a comment begins that we write ourselves."""
 
 
 def parse_freeform(body: str, forms: Sequence[Form]) -> Document:
@@ -30,60 +51,52 @@ def parse_freeform(body: str, forms: Sequence[Form]) -> Document:
         StoreError: ruamel.yaml is not installed.
     """
     body = body.replace("\r\n", "\n")
-    load = _loader()
-    top = load(body)
+    tree = _read(body)
+    top = tree.top
     if top is None:
-        document = forms[0].parse_free({}, _Reader("", load))
+        document = forms[0].parse_free({}, _Reader(tree))
         document.tail = body if body.endswith("\n") or not body else f"{body}\n"
         return document
     check_mapping(top, "the document")
-    reader = _Reader(body, load)
+    reader = _Reader(tree)
     document = form_of(set(top), forms).parse_free(top, reader)
-    reader.keep_comments(document)
+    document.tail += reader.keep_comments()
     return document
 
 
-def _loader() -> Callable[[str], Any]:
+def read_item(block: str) -> Entry:
+    """Read the lines of one item: see `leasedkeyq.stores.document.ReadItem`."""
+    section = Section()
     try:
-        main = import_module("ruamel.yaml")
-        constructor = import_module("ruamel.yaml.constructor")
-    except ImportError as error:
-        raise StoreError(
-            "this YAML is not in the plain form that leasedkeyq writes, and reading it takes "
-            "ruamel.yaml: pip install 'leasedkeyq[yaml]'"
-        ) from error
+        reader = _Reader(_read(f"items:\n{block}"))
+        reader.items(reader.tree.top["items"], section, "items")
+    except (NonsenseError, StoreError) as error:
+        # Reading the whole document tells what is wrong, and where.
+        raise FreeFormError from error
+    if len(section.entries) != 1 or reader.keep_comments().strip():
+        raise FreeFormError
+    return section.entries[0]
 
-    class Constructor(constructor.RoundTripConstructor):  # type: ignore[name-defined,misc]
-        """Leaves times as the text that they are."""
 
-    def as_text(self: Any, node: Any) -> Any:
-        return self.construct_scalar(node)
-
-    Constructor.add_constructor("tag:yaml.org,2002:timestamp", as_text)
-
-    def load(text: str) -> Any:
-        yaml = main.YAML(typ="rt", pure=True)
-        yaml.Constructor = Constructor
-        try:
-            return yaml.load(text)
-        except (main.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-            message = " ".join(str(error).split())
-            raise NonsenseError(f"not YAML: {message}") from error
-        except NotImplementedError as error:
-            raise NonsenseError(f"not YAML: {error}") from error
-
-    return load
+def _read(body: str) -> Tree:
+    try:
+        return BlockReader(body, read_rest).read()
+    except (UnknownYamlError, CutError):
+        return read_whole(body)
 
 
 class _Reader:
-    def __init__(self, body: str, load: Callable[[str], Any]) -> None:
-        self.lines = body.split("\n")
-        self.load = load
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
         self.anchors: list[Anchor] = []
+        self.short: set[int] = set()
+        """The lines on which a whole field stands."""
 
     def above(self, mapping: Any, name: Any, note: Note) -> None:
         """As `FreeReader.above`."""
-        self._anchor(mapping, name, note, None)
+        place = _place(mapping, name)
+        if place is not None:
+            self.anchors.append((place.line, place.column, note, None, ""))
 
     def items(
         self,
@@ -99,10 +112,9 @@ class _Reader:
         for number, item in enumerate(items, 1):
             entry = Entry()
             section.entries.append(entry)
-            position = getattr(items, "lc", None)
-            if position is not None and position.data and number - 1 in position.data:
-                line, column = position.data[number - 1][:2]
-                self.anchors.append((line, column, entry.add_lead, None))
+            if isinstance(items, Listing):
+                place = items.places[number - 1]
+                self.anchors.append((place.line, place.column, entry.add_lead, None, ""))
             if bare is not None and isinstance(item, str | int | float):
                 entry.fields = bare(plain(item))
                 continue
@@ -118,75 +130,69 @@ class _Reader:
         """As `FreeReader.field`."""
         if not isinstance(name, str):
             raise NonsenseError(f"the name of a field must be text: {name!r}")
-        value = plain(mapping[name])
-        text = encode(value)
+        text = encode(plain(mapping[name]))
         entry.fields[name] = msgspec.json.format(text.encode(), indent=0).decode()
 
         def before(lines: str) -> None:
             old, after = entry.notes.get(name, ("", ""))
             entry.notes[name] = (old + lines, after)
 
-        line = self._anchor(mapping, name, before, mapping[name])
-        if line is not None and (after := self._rest(line, name, value)):
-            entry.notes[name] = ("", after)
+        place = _place(mapping, name)
+        if place is not None:
+            self.anchors.append((place.line, place.column, before, entry, name))
+            if place.line == place.last_line:
+                self.short.add(place.line)
 
-    def _anchor(self, mapping: Any, name: Any, note: Note, value: Any) -> int | None:
-        position = getattr(mapping, "lc", None)
-        if position is None or not position.data or name not in position.data:
-            return None
-        line, column = position.data[name][:2]
-        self.anchors.append((line, column, note, value))
-        return int(line)
-
-    def _rest(self, line: int, name: str, value: object) -> str:
-        """The comment at the end of a field's line, where the whole field is on that line."""
-        text = self.lines[line]
-        at = text.find(" #")
-        while at > 0:
-            head = text[:at].strip().removeprefix("- ").strip()
-            try:
-                if plain(self.load(head)) == {name: value}:
-                    return text[at + 1 :].rstrip()
-            except NonsenseError:
-                pass
-            at = text.find(" #", at + 1)
-        return ""
-
-    def keep_comments(self, document: Document) -> None:
-        """Give each comment line to what it stands before, or in."""
+    def keep_comments(self) -> str:
+        """Give each comment to what it stands before, in, or behind; return those at the end."""
         anchors = sorted(self.anchors, key=lambda anchor: anchor[:2])
+        behind = {comment.line: comment.text for comment in self.tree.behind}
+        lines = self.tree.lines
+        tail = ""
         after = 0
-        for number, line in enumerate(self.lines):
+        for number, line in enumerate(lines):
             while after < len(anchors) and anchors[after][0] <= number:
                 after += 1
-            stripped = line.strip()
-            if stripped and not stripped.startswith("#"):
+            if number in behind:
+                self._keep_behind(anchors[:after][-2:], number, behind[number])
                 continue
-            if not stripped and number == len(self.lines) - 1:
+            stripped = line.strip()
+            if (stripped and not stripped.startswith("#")) or number in self.tree.covered:
+                continue
+            if not stripped and number == len(lines) - 1:
                 continue
             if after and stripped:
-                _, column, note, value = anchors[after - 1]
-                if value is not None and len(line) - len(line.lstrip()) > column:
-                    if not _has_block_text(value):
-                        note(f"{line}\n")
+                _, column, note, entry, _ = anchors[after - 1]
+                if entry is not None and len(line) - len(line.lstrip()) > column:
+                    note(f"{line}\n")
                     continue
             if after < len(anchors):
                 anchors[after][2](f"{line}\n")
             else:
-                document.tail += f"{line}\n"
+                tail += f"{line}\n"
+        return tail
+
+    def _keep_behind(self, anchors: list[Anchor], number: int, text: str) -> None:
+        """Keep a comment that stands behind something."""
+        if text.startswith(OURS) or not anchors:
+            return
+        line, column, note, entry, name = anchors[-1]
+        # Of several fields on one line, none has the comment to itself.
+        several = [anchor for anchor in anchors if anchor[0] == line and anchor[3] is not None]
+        if entry is not None and line == number and line in self.short and len(several) == 1:
+            entry.notes[name] = (entry.notes.get(name, ("", ""))[0], text)
+        else:
+            # It is about a part of a value that is written on one line, or about a name.
+            note(f"{' ' * column}{text}\n")
 
 
-def _has_block_text(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_block_text, value.values()))  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, list):
-        return any(map(_has_block_text, value))  # pyright: ignore[reportUnknownArgumentType]
-    return isinstance(value, str) and "\n" in value
+def _place(mapping: Any, name: Any) -> Place | None:
+    return mapping.places.get(name) if isinstance(mapping, Mapping) else None
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """What ruamel made, as the plain data that JSON has."""
-    if depth > 200:  # noqa: PLR2004
+    """A value of a tree as the plain data that JSON has."""
+    if depth > 2 * DEPTH:
         raise NonsenseError("a value is nested too deeply, or contains itself")
     if value is None or isinstance(value, bool):
         return value
@@ -202,8 +208,6 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {_name(name): plain(inner, depth + 1) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list):
         return [plain(inner, depth + 1) for inner in value]  # pyright: ignore[reportUnknownVariableType]
-    if type(value).__name__ == "ScalarBoolean":
-        return bool(value)
     raise NonsenseError(f"a value cannot be a {type(value).__name__}")
 
 

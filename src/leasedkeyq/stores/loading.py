@@ -37,7 +37,7 @@ def load(
     machine = StoreMachine(limits)
     machine.last_id = decode_whole(fields, "last_id", "the document")
     machine.last_fence = decode_whole(fields, "last_fence", "the document")
-    loader = Loader(machine, document.form, now, known if ours else None)
+    loader = Loader(machine, document.form, now, known)
     loader.ours = ours
     for name, section in document.sections.items():
         check_text(name, "the name of a queue")

@@ -11,12 +11,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from leasedkeyq.stores.document import Cache, Entry, FreeFormError
+from leasedkeyq.stores.document import Cache, Entry, FreeFormError, ReadItem
 from leasedkeyq.stores.fields import TIME, NonsenseError, encode
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 _RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"])
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""What may not stand in YAML, or ends a line for some readers; not a carriage return.
+
+Nor zero: that is no comment of anybody, but a disk that did not get to write the rest.
+"""
+_COMMENT = re.compile(r"^[ \t]*#|[ \t]#")
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*): (.+)")
 _NAME = re.compile(r'([A-Za-z][A-Za-z0-9_./@+-]*|"(?:[^"\\]|\\.)*"):')
 
@@ -94,14 +100,21 @@ def render_fields(entry: Entry, style: Style, first: str, other: str, *, lead: b
 
 # Reading
 
+FREE_ITEMS = 100
+"""Where more items than these are in the style of a person, it is quicker to read all at once."""
+
 
 class Items:
     """Reads the items in some lines. Those that are in `cache` from the last time are known."""
 
-    def __init__(self, lines: list[str], style: Style, cache: Cache) -> None:
+    def __init__(
+        self, lines: list[str], style: Style, cache: Cache, read_item: ReadItem | None = None
+    ) -> None:
         self._lines = lines
         self._style = style
         self._cache = cache
+        self._read_item = read_item
+        self._free = 0
         self._seen: Cache = {}
 
     def read(self, at: int, comments: str) -> tuple[Entry, int]:
@@ -112,7 +125,15 @@ class Items:
         entry = Entry()
         found = self._cache.get(block)
         if found is None:
-            read_fields(f"{style.member}{block[len(style.item) :]}", style, style.member, entry)
+            try:
+                read_fields(f"{style.member}{block[len(style.item) :]}", style, style.member, entry)
+            except FreeFormError:
+                self._free += 1
+                if self._read_item is None or self._free > FREE_ITEMS:
+                    raise
+                entry = self._read_item(block)
+                entry.lead = comments + entry.lead
+                return entry, end
             found = (entry.fields, entry.notes)
         self._seen[block] = found
         entry.fields, entry.notes = found[0], dict(found[1])
@@ -222,3 +243,29 @@ def is_comment(line: str) -> bool:
 def only_comments(text: str) -> bool:
     """Whether a text has nothing but comments."""
     return all(map(is_comment, split_lines(text)))
+
+
+def printable_comments(text: str) -> tuple[str, set[str]]:
+    """The text with signs for the control characters in its comments, and which signs these are.
+
+    A comment with one is not refused, and what we write can be read by everybody.
+    """
+    if not _CONTROL.search(text):
+        return text, set()
+    signs: set[str] = set()
+
+    def sign(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        made = "\u2421" if code == _DELETE else chr(_SIGNS + code) if code < _SPACE else "\ufffd"
+        signs.add(made)
+        return made
+
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        found = _COMMENT.search(line)
+        if found is not None:
+            lines[number] = line[: found.start()] + _CONTROL.sub(sign, line[found.start() :])
+    return "\n".join(lines), {made for made in signs if made not in text}
+
+
+_SIGNS, _SPACE, _DELETE = 0x2400, 0x20, 0x7F

@@ -44,6 +44,7 @@ from leasedkeyq.stores.document import (
     FreeFormError,
     FreeReader,
     Held,
+    ReadItem,
     Section,
 )
 from leasedkeyq.stores.fields import (
@@ -220,7 +221,7 @@ class QueuesForm(Form):
         parts.append(document.tail)
         return "".join(parts)
 
-    def parse_yaml(self, body: str, cache: Cache) -> Document:
+    def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
         """As `Form.parse_yaml`."""
         if "\r" in body or not body.endswith("\n"):
             raise FreeFormError
@@ -234,7 +235,8 @@ class QueuesForm(Form):
         read_fields(f"{head[1:]}\n" if head[1:] else "", STYLE, "", document.head)
         # Comments after the last counter belong to the list of queues.
         document.lead = loose_comments(document.head)
-        _read_queues(document, split_lines(rest), cache)
+        lines = split_lines(rest)
+        _read_queues(document, Items(lines, STYLE, cache, read_item), lines)
         return document
 
     # YAML that a person wrote, and JSON
@@ -353,8 +355,7 @@ def _stored_value(fields: dict[str, str], where: str) -> bytes:
         raise NonsenseError(f"{where}: raw is not Base64: {error}") from error
 
 
-def _read_queues(document: Document, lines: list[str], cache: Cache) -> None:
-    items = Items(lines, STYLE, cache)
+def _read_queues(document: Document, items: Items, lines: list[str]) -> None:
     section: Section | None = None
     comments = ""
     at = 0

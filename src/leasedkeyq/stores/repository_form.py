@@ -42,6 +42,7 @@ from leasedkeyq.stores.document import (
     Facts,
     Form,
     FreeReader,
+    ReadItem,
     RepositorySettings,
     Section,
 )
@@ -134,10 +135,12 @@ class RepositoryForm(Form):
         """As `Form.render_yaml`."""
         return repository_text.render_yaml(document, _section(document))
 
-    def parse_yaml(self, body: str, cache: Cache) -> Document:
+    def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
         """As `Form.parse_yaml`."""
         document = Document(self)
-        return self._complete(document, *repository_text.read_yaml(body, document, cache))
+        return self._complete(
+            document, *repository_text.read_yaml(body, document, cache, read_item)
+        )
 
     def is_form_of(self, names: set[str]) -> bool:
         """As `Form.is_form_of`."""

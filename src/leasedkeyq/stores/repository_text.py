@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.stores import plain_json
-from leasedkeyq.stores.document import Cache, Document, Entry, FreeFormError, FreeReader, Section
+from leasedkeyq.stores.document import (
+    Cache,
+    Document,
+    Entry,
+    FreeFormError,
+    FreeReader,
+    ReadItem,
+    Section,
+)
 from leasedkeyq.stores.fields import NonsenseError, check_list, check_mapping, encode
 from leasedkeyq.stores.plain_yaml import (
     Items,
@@ -62,7 +70,9 @@ def render_yaml(document: Document, section: Section) -> str:
     return "".join(parts)
 
 
-def read_yaml(body: str, document: Document, cache: Cache) -> Parts:
+def read_yaml(
+    body: str, document: Document, cache: Cache, read_item: ReadItem | None = None
+) -> Parts:
     """Read YAML that we wrote, or that looks like it."""
     if "\r" in body or not body.endswith("\n"):
         raise FreeFormError
@@ -76,15 +86,15 @@ def read_yaml(body: str, document: Document, cache: Cache) -> Parts:
     document.lead = loose_comments(section.head)
     document.label = _LISTS[lines[at]]
     empty = lines[at].endswith("[]\n")
-    at = _read_items(lines, at + 1, section, cache)
+    items = Items(lines, STYLE, cache, read_item)
+    at = _read_items(lines, at + 1, section, items)
     if empty and section.entries:
         raise FreeFormError
     return section, _read_books(lines, at, document)
 
 
-def _read_items(lines: list[str], at: int, section: Section, cache: Cache) -> int:
+def _read_items(lines: list[str], at: int, section: Section, items: Items) -> int:
     """Read the items; return the line after what begins the books."""
-    items = Items(lines, STYLE, cache)
     comments = ""
     while at < len(lines) and not _begins_books(lines[at]):
         if is_comment(lines[at]):

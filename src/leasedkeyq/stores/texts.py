@@ -7,7 +7,8 @@ import msgspec
 from leasedkeyq.stores import plain_json
 from leasedkeyq.stores.document import Cache, Document, Form, FreeFormError, form_of
 from leasedkeyq.stores.fields import NonsenseError
-from leasedkeyq.stores.freeform import parse_freeform
+from leasedkeyq.stores.freeform import parse_freeform, read_item
+from leasedkeyq.stores.plain_yaml import printable_comments
 
 
 class Texts:
@@ -58,9 +59,25 @@ class Texts:
             text = body.decode()
         except UnicodeDecodeError as error:
             raise NonsenseError(f"not UTF-8 text: {error}") from error
+        text, signs = printable_comments(text)
+        document = self._read_yaml(text)
+        if signs:
+            _check_signs(document, signs)
+        return document
+
+    def _read_yaml(self, text: str) -> Document:
         for form in self.forms:
             try:
-                return form.parse_yaml(text, self._cache)
+                return form.parse_yaml(text, self._cache, read_item)
             except FreeFormError:
                 continue
         return parse_freeform(text, self.forms)
+
+
+def _check_signs(document: Document, signs: set[str]) -> None:
+    """See that what was taken for a comment was one."""
+    for name, section in document.sections.items():
+        for entry in (document.head, section.head, *section.entries):
+            texts = (name, *entry.fields, *entry.fields.values(), entry.record)
+            if any(sign in text for text in texts for sign in signs):
+                raise NonsenseError("not YAML: there is a control character in a value")

@@ -1,15 +1,24 @@
 """Commands of one key: what waits, what runs, and what is cancelled."""
 
 import asyncio
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from leasedkeyq.lanes import CommandCancelledError, LaneConfig, RetryPolicy
+from leasedkeyq.lanes import (
+    CommandCancelledError,
+    LaneConfig,
+    QueueManagerBuilder,
+    RetryPolicy,
+)
 from leasedkeyq.stores import MemoryStore
 from leasedkeyq.stores.contract import Cancel
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now
 from tests.lanes.trouble import Trouble, on, soon
+from tests.servers.urls import KINDS, empty_store
 
 
 async def test_a_command_without_a_key_never_meets_a_key() -> None:
@@ -296,3 +305,36 @@ async def test_a_key_that_keeps_failing_is_given_up_whatever_is_submitted_meanwh
     starts = [when - began for when, _ in runs[:5]]
     assert starts == pytest.approx([0.0, 1.25, 3.5, 7.75, 8.0], abs=0.11)
     assert [(letter.attempts, letter.key) for letter in letters] == [(4, "k")]
+
+
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_a_failing_key_backs_off_under_submits_that_never_end(kind: str, tmp_path: Path) -> None:
+    """By real clocks, on every engine: a new command for the key every 0.1 s."""
+    starts: list[float] = []
+
+    async def main(builder: QueueManagerBuilder) -> None:
+        config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(3, 0.5))
+        manager = builder.with_lane("x", config, 0).build()
+
+        @manager.command("note")
+        async def note() -> None:
+            starts.append(now())
+            await asyncio.sleep(0.15)
+            raise ValueError("no")
+
+        async with manager:
+            end = now() + 20
+            while now() < end and not await manager.dlq.list():
+                await manager.submit("x", note(), key="k", if_in_flight="buffer")
+                await asyncio.sleep(0.1)
+            [letter] = await manager.dlq.list()
+            assert (letter.attempts, letter.key) == (4, "k")
+            await manager.cancel("x", "k")
+
+    with ExitStack() as stack:
+        builder = QueueManagerBuilder()
+        if kind != "memory":
+            builder = builder.with_storage(stack.enter_context(empty_store(kind, tmp_path)))
+        asyncio.run(main(builder))
+    # Four attempts before it was given up; what ran later is the command behind it.
+    assert min(after - before for before, after in pairwise(starts[:4])) > 0.6

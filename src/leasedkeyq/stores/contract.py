@@ -606,8 +606,9 @@ class StoreContract(ABC):
         """List items in the given states whose key starts with `prefix`, in the order of their ids.
 
         A cursor is the id behind which a page begins, as text: that of the last item of the page
-        before, or any other. No page costs more because there are many items: neither those before
-        it nor those in other states are looked at, but a `prefix` may be searched for.
+        before, or any other. A page costs the same wherever it begins, and however many items are
+        in other states while those in the given ones are a few thousand. A `prefix` is searched
+        for.
 
         Items that are added or change state between two calls may be missed, none is told twice.
         A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.

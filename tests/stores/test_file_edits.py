@@ -216,6 +216,18 @@ def test_fields_that_go_leave_their_comments(path: Path) -> None:
     assert "# taken" in path.read_text()
 
 
+def test_what_is_appended_to_the_file_comes_after_its_checksum(path: Path) -> None:
+    engine = opened(path)
+    put(engine, "a")
+    with path.open("a") as file:
+        file.write("      - key: appended\n# the end")
+    assert keys(engine) == ["a", "appended"]
+    text = path.read_text()
+    assert text.count("# sum: ") == 1
+    assert text.splitlines()[-2:][0] == "# the end"
+    assert keys(opened(path)) == ["a", "appended"]
+
+
 def test_a_schedule_by_hand(path: Path) -> None:
     clock = ManualClock()
     engine = opened(path, clock=clock)

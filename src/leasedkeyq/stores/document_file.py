@@ -56,7 +56,7 @@ from leasedkeyq.stores.loading import Known, load
 from leasedkeyq.stores.machine import StoreMachine
 from leasedkeyq.stores.queues_form import QueuesForm
 from leasedkeyq.stores.repository_form import RepositoryForm, StatusMap
-from leasedkeyq.stores.sealing import seal, unseal
+from leasedkeyq.stores.sealing import seal, unseal, without_sums
 from leasedkeyq.stores.syncing import sync
 from leasedkeyq.stores.texts import Texts
 
@@ -417,7 +417,7 @@ class DocumentFile:
 
     def _read_edit(self, text: bytes, last: Document | None) -> Document:
         # JSON has its checksum inside, and is read as a whole.
-        document = self._texts.parse(unseal(text, yaml=True)[0] if self.yaml else text)
+        document = self._texts.parse(without_sums(text) if self.yaml else text)
         if last is not None and document.form is not last.form:
             raise NonsenseError(f"it is {document.form}, and it was {last.form}")
         self._check(document)

@@ -46,6 +46,7 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only; use another folder",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "create the folder first",
+    errno.EBUSY: "a file that is mounted by itself cannot be replaced; mount its folder",
 }
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 

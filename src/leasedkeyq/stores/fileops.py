@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -181,11 +182,8 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool | None:
 
     False where the names do not allow it, and None where the system does not know how.
     """
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    renameat2 = _find_renameat2()
+    if renameat2 is None:
         return None
     if renameat2(_HERE, os.fsencode(source), _HERE, os.fsencode(target), flags) == 0:
         return True
@@ -195,6 +193,17 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool | None:
     if number in _NOT_THERE:
         return None
     raise OSError(number, os.strerror(number), str(target))
+
+
+@cache
+def _find_renameat2() -> Any:
+    """The call of the system, if it has one."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
 
 
 def _stamp(stat: os.stat_result) -> Stamp:

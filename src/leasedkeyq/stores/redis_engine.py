@@ -642,7 +642,15 @@ class Engine:
         report = RepairReport(
             queue=queue, kept=kept, lost=tuple(sorted(lost)), set_aside=tuple(aside)
         )
-        logger.warning("%s: repaired: %r", self._link.address, report)
+        logger.warning(
+            "%s: the queue %r was repaired: it has %s; values of %d keys are lost, %d keys of the "
+            "server are set aside",
+            self._link.address,
+            queue,
+            kept,
+            len(report.lost),
+            len(report.set_aside),
+        )
         return report
 
     # Edits

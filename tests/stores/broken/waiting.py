@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from leasedkeyq.errors import StoreError, StoreUnavailableError
 from leasedkeyq.stores.contract import (
     Answer,
     Change,
@@ -215,6 +216,15 @@ class LosesWhatCannotBeRead(OtherPuts):
     def other(self, request: Put) -> Put:
         items = tuple((key, v) for key, v in request.items if not v.startswith(b"\xff"))
         return replace(request, items=items or (("good", b"7"),))
+
+
+@caught_by("test_an_empty_queue_is_no_outage")
+class SaysThatItIsAway(Through):
+    """Says that it cannot answer, and answers."""
+
+    @property
+    def outage(self) -> StoreError | None:
+        return StoreUnavailableError("gone")
 
 
 @caught_by("test_producers_wait_for_room")

@@ -37,6 +37,15 @@ class Waiting(Suite):
     """No wake-up is lost, nobody who gives up takes anything along."""
 
     @check
+    async def test_an_empty_queue_is_no_outage(self, store: Store) -> None:
+        """A store that answers says so: who has waited in vain hears that there was nothing."""
+        assert store.outage is None, "a store that has just been opened has an outage"
+        queue: StoreQueue[int] = StoreQueue(store, "q")
+        await expect(TimeoutError, queue.get(timeout=SHORT))
+        await store.put([one("a")])
+        assert store.outage is None, "a store that answers has an outage"
+
+    @check
     async def test_watch_tells_of_every_kind_of_change(self, store: Store) -> None:
         """Whatever makes an item available, makes room or ends an item."""
         woken = asyncio.Event()

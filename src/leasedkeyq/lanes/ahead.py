@@ -121,6 +121,9 @@ class Ahead:
 
     def of_lane(self, lane: Lane) -> int:
         """How many of a lane wait here."""
+        if not lane.linked:
+            line = self.lines.get(lane.shares[0])
+            return 0 if line is None else len(line.jobs)
         lines = [self.lines.get(share) for share in lane.shares]
         return sum(len(line.jobs) for line in lines if line is not None)
 
@@ -157,6 +160,9 @@ class Ahead:
     def oldest(self, lane: Lane) -> Share | None:
         """The part of a lane whose first job has waited longest; None if none waits."""
         lines = self.lines
+        if not lane.linked:
+            line = lines.get(lane.shares[0])
+            return lane.shares[0] if line is not None and line.jobs else None
         shares = [share for share in lane.shares if share in lines and lines[share].jobs]
         if not shares:
             return None

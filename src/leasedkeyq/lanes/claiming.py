@@ -132,7 +132,9 @@ class ClaimPlan:
     def _coming_of(self, lane: Lane) -> int:
         """How much is being claimed of all parts of a lane."""
         coming = self.coming
-        return sum([coming[share] for share in lane.shares]) if coming else 0
+        if not lane.linked:
+            return coming.get(lane.shares[0], 0)
+        return sum([coming[share] for share in lane.shares])
 
     async def claim(self) -> list[tuple[Share, Claimed]] | None:
         """Claim what there is room for, in the order in which it is to be started.

@@ -168,7 +168,7 @@ async def test_a_submitter_hears_how_commands_end_elsewhere() -> None:
     fail, sleep = register(submitter)
     await worker.start()
     heard = Heard(submitter)
-    ends = [(sleep(0.5), ["completed"]), (fail(), ["failed"])]
+    ends = [(sleep(0.5), ["completed"]), (fail(), ["failed"]), (sleep(5), ["timeout", "failed"])]
     for command, expected in ends:
         handle = await submitter.submit("x", command)
         await asyncio.gather(handle.wait(), return_exceptions=True)
@@ -403,4 +403,30 @@ async def test_partitions_of_a_store_take_turns() -> None:
     await manager.start()
     await asyncio.sleep(7.5)
     assert len({parts[name] for name in diary.names}) == 4
+    await manager.close()
+
+
+class CountedSweeps(MemoryStore):
+    """A store that notes which queues are swept at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=clock)
+        self.swept: list[int] = []
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        self.swept.append(len(queues))
+        return await super().sweep(queues)
+
+
+async def test_all_partitions_of_a_worker_are_swept_in_one_trip() -> None:
+    store = CountedSweeps()
+    manager = builder(store, LaneConfig(0, 4, partitions=16)).with_storage(store).build()
+    _, sleep = register(manager)
+    await manager.start()
+    await manager.drain()
+    store.swept.clear()
+    for _ in range(5):
+        await (await manager.submit("x", sleep(0.1)))
+    assert set(store.swept) == {16}
+    assert len(store.swept) <= 5 * 4
     await manager.close()

@@ -154,6 +154,15 @@ class DoesNotSayWhenToComeBack(Through):
         return [None for _ in await self.inner.sweep(queues)]
 
 
+@caught_by("test_sweep_tells_when_to_come_back")
+class SweepsTheFirstQueue(Through):
+    """Answers for the first of several queues, and says of the others that nothing happens."""
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        first = await self.inner.sweep(queues[:1])
+        return first + [None] * (len(queues) - len(first))
+
+
 @caught_by("test_what_is_due_is_seen_without_a_sweep")
 class NeedsASweep(Through):
     """Counts as of the last change."""

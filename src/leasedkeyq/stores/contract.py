@@ -17,6 +17,9 @@ others. A refusal is an answer (an exception object in its place), not a raise. 
 concerns the whole batch: the store is closed, broken or out of reach. An edit is the exception:
 all that it does is one atomic change, and a refusal in it is raised and ends it.
 
+**Order**: calls of one event loop act in the order in which they were made, also if nobody waits
+for one before making the next. A claim may besides find what a later call of that moment freed.
+
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
 as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same
 value is put again). A claim whose answer was lost leaves items leased until their leases expire.

@@ -162,9 +162,9 @@ class PostgresStore(Store):
 
     @property
     def outage(self) -> StoreError | None:
-        """As `StoreContract.outage`, for the running event loop."""
-        link = self._links.get(asyncio.get_running_loop())
-        return None if link is None else link.outage
+        """As `StoreContract.outage`."""
+        outages = (link.outage for link in list(self._links.values()))
+        return next((outage for outage in outages if outage is not None), None)
 
     async def _connect(self) -> Any:
         try:

@@ -49,6 +49,15 @@ class LosesAnItemWhenManyPut(Through):
             self.busy = False
 
 
+@caught_by("test_calls_of_one_event_loop_act_in_their_order")
+class LetsOthersGoFirst(Through):
+    """Calls that were made after a put may overtake it."""
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+        await asyncio.sleep(0.01)
+        return await self.inner.put(requests)
+
+
 @caught_by("test_put_answers_ids_that_grow")
 class GivesAnUpdateANewId(Through):
     """Answers another id for each put."""

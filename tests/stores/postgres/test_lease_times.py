@@ -11,7 +11,7 @@ from leasedkeyq.stores.postgres import PostgresStore
 from tests.stores.postgres.test_races import one, uncommitted, with_store
 
 LEASE = 0.8
-WAIT = 1.0
+WAIT = 0.6
 
 Asking = Callable[[PostgresStore, Claimed], Awaitable[Any]]
 

@@ -49,6 +49,24 @@ class Putting(Suite):
         assert len(got) == len(set(got)) == 100
 
     @check
+    async def test_calls_of_one_event_loop_act_in_their_order(self, store: Store) -> None:
+        """Though nobody waits for one before the next is made, and a store may batch them."""
+        for _ in range(5):
+            calls: list[Any] = [
+                store.put([one("a")]),
+                store.settle([Cancel("q", "a")]),
+                store.settle([Cancel("q", "b")]),
+                store.put([one("b", b"1")]),
+                store.put([one("b", b"2"), one("c")]),
+                store.settle([Cancel("q", "c")]),
+            ]
+            _, *gone, _, _, last = await asyncio.gather(*calls)
+            assert [*gone, last] == [[True], [False], [True]]
+            [a, b, c] = await store.look("q", ["a", "b", "c"])
+            assert (a, [item.value for item in b], c) == ((), [b"2"], ())
+            await settle(store, Cancel("q", "b"))
+
+    @check
     async def test_values_come_back_byte_by_byte(self, store: Store) -> None:
         """A store does not look into them."""
         values = [

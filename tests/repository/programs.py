@@ -1,12 +1,15 @@
 """Programs for other processes: ``python -m tests.repository.programs NAME ARGUMENTS``."""
 
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from leasedkeyq.repository import QueueItem, QueueRepository
+from leasedkeyq.errors import StoreError
+from leasedkeyq.repository import QueueItem, QueueRepository, QueueService
 
 
 def work(source: str, threads: str) -> None:
@@ -80,6 +83,75 @@ def leave_waiting(source: str, timeout: str) -> None:
     assert session is not None
     while not session._pump._line:
         threading.Event().wait(0.001)
+
+
+def wait_long(source: str, *timeouts: str) -> None:
+    """Wait for items in several threads, say so, and print what each of them got."""
+    got: list[str] = []
+
+    def wait(timeout: str) -> None:
+        try:
+            item = repository.dequeue(float(timeout) if timeout else None)
+            got.append("nothing" if item is None else item.type)
+        except Exception as error:
+            got.append(type(error).__name__)
+
+    with QueueRepository(source) as repository:
+        assert repository.dequeue() is None
+        waiting = [threading.Thread(target=wait, args=(timeout,)) for timeout in timeouts]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.5)  # they have asked, and found nothing
+        print("waiting", flush=True)
+        for thread in waiting:
+            thread.join()
+    print(json.dumps(sorted(got)))
+
+
+def go_on(source: str) -> None:
+    """Use the server before it goes away and afterwards; print what is there in the end."""
+    with QueueService(QueueRepository(source)) as service:
+        for number in range(3):
+            service.submit_task(f"T{number}")
+        task = service.get_next_task()
+        assert task is not None
+        print("busy", flush=True)
+        sys.stdin.readline()
+        service.complete_task(task)
+        with service.task(timeout=60) as other:
+            assert other is not None
+        with service.repository.transaction() as queue:
+            assert len(queue.items) == 3
+        print(json.dumps(service.stats()))
+
+
+def look_for_tasks(source: str) -> None:
+    """Ask for tasks while the server is away; print what that raises, each time."""
+    with QueueService(QueueRepository(source)) as service:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        raised: list[str] = []
+        for _ in range(2):
+            try:
+                raised.append(f"{len(list(service.tasks(timeout=1)))} tasks")
+            except StoreError as error:
+                raised.append(type(error).__name__)
+        print(json.dumps(raised))
+
+
+def fork_alone(source: str) -> None:
+    """Fork while the server is away and somebody waits; print that both processes went on."""
+    repository = QueueRepository(source)
+    threading.Thread(target=repository.dequeue, args=(None,), daemon=True).start()
+    time.sleep(0.5)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    time.sleep(2)  # by now the store has noticed
+    child = os.fork()
+    if not child:
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import quote, urlsplit
@@ -173,6 +174,9 @@ class Connection:
 
 
 if hasattr(os, "register_at_fork"):
+    # What was registered last is called first before a fork. The pools of threads take a lock then
+    # that a store may need to be closed, so they have to be registered before us.
+    import_module("concurrent.futures.thread")
     os.register_at_fork(
         before=Connection.before_fork,
         after_in_parent=Connection.after_fork_in_parent,

@@ -1,9 +1,11 @@
 """An outage of a store is no empty queue: a consumer with a timeout can tell them apart."""
 
 import asyncio
+import fcntl
+import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,37 @@ def break_reads(place: Path) -> None:
             if file.is_file():
                 file.unlink()
         place.mkdir()
+
+
+@pytest.mark.parametrize("url", ["file:queue.json", "sqlite:jobs.db"])
+def test_a_lock_that_another_program_keeps_is_no_empty_queue(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was stopped while it wrote."""
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        store = connect(url)
+        queue = store.queue("q")
+        await queue.put("a", 1)
+        with locked(tmp_path / url.partition(":")[2]), pytest.raises(StoreError):
+            await queue.get(timeout=0.2)
+        assert (await queue.get(timeout=60))[0] == "a"
+        await store.close()
+
+    asyncio.run(main())
+
+
+@contextmanager
+def locked(place: Path) -> Generator[None]:
+    """Another program keeps a store from being read or changed."""
+    if place.suffix == ".db":
+        with closing(sqlite3.connect(place, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+    else:
+        [lock] = place.parent.glob("*lock*")
+        with lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

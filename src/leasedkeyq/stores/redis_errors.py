@@ -91,7 +91,7 @@ TROUBLES: Final = (
         "the user or the password in the URL is wrong",
     ),
     Trouble(
-        r"NOPERM|NoPermissionError",
+        r"NOPERM|NoPermissionError|ACL failure|executing the script can't",
         "the user may not do this: see the guide for the rights that a store needs",
     ),
     # What the server cannot do now

@@ -1,5 +1,6 @@
 """Requests on their way into the script of the Redis store, and answers on their way out."""
 
+import logging
 import math
 import os
 import struct
@@ -37,6 +38,8 @@ from leasedkeyq.stores.contract import (
 )
 from leasedkeyq.stores.machine import queue_full
 from leasedkeyq.stores.urgency import Rank
+
+logger = logging.getLogger("leasedkeyq")
 
 EXACT: Final = 2**53
 """The script counts in doubles: whole numbers are exact up to here."""
@@ -345,6 +348,7 @@ def damaged_queue(answer: Any) -> str | None:
     """Which queue is damaged, if that is the answer; empty: it is one of the batch."""
     if is_list(answer) and answer and answer[0] == b"damaged":
         name: bytes = answer[1]
+        logger.debug("the script has met damage in the queue %r: %r", name, answer[2])
         return name.decode()
     return None
 

@@ -23,8 +23,10 @@ from leasedkeyq.stores.contract import Claim, Counts, Put
 from leasedkeyq.stores.redis_errors import TROUBLES
 from tests.servers.proxy import Direction, Proxy, Verdict
 from tests.servers.valkey import (
+    Make,
     Server,
     free_port,
+    makes,
     shared_cluster,
     shared_server,
     wait_until_following,
@@ -269,6 +271,29 @@ def test_a_server_that_is_down_is_no_empty_queue(
         asyncio.run(main(server))
 
 
+def test_an_outage_by_way_of_a_thread(prefix: str, tmp_path: Path) -> None:
+    """With TLS, a thread of the store talks to the server."""
+
+    async def main(server: Tls) -> None:
+        address = f"rediss://localhost:{server.port}?ssl_ca_certs={server.trusted}"
+        store = connect(address, prefix=prefix, retry_for=PATIENCE)
+        queue = store.queue("q")
+        with pytest.raises(TimeoutError):
+            await queue.get(timeout=0.1)
+        server.proxy.refuse = True
+        server.proxy.cut_all()
+        with pytest.raises(StoreUnavailableError, match="has been away for"):
+            await queue.get(timeout=1)
+        server.proxy.refuse = False
+        await queue.put("a", 1)
+        assert (await queue.get(timeout=PATIENCE))[0] == "a"
+        assert store.outage is None
+        await store.close()
+
+    with tls(shared_server(), tmp_path) as server:
+        asyncio.run(main(server))
+
+
 def test_a_repository_tells_an_outage_from_an_empty_queue(prefix: str) -> None:
     with Server() as server, QueueRepository(server.url) as repository:
         assert repository.dequeue(timeout=0.1) is None
@@ -487,16 +512,23 @@ def test_a_server_that_has_no_room_for_another_connection(prefix: str) -> None:
             connect(server.url, prefix=prefix, retry_for=0.2)
 
 
-def test_a_user_without_a_right_is_told_which(prefix: str) -> None:
+@pytest.mark.parametrize("make", makes())
+def test_a_user_without_a_right_is_told_which(make: Make, prefix: str) -> None:
+    """Also inside the script, where old servers give no code to their errors."""
+
     async def main(server: Server) -> None:
         store = connect(f"unix://me:it@{server.socket}", prefix=prefix)
+        with server.client() as client:
+            client.execute_command("ACL SETUSER", "me", "-hset", "-hsetnx")
+        with pytest.raises(StoreError, match=r"may not do this.*rights"):
+            await store.put([Put("q", (("a", b"1"),))])
         with server.client() as client:
             client.execute_command("ACL SETUSER", "me", "-evalsha")
         with pytest.raises(StoreError, match=r"may not do this.*rights.*evalsha"):
             await store.put([Put("q", (("a", b"1"),))])
         await store.close()
 
-    with Server() as server:
+    with Server(make=make) as server:
         with server.client() as client:
             client.execute_command("ACL SETUSER", "me", "on", ">it", "~*", "&*", "+@all")
         asyncio.run(main(server))

@@ -73,7 +73,7 @@ local function damage(failure)
   local said = type(failure) == 'table' and failure.err or failure
   for number = 1, #DAMAGE do
     if string.find(said, DAMAGE[number], 1, true) then
-      return { 'damaged', touched and touched.name or '' }
+      return { 'damaged', touched and touched.name or '', said }
     end
   end
   error(failure, 0)

@@ -322,12 +322,22 @@ class Link:
                 return [refusal]
         except asyncpg.PostgresError as error:
             raise explain(error, self._settings.where) from error
+        return await self._apply_each(writer, requests)
+
+    async def _apply_each(self, writer: Writer, requests: list[Any]) -> list[Any]:
+        """One by one. A failure is an answer, as others may have been stored before it."""
         answers: list[Any] = []
+        deadline = self._deadline()
         for request in requests:
+            failed = answers and isinstance(answers[-1], StoreError)
+            if failed and self._is_over(deadline):
+                # Each would wait for the same thing, for as long again.
+                where = self._settings.where
+                told = StoreUnavailableError(f"{where}: not sent, as others failed: {answers[-1]}")
+                return answers + [told] * (len(requests) - len(answers))
             try:
                 answers += await self._apply(writer, [request])
             except StoreError as error:
-                # An answer, as others may have been stored before it.
                 answers.append(error)
         return answers
 

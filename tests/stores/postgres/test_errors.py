@@ -17,6 +17,7 @@ import trustme
 from leasedkeyq.errors import StoreError, StoreUnavailableError
 from leasedkeyq.stores import Claim, Purge, connect
 from leasedkeyq.stores.postgres import PostgresStore
+from leasedkeyq.stores.postgres_batch import lock_number
 from leasedkeyq.stores.postgres_errors import TROUBLES, explain
 from leasedkeyq.testing import Place
 from tests.servers.postgres import run_sql, schemas, server_url
@@ -83,6 +84,32 @@ def test_a_big_batch_that_takes_too_long_fails_alone() -> None:
         assert answers == [None] * 5
         assert await queue.available_keys() == {"warm", *(f"quick{n}" for n in range(5))}
         await connection.execute(f"DROP FUNCTION {schema}.slow CASCADE")
+        await connection.close()
+        await store.close()
+
+    asyncio.run(run())
+    place.close()
+
+
+def test_calls_that_are_all_stopped_do_not_wait_one_after_the_other() -> None:
+    """Somebody edits the queue for long: what is sent request by request ends with the patience."""
+    place = Place()
+    schema = schemas().borrow(place)
+
+    async def run() -> None:
+        store = connect(f"{schemas().url}?statement_timeout=300", schema=schema, patience=0.5)
+        queue = store.queue("q")
+        await queue.put("warm", 1)
+        connection = await asyncpg.connect(schemas().url)
+        async with connection.transaction():
+            lock = lock_number(schema, "queue", "q")
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
+            began = time.monotonic()
+            calls = [queue.put(f"k{number}", 1) for number in range(40)]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert time.monotonic() - began < 6
+        assert all(isinstance(answer, StoreError) for answer in answers)
+        assert await queue.available_keys() == {"warm"}
         await connection.close()
         await store.close()
 

@@ -165,6 +165,32 @@ def test_a_lease_that_ends_beside_a_put_of_its_key_in_a_transaction(
     with_store(test)
 
 
+def test_the_rights_of_a_program_that_only_puts() -> None:
+    """As the docs say them."""
+
+    async def test(store: PostgresStore, connection: Any) -> None:
+        role = f"putter_{store.schema[-12:]}"
+        await connection.execute(f"CREATE ROLE {role}")
+        for right in (
+            f"USAGE ON SCHEMA {store.schema}",
+            f"USAGE ON ALL SEQUENCES IN SCHEMA {store.schema}",
+            f"INSERT, SELECT ON {store.schema}.inbox",
+            f"SELECT ON {store.schema}.items, {store.schema}.tallies",
+        ):
+            await connection.execute(f"GRANT {right} TO {role}")
+        queue = store.queue("q", maxsize=2)
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL ROLE {role}")
+            await queue.put("a", 1, if_in_flight="reject", connection=connection)
+            await connection.execute(f"SELECT {store.schema}.put('q', 'b', '1')")
+            with pytest.raises(QueueFullError):
+                await queue.put("c", 1, connection=connection)
+        assert await queue.available_keys() == {"a", "b"}
+        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+    with_store(test)
+
+
 def test_the_order_of_what_is_put_in_transactions() -> None:
     """Values of a key come in their order, and before what is put after the commit."""
 

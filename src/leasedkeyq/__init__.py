@@ -24,6 +24,7 @@ from leasedkeyq.errors import (
     StoreError,
     StoreUnavailableError,
     UndecodableValueError,
+    UnstorableError,
     WrongEventLoopError,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseRecord
@@ -141,4 +142,5 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "UndecodableValueError",
+    "UnstorableError",
 ]

@@ -163,6 +163,13 @@ class StoreDamagedError(StoreError):
         self.part = part
 
 
+class UnstorableError(StoreError, ValueError):
+    """A request has something that cannot be stored, such as an empty key. Nothing was stored.
+
+    Unlike other failures of a store it does not pass: trying again is no use.
+    """
+
+
 class LimitExceededError(LeasedKeyQError, ValueError):
     """A key, a value or a batch is larger than the store takes. Nothing was stored.
 

@@ -119,11 +119,12 @@ def test_what_was_stored_before_a_failure_is_answered(tmp_path: Path) -> None:
         store = FileStore(tmp_path / "jobs.yaml", ops=disk)
         await store.put([Put("q", (("a", b"1"),))])
         go = threading.Event()
+        unstorable = Put("q", (("b", b"1"),), priority=2**70)
         held = asyncio.ensure_future(store._batcher.submit(lambda *_: go.wait(60)))
         await asyncio.sleep(0.05)
         calls: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(store.claim([Claim((("q", 1),))])),
-            asyncio.ensure_future(store.put([Put("q", (("b", b"1"),), priority=2**70)])),
+            asyncio.ensure_future(store._batcher.submit_many([unstorable])),
             asyncio.ensure_future(store.put([Put("q", (("c", b"1"),))])),
         ]
         await asyncio.sleep(0.05)

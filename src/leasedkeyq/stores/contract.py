@@ -511,7 +511,11 @@ class StoreContract(ABC):
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """Put; each request is all or nothing.
 
-        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`).
+        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`),
+        `LimitExceededError` for what is beyond `limits`, and `UnstorableError` for what no store
+        can keep: a key, a kind or a name of a queue that is empty (a kind may be) or is not text
+        without NUL characters, a priority of more than 64 bits, or a delay without end. Stores have them from
+        `leasedkeyq.stores.admission`, before anything is stored.
         Durable on return, at the level that `capabilities` says.
         """
 
@@ -529,7 +533,8 @@ class StoreContract(ABC):
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """End leases and change what is stored; see the requests for their answers.
 
-        Refusals: `Refusal` where a token does not hold its key, and those of `put` for `Requeue`.
+        Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`, and
+        `LimitExceededError` for a result that is beyond `limits`.
         """
 
     @abstractmethod

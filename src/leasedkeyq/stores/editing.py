@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.stores.admission import refusal_of
 from leasedkeyq.stores.contract import (
     Ack,
     Answer,
@@ -12,6 +13,7 @@ from leasedkeyq.stores.contract import (
     Discard,
     EditWork,
     Extend,
+    Limits,
     Purge,
     Put,
     Release,
@@ -33,9 +35,16 @@ class EditStoppedError(Exception):
 class Edit:
     """What `StoreContract.edit` was asked for."""
 
-    __slots__ = ("called", "keys", "queue", "work")
+    __slots__ = ("_limits", "called", "keys", "queue", "work")
 
-    def __init__(self, queue: str, work: EditWork, keys: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        work: EditWork,
+        keys: Sequence[str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
         self.queue = queue
         self.work = work
         self.keys = None if keys is None else tuple(dict.fromkeys(keys))
@@ -52,7 +61,7 @@ class Edit:
         try:
             changes = list(self.work(items))
             for change in changes:
-                _check(change, self.queue)
+                _check(change, self.queue, self._limits)
         except BaseException as error:
             raise EditStoppedError(error) from error
         return changes
@@ -75,8 +84,11 @@ def apply_changes(
     return answers
 
 
-def _check(change: object, queue: str) -> None:
+def _check(change: object, queue: str, limits: Limits) -> None:
     if not isinstance(change, EDITING):
         raise ValueError(f"an edit cannot apply a {type(change).__name__}")  # noqa: TRY004 - as the contract says
     if change.queue != queue:
         raise ValueError(f"an edit of queue {queue!r} cannot change queue {change.queue!r}")
+    refusal = refusal_of(change, limits)
+    if refusal is not None:
+        raise refusal

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.stores.admission import admitted
 from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
@@ -29,7 +30,6 @@ from leasedkeyq.stores.editing import Edit
 from leasedkeyq.stores.file_engine import (
     FileEngine,
     FileStoreWarning,
-    UnstorableError,
     Work,
     apply_request,
 )
@@ -164,7 +164,7 @@ class FileStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
-        return await self._batcher.submit_many(requests)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
@@ -173,13 +173,13 @@ class FileStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return await self._batcher.submit_many(requests)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
     ) -> list[Answer]:
         """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys))
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Unpack
 
 import msgspec
 
-from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.errors import StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.stores.contract import (
     Answer,
     Claim,
@@ -53,10 +53,6 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 class FileStoreWarning(UserWarning):
     """The document was damaged or edited into nonsense; the message says what was done."""
-
-
-class UnstorableError(StoreError, ValueError):
-    """A request would make a document that cannot be read back. Nothing was stored."""
 
 
 class FileEngine(DocumentFile):

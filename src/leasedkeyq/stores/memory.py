@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.stores.admission import admitted
 from leasedkeyq.stores.contract import (
     Answer,
     Capabilities,
@@ -56,6 +57,9 @@ class MemoryStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
+        return await admitted(requests, self.limits, self._put)
+
+    async def _put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         now = self._now()
         answers = [self._machine.put(request, now) for request in requests]
         self._wake(request.queue for request in requests)
@@ -70,6 +74,9 @@ class MemoryStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
+        return await admitted(requests, self.limits, self._settle)
+
+    async def _settle(self, requests: Sequence[Change]) -> list[Answer]:
         now = self._now()
         answers = [self._machine.settle(request, now) for request in requests]
         self._wake(request.queue for request in requests)
@@ -82,7 +89,7 @@ class MemoryStore(Store):
         """As `StoreContract.edit`; `work` is called in the event loop."""
         now = self._now()
         try:
-            answers = self._machine.edit(Edit(queue, work, keys), now)
+            answers = self._machine.edit(Edit(queue, work, keys, self.limits), now)
         except EditStoppedError as stopped:
             self._wake()
             error = stopped.error

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.admission import admitted
 from leasedkeyq.stores.batching import claims_of
 from leasedkeyq.stores.contract import (
     Answer,
@@ -279,7 +280,7 @@ class PostgresStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
-        return await self._link().submit(requests)
+        return await admitted(requests, self.limits, self._link().submit)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
@@ -287,7 +288,7 @@ class PostgresStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return await self._link().submit(requests)
+        return await admitted(requests, self.limits, self._link().submit)
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
@@ -295,7 +296,7 @@ class PostgresStore(Store):
         """As `StoreContract.edit`; `work` is called in the event loop."""
         error: BaseException
         try:
-            [answers] = await self._link().submit([Edit(queue, work, keys)])
+            [answers] = await self._link().submit([Edit(queue, work, keys, self.limits)])
         except EditStoppedError as stopped:
             error = stopped.error
         else:

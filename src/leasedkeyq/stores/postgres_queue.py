@@ -7,6 +7,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import StoreError
+from leasedkeyq.stores.admission import refusal_of
 from leasedkeyq.stores.codec import check_name
 from leasedkeyq.stores.contract import Put
 from leasedkeyq.stores.postgres_batch import Batch, Outcome
@@ -87,6 +88,7 @@ class PostgresQueue(StoreQueue[V]):
                 "put: the connection is in no transaction; begin one, or put without connection"
             )
         request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
+        raise_refusal(refusal_of(request, self._store.limits))
         raise_refusal(await put_within(connection, self.schema, request))
 
 

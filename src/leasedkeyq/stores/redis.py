@@ -13,7 +13,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.stores.admission import admitted
 from leasedkeyq.stores.batching import AnyBatcher, Batcher, claims_of, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
@@ -201,7 +202,7 @@ class RedisStore(Store):
         """As `StoreContract.put`."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY:
             self._look_again()
-        return _unless_failed(await self._batcher.submit_many(requests))
+        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
@@ -226,13 +227,13 @@ class RedisStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return _unless_failed(await self._batcher.submit_many(requests))
+        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
     ) -> list[Answer]:
         """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys))
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
@@ -413,7 +414,7 @@ class RedisStore(Store):
 def _unless_failed(answers: list[Any]) -> list[Any]:
     """Raise what says nothing about a request, only about the store: part of a batch may fail."""
     for answer in answers:
-        if isinstance(answer, StoreError) and not isinstance(answer, UnfitError):
+        if isinstance(answer, StoreError) and not isinstance(answer, UnfitError | UnstorableError):
             raise answer
     return answers
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.stores.admission import admitted
 from leasedkeyq.stores.batching import Batcher, claims_of, give_back, submit_edit
 from leasedkeyq.stores.contract import (
     Answer,
@@ -130,7 +131,7 @@ class SqliteStore(Store):
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
-        return await self._batcher.submit_many(requests)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
@@ -138,13 +139,13 @@ class SqliteStore(Store):
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return await self._batcher.submit_many(requests)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
     ) -> list[Answer]:
         """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys))
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""

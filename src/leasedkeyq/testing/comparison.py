@@ -163,7 +163,7 @@ class Comparison:
         mine: Any
         yours: Any
         try:
-            answers = self.machine.edit(Edit(queue, work, keys), now)
+            answers = self.machine.edit(Edit(queue, work, keys, self.machine.limits), now)
             mine = [*map(_with_ids, wanted[0], answers)]
         except EditStoppedError as stopped:
             mine = stopped.error

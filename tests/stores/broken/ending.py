@@ -157,3 +157,13 @@ class PurgesAll(OtherChanges):
 
     def other(self, request: Change) -> Change:
         return replace(request, part="all") if isinstance(request, Purge) else request
+
+
+@caught_by("test_a_result_beyond_the_limit_is_refused")
+class CutsResults(OtherChanges):
+    """Keeps what fits of a large result."""
+
+    def other(self, request: Change) -> Change:
+        if isinstance(request, Ack | Cancel) and request.result is not None:
+            return replace(request, result=request.result[: self.limits.value_size])
+        return request

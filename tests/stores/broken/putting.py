@@ -4,8 +4,19 @@ import asyncio
 import unicodedata
 from collections.abc import Sequence
 
-from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.stores.contract import Ack, Answer, Cancel, Change, Claim, Claimed, Put, Release
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
+from leasedkeyq.stores.contract import (
+    Ack,
+    Answer,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    EditWork,
+    Put,
+    Release,
+    StoredItem,
+)
 from tests.stores.broken.through import OtherPuts, PutAnswer, Through, caught_by, replace
 
 
@@ -263,3 +274,68 @@ class CountsAttemptsOfWhatIsDone(OtherEndsBesideAValue):
         if isinstance(request, Ack):
             return Release(request.queue, request.key, request.token)
         return request
+
+
+@caught_by("test_what_is_beyond_the_limits_is_refused")
+class CutsWhatIsTooLong(OtherPuts):
+    """Stores what fits of a long key."""
+
+    def other(self, request: Put) -> Put:
+        most = self.limits.key_length
+        return replace(request, items=tuple((key[:most], v) for key, v in request.items))
+
+
+@caught_by("test_what_is_beyond_the_limits_is_refused")
+class FailsWithTheWholeBatch(Through):
+    """Raises what is wrong with one request."""
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+        answers = await self.inner.put(requests)
+        for answer in answers:
+            if isinstance(answer, LimitExceededError):
+                raise answer
+        return answers
+
+
+@caught_by("test_what_is_beyond_the_limits_is_refused")
+class MendsNames(OtherPuts):
+    """Leaves out the characters that it cannot store."""
+
+    def other(self, request: Put) -> Put:
+        items = tuple((key.replace("\x00", "") or "_", value) for key, value in request.items)
+        return replace(request, items=items)
+
+
+@caught_by("test_an_edit_keeps_to_the_limits")
+class EditsBeyondTheLimits(Through):
+    """Does not look at what an edit wants, and stores what fits."""
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        def fitting(items: Sequence[StoredItem]) -> list[Put | Change]:
+            return [
+                change
+                for change in work(items)
+                if not isinstance(change, Put) or len(change.items[0][1]) < 1000
+            ]
+
+        return await self.inner.edit(queue, fitting, keys=keys)
+
+
+@caught_by("test_calls_act_in_the_order_in_which_they_were_made")
+class PutsAfterOthers(Through):
+    """A put takes longer to get to the store than the call that follows it."""
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+        await asyncio.sleep(0)
+        return await self.inner.put(requests)
+
+
+@caught_by("test_calls_act_in_the_order_in_which_they_were_made")
+class ClaimsAfterOthers(Through):
+    """A claim takes longer to get to the store than the call that follows it."""
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        await asyncio.sleep(0)
+        return await self.inner.claim(requests)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from leasedkeyq.errors import LimitExceededError
 from leasedkeyq.stores.contract import (
     Ack,
     Bury,
@@ -219,3 +220,18 @@ class Ending(Suite):
         assert await store.settle([Purge("q"), Purge("q")]) == [4, 0]
         assert await counts(store) == Counts()
         assert isinstance((await store.settle([Ack("q", "c", c.token)]))[0], Refusal)
+
+    @check
+    async def test_a_result_beyond_the_limit_is_refused(self, store: Store) -> None:
+        """The lease goes on, and the item stays."""
+        await store.put([one("a")])
+        held = await claim_one(store)
+        large = b"v" * (store.limits.value_size + 1)
+        answers = await store.settle(
+            [Ack("q", "a", held.token, large, LONG), Cancel("q", "a", large, LONG)]
+        )
+        for answer in answers:
+            assert isinstance(answer, LimitExceededError), f"it is answered by {answer!r}"
+        assert await counts(store) == Counts(in_flight=1)
+        await settle(store, Ack("q", "a", held.token, large[1:], LONG))
+        assert [len(item.value) for item in await everything(store)] == [len(large) - 1]

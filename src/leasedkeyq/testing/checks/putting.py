@@ -3,7 +3,12 @@
 import asyncio
 from typing import Any
 
-from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
+from leasedkeyq.errors import (
+    KeyAlreadyInFlightError,
+    LimitExceededError,
+    QueueFullError,
+    UnstorableError,
+)
 from leasedkeyq.stores.contract import Ack, Bury, Cancel, Change, Claim, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -13,6 +18,7 @@ from leasedkeyq.testing.shorthand import (
     claim_one,
     counts,
     everything,
+    expect,
     next_items,
     of_key,
     one,
@@ -258,3 +264,64 @@ class Putting(Suite):
             [[item]] = await store.look("q", [end])
             assert (item.value, item.attempt, item.history) == (b"2", 0, ())
             await settle(store, Cancel("q", end))
+
+    @check
+    async def test_what_is_beyond_the_limits_is_refused(self, store: Store) -> None:
+        """Before anything is stored, as an answer; the other requests of the batch go on."""
+        limits = store.limits
+        long = "k" * (limits.key_length + 1)
+        too_many = tuple((str(number), b"1") for number in range(limits.batch_size + 1))
+        beyond = {
+            "key_length": [one(long), Put(long, (("a", b"1"),)), one("a", kind=long)],
+            "value_size": [one("a", b"v" * (limits.value_size + 1))],
+            "batch_size": [Put("q", too_many)],
+        }
+        for limit, puts in beyond.items():
+            answers = await store.put([one(f"before {limit}"), *puts, one(f"after {limit}")])
+            for answer in answers[1:-1]:
+                assert isinstance(answer, LimitExceededError), f"{limit}: {answer!r}"
+                assert answer.limit == limit, f"{answer!r} has the limit {answer.limit}"
+            assert isinstance(answers[0], tuple), f"the put before it: {answers[0]!r}"
+            assert isinstance(answers[-1], tuple), f"the put after it: {answers[-1]!r}"
+        bad = ("", "a\x00b", "a\ud800b")
+        puts = [one(name) for name in bad] + [Put(name, (("a", b"1"),)) for name in bad]
+        puts += [one("a", kind=name) for name in bad[1:]] + [one("a", priority=2**63)]
+        puts += [one("a", delay=float("inf")), one("a", delay=float("nan"))]
+        for put, answer in zip(puts, await store.put(puts), strict=True):
+            assert isinstance(answer, UnstorableError), f"{put} is answered by {answer!r}"
+        good = [f"{place} {limit}" for limit in beyond for place in ("before", "after")]
+        assert await order(store) == good
+        assert set(await store.count()) == {"q"}
+        most = await store.put(
+            [one("k" * limits.key_length, b"v" * limits.value_size, kind="k" * limits.key_length)]
+        )
+        assert isinstance(most[0], tuple), f"what the limits allow is refused: {most[0]!r}"
+
+    @check
+    async def test_an_edit_keeps_to_the_limits(self, store: Store) -> None:
+        """It is refused as a whole."""
+        large = one("b", b"v" * (store.limits.value_size + 1))
+        await expect(LimitExceededError, store.edit("q", lambda _: [one("a"), large]))
+        await expect(UnstorableError, store.edit("q", lambda _: [one("a"), one("")]))
+        assert await order(store) == []
+
+    @check
+    async def test_calls_act_in_the_order_in_which_they_were_made(self, store: Store) -> None:
+        """Those of one event loop, whether or not they are under way at a time."""
+        for _ in range(5):
+            await asyncio.gather(store.put([one("a")]), store.settle([Cancel("q", "a")]))
+            assert await order(store) == [], "a put went behind the removal that followed it"
+        values = [str(number).encode() for number in range(20)]
+        await asyncio.gather(*(store.put([one("a", value)]) for value in values))
+        claiming = store.claim([next_items()])
+        _, [[first]], after = await asyncio.gather(store.put([one("b")]), claiming, counts(store))
+        assert (first.key, first.value) == ("a", values[-1]), "the newest put is not the last one"
+        assert (after.available, after.in_flight) == (1, 1), "a look goes before earlier changes"
+        none, _ = await asyncio.gather(store.claim([of_key("c")]), store.put([one("c")]))
+        assert none == [()], "a claim found what was put after it"
+        release = Release("q", "a", first.token, front=True)
+        _, [[again]], _ = await asyncio.gather(
+            store.settle([release]), store.claim([next_items()]), store.settle([Cancel("q", "a")])
+        )
+        assert again.key == "a", "a claim does not see what was released before it"
+        assert await order(store) == ["b", "c"]

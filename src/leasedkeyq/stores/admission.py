@@ -1,0 +1,77 @@
+"""What a store does not take: requests beyond its `Limits`, and names that no store can keep.
+
+Every engine has its verbs call this before anything is stored, so that all of them refuse the same
+requests with the same errors.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from math import isfinite
+from typing import Any, TypeVar
+
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
+from leasedkeyq.stores.codec import advice, check_name, check_priority
+from leasedkeyq.stores.contract import Ack, Cancel, Limits, Put
+
+R = TypeVar("R")
+
+
+async def admitted(
+    requests: Sequence[R], limits: Limits, apply: Callable[[Sequence[R]], Awaitable[list[Any]]]
+) -> list[Any]:
+    """Have those requests of a batch applied that may be; the others are answered by refusals."""
+    refusals = {
+        number: refusal
+        for number, request in enumerate(requests)
+        if (refusal := refusal_of(request, limits)) is not None
+    }
+    if not refusals:
+        return await apply(requests)
+    good = [request for number, request in enumerate(requests) if number not in refusals]
+    answers = iter(await apply(good))
+    return [refusals.get(number) or next(answers) for number in range(len(requests))]
+
+
+def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
+    """Why a request must not be stored; None if it may be."""
+    try:
+        if isinstance(request, Put):
+            _check_put(request, limits)
+        elif isinstance(request, Ack | Cancel) and request.result is not None:
+            _check_size("result", request.key, request.result, limits)
+    except LimitExceededError as error:
+        return error
+    except (TypeError, ValueError) as error:
+        refusal = UnstorableError(f"the request cannot be stored: {error}")
+        refusal.__cause__ = error
+        return refusal
+    return None
+
+
+def _check_put(put: Put, limits: Limits) -> None:
+    check_name("the name of a queue", put.queue, limits)
+    if put.kind:
+        check_name("kind", put.kind, limits)
+    check_priority(put.priority)
+    if put.delay is not None and not isfinite(put.delay):
+        raise ValueError(f"delay must be finite, got {put.delay}")
+    if len(put.items) > limits.batch_size:
+        message = (
+            f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "
+            f"{limits.batch_size}: {advice('batch_size')}"
+        )
+        raise LimitExceededError(message, limit="batch_size", most=limits.batch_size)
+    for key, value in put.items:
+        check_name("key", key, limits)
+        _check_size("value", key, value, limits)
+
+
+def _check_size(what: str, key: str, value: object, limits: Limits) -> None:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        kind = type(value).__name__
+        raise TypeError(f"the {what} of key {describe(key)} must be bytes, got {kind}")
+    if len(value) > limits.value_size:
+        message = (
+            f"the {what} of key {describe(key)} has {len(value)} bytes; the limit "
+            f"value_size is {limits.value_size}: {advice('value_size')}"
+        )
+        raise LimitExceededError(message, limit="value_size", most=limits.value_size)

@@ -3,20 +3,33 @@
 import asyncio
 import errno
 import os
+import pickle
 import resource
 import stat
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    LeaseAlreadyAcknowledgedError,
+    LeaseExpiredError,
+    StoreError,
+)
+from leasedkeyq.lease import MOST_ENDED
 from leasedkeyq.stores import Cancel, Claim, MemoryStore, Put
+from leasedkeyq.stores.contract import Answer, Change, Claimed, Counts, Purge
 from leasedkeyq.stores.file import FileStore
 from leasedkeyq.stores.fileops import Access, FileOps
+from leasedkeyq.stores.lease_book import MANY_HELD
+from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.testing import ManualClock
+from leasedkeyq.types import QueueObserver
+from tests.doors.doors import STORES, address, open_store
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -58,6 +71,168 @@ async def test_leases_that_nobody_settles_are_forgotten() -> None:
         clock.advance(2)
         await store.settle([Cancel("q", str(number))])
     assert len(queue._leases) < 300
+
+
+@pytest.mark.parametrize("keys", [1, 1000])
+async def test_leases_that_others_end_are_forgotten(keys: int) -> None:
+    """However they end: another object settles them, or the key is removed."""
+    store = MemoryStore()
+    queue, other = store.queue("q"), store.queue("q")
+    held = [(await leased(queue, f"held {number}"))[2] for number in range(10)]
+    for number in range(1000):
+        key, _, lease = await leased(queue, f"settled {number % keys}")
+        await (other.ack(lease) if number % 2 else other.remove(key))
+        await leased(queue, f"removed {number % keys}")
+        await queue.remove(f"removed {number % keys}")
+    assert len(queue._leases) <= 2 * len(held) + MANY_HELD
+    assert not queue._since
+    for lease in held:
+        await queue.ack(lease)
+    assert (await store.count(["q"]))["q"] == Counts()
+
+
+async def test_so_many_ended_leases_are_remembered() -> None:
+    queue = MemoryStore().queue("q")
+    first = (await leased(queue, "a"))[2]
+    copy = pickle.loads(pickle.dumps(first))
+    await queue.ack(first)
+    for _ in range(MOST_ENDED):
+        with pytest.raises(LeaseAlreadyAcknowledgedError):
+            await queue.ack(copy)
+        await queue.ack((await leased(queue, "a"))[2])
+    with pytest.raises(InvalidLeaseError) as raised:
+        await queue.ack(copy)
+    assert raised.value.reason == "unknown"
+    with pytest.raises(LeaseAlreadyAcknowledgedError):
+        await queue.ack(first)
+
+
+async def leased(queue: Any, key: str, **options: Any) -> Any:
+    await queue.put(key, 1)
+    return await queue.take(key, **options)
+
+
+@pytest.mark.parametrize("how", ["remove", "ack", "purge"])
+def test_a_lease_that_others_end_before_its_time_has_not_expired(how: str, tmp_path: Path) -> None:
+    async def main(kind: str) -> None:
+        with address(kind, tmp_path) as url:
+            store = open_store(url)
+            queue, other = store.queue("q"), store.queue("q")
+            _, _, lease = await leased(queue, "a", lease_timeout=60)
+            if how == "remove":
+                await other.remove("a")
+            elif how == "ack":
+                await other.ack(pickle.loads(pickle.dumps(lease)))
+            else:
+                await store.settle([Purge("q")])
+            for settle in (queue.ack, queue.release, queue.extend):
+                with pytest.raises(
+                    InvalidLeaseError, match=r"key was removed .*, or it was"
+                ) as got:
+                    await settle(lease)
+                assert not isinstance(got.value, LeaseExpiredError)
+                assert got.value.reason == "removed"
+            await store.close()
+
+    for kind in STORES:
+        asyncio.run(main(kind))
+
+
+class Flaky(MemoryStore):
+    """Fails now and then, and takes its time for claims."""
+
+    failures = 0
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers = await super().claim(requests)
+        await asyncio.sleep(0.05)
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("no space left for a moment")
+        return await super().settle(requests)
+
+
+async def cancelled_get(store: Flaky, failures: int) -> StoreQueue[Any]:
+    """A queue whose consumer has gone while its item was being claimed."""
+    queue = store.queue("q")
+    await queue.put("a", 1)
+    getting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0.02)
+    store.failures = failures
+    getting.cancel()
+    await asyncio.gather(getting, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    return queue
+
+
+@pytest.mark.parametrize("failures", [0, 1, 7])
+async def test_a_lease_that_nobody_wants_is_given_back(
+    failures: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Flaky()
+    queue = await cancelled_get(store, failures)
+    assert await queue.inflight_keys() == ({"a"} if failures else set())
+    assert ("tried again until the store is closed" in caplog.text) == bool(failures)
+    await asyncio.sleep(60)
+    key, _, lease = await queue.get(timeout=0)
+    assert (key, lease.attempt) == ("a", 1)
+    assert not queue._pump._undoing
+
+
+async def test_closing_gives_back_what_could_not_be_given_back() -> None:
+    store = Flaky()
+    queue = await cancelled_get(store, 2)
+    await leased(queue, "b")
+    with pytest.raises(StoreError, match="for a moment"):
+        await queue.close()
+    assert await queue.inflight_keys() == {"a", "b"}
+    await queue.close()
+    assert await queue.inflight_keys() == set()
+
+
+async def test_giving_back_ends_with_the_store() -> None:
+    store = Flaky()
+    queue = await cancelled_get(store, 1)
+    await store.close()
+    await asyncio.sleep(60)
+    assert not queue._pump._undoing
+
+
+async def test_an_undecodable_value_that_cannot_be_buried_stays_in_the_queue() -> None:
+    store = Flaky()
+    queue = store.queue("q", value_type=int)
+    await store.put([Put("q", (("bad", b'"x"'), ("good", b"1")))])
+    store.failures = 1
+    with pytest.raises(StoreError, match="for a moment"):
+        await queue.get_many(2)
+    assert (await store.count(["q"]))["q"] == Counts(available=2)
+
+
+async def test_an_observer_that_fails_is_the_business_of_the_event_loop() -> None:
+    class Observer(QueueObserver[str]):
+        def on_put(self, key: str) -> None:
+            raise ValueError(key)
+
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    queue = MemoryStore().queue("q", observer=Observer())
+    await queue.put("a", 1)
+    assert [str(context["exception"]) for context in told] == ["a"]
+
+
+async def test_a_limit_of_buried_items_counts_what_others_buried() -> None:
+    store = MemoryStore()
+    queue, other = store.queue("q", max_buried=3), store.queue("q")
+    for number in range(20):
+        for each in (queue, other) if number % 3 == 0 else (queue,):
+            await each.bury((await leased(each, f"{number}"))[2], "given up")
+        assert len(await queue.buried()) <= 4
+    await queue.bury((await leased(queue, "last"))[2], "given up")
+    assert [item.key for item in await queue.buried()][-1] == "last"
+    assert len(await queue.buried()) == 3
 
 
 def test_nobody_watches_when_nobody_waits(tmp_path: Path) -> None:

@@ -514,8 +514,8 @@ class StoreContract(ABC):
         Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`),
         `LimitExceededError` for what is beyond `limits`, and `UnstorableError` for what no store
         can keep: a key, a kind or a name of a queue that is empty (a kind may be) or is not text
-        without NUL characters, a priority of more than 64 bits, or a delay without end. Stores have them from
-        `leasedkeyq.stores.admission`, before anything is stored.
+        without NUL characters, a priority of more than 64 bits, or a delay without end. Both come
+        before anything is stored; `leasedkeyq.stores.admission` has them for every engine.
         Durable on return, at the level that `capabilities` says.
         """
 

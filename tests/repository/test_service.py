@@ -102,6 +102,21 @@ def test_the_payload_does_not_lose_a_task_id_of_its_own(world: World) -> None:
     assert service.submit_task("a", payload={"task_id": "a"}).payload == {"task_id": "a"}
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("field", ["payload", "metadata"])
+def test_numbers_that_json_does_not_have(world: World, field: str, number: float) -> None:
+    service = QueueService(world.open())
+    with pytest.raises(
+        InvalidItemError, match=rf"{field} cannot .* sizes\[1\] is {number}"
+    ) as told:
+        service.submit_task("a", **{field: {"sizes": [1.5, number]}})  # type: ignore[arg-type]
+    assert told.value.field == field
+    task = service.submit_task("b", payload={"none": None})
+    with pytest.raises(InvalidItemError, match=field):
+        service.repository.update_item(task, lambda item: setattr(item, field, {"x": number}))
+    assert service.get_next_task() == found(service.repository, task.id)
+
+
 def test_the_error_of_a_full_queue_is_at_hand() -> None:
     with QueueService(QueueRepository("memory://", max_size=1)) as service:
         service.submit_task("a")

@@ -20,8 +20,8 @@ from leasedkeyq.lanes.errors import (
     LaneConfigError,
     UnregisteredCommandError,
 )
-from leasedkeyq.lanes.finite import check_finite
 from leasedkeyq.lanes.saying import warn
+from leasedkeyq.stores.finite import check_finite
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,8 +11,8 @@ from leasedkeyq.lanes.errors import (
     CommandPayloadError,
     RemoteCommandError,
 )
-from leasedkeyq.lanes.finite import check_finite
 from leasedkeyq.stores.contract import Limits, StoredItem
+from leasedkeyq.stores.finite import check_finite
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):

@@ -45,6 +45,7 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoredItem,
 )
+from leasedkeyq.stores.finite import check_finite
 
 PENDING: Final = QueueItemStatus.PENDING
 PROCESSING: Final = QueueItemStatus.PROCESSING
@@ -361,11 +362,14 @@ class Terms:
 
     def _encode(self, item: QueueItem, value: dict[str, Any]) -> bytes:
         try:
-            return self._codec.encode(item.id, value)
+            encoded = self._codec.encode(item.id, value)
         except TypeError as error:
             field = next(name for name, part in value.items() if not self._is_json(part))
             message = f"item {item.id!r}: {field} cannot be stored as JSON: {error.__cause__}"
             raise InvalidItemError(message, item_id=item.id, field=field) from error
+        for name in ("payload", "metadata"):
+            _check_finite(item, name, encoded)
+        return encoded
 
     def _is_json(self, value: object) -> bool:
         try:
@@ -381,6 +385,14 @@ class Terms:
         if item.scheduled_at is None:
             return 0.0
         return max(item.scheduled_at.timestamp() - now, 0.0)
+
+
+def _check_finite(item: QueueItem, field: str, encoded: bytes) -> None:
+    try:
+        check_finite(getattr(item, field), encoded)
+    except ValueError as error:
+        message = f"item {item.id!r}: {field} cannot be stored as JSON: {error}"
+        raise InvalidItemError(message, item_id=item.id, field=field) from error
 
 
 def lease_lost(

@@ -43,7 +43,9 @@ class QueueItem:
     Times are aware of their time zone. One without is local time, as ``datetime.now()`` gives it,
     and becomes aware when it is assigned: compare with aware ones, such as ``datetime.now(UTC)``.
     `status` moves only along the arrows of the diagram in the docs: an assignment that does not
-    raises `InvalidTransitionError`. `payload` and `metadata` are stored as JSON.
+    raises `InvalidTransitionError`. `payload` and `metadata` are stored as JSON: keys come back as
+    strings, tuples and sets as lists, times as strings, bytes as a string in base64. NaN and
+    infinity are refused.
 
     Attributes:
         id: Unique in its queue. `create` makes one.

@@ -72,9 +72,9 @@ class QueueService:
             task_id: What is to be done, in the caller's own words. It need not be unique: the
                 item that is returned has an `id` that is.
             priority: Higher goes first.
-            payload: What else the worker needs to know.
-            metadata: Whatever else is worth keeping.
-            scheduled_at: Not handed out before this time.
+            payload: What else the worker needs to know, as far as JSON has it; see `QueueItem`.
+            metadata: Whatever else is worth keeping, in the same way.
+            scheduled_at: Not handed out before this time. Without a zone it is local time.
             max_retries: As in `QueueItem`; by default that of the queue.
 
         Raises:

@@ -260,8 +260,9 @@ class Waiting(Suite):
 
     @check
     async def test_producers_wait_for_room(self, store: Store) -> None:
-        """And go on, in order, when there is some."""
+        """And go on, in order, when somebody else has made some."""
         queue: StoreQueue[int] = StoreQueue(store, "q", maxsize=2)
+        other: StoreQueue[int] = StoreQueue(store, "q")
         producers = [asyncio.create_task(queue.put(f"k{n}", n)) for n in range(6)]
         while await queue.qsize() < 2:
             await asyncio.sleep(0.01)
@@ -269,7 +270,7 @@ class Waiting(Suite):
         assert await queue.qsize() == 2
         got: list[str] = []
         for _ in range(6):
-            async with queue.lease(timeout=self.patience) as item:
+            async with other.lease(timeout=self.patience) as item:
                 got.append(item.key)
         await asyncio.gather(*producers)
         assert got == [f"k{n}" for n in range(6)]

@@ -1,6 +1,6 @@
 """The doors to a queue: `LeasedKeyQueue`, and `store.queue` of every engine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ STORES = ("memory", "yaml", "json", "sqlite", "postgresql", "redis")
 
 
 @contextmanager
-def address(kind: str, folder: Path) -> Iterator[str]:
+def address(kind: str, folder: Path) -> Generator[str]:
     """The URL of an empty store."""
     if kind == "memory":
         yield "memory://"

@@ -7,7 +7,7 @@ not depend on how fast a door is: whatever waits is given `Trace.pause` to get t
 import asyncio
 import copy
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from leasedkeyq import Lease, QueueClosedError, QueueObserver
@@ -601,7 +601,7 @@ async def cancelled_producers(trace: Trace, make: MakeQueue) -> None:
 # Closing
 
 
-async def closed_while(trace: Trace, queue: Queue, calls: dict[str, Awaitable[Any]]) -> None:
+async def closed_while(trace: Trace, queue: Queue, calls: Mapping[str, Awaitable[Any]]) -> None:
     """Close a queue while calls wait, and note how each of them ends."""
     waiting = [trace.start(label, call) for label, call in calls.items()]
     await trace.pause()

@@ -199,7 +199,7 @@ async def test_what_is_wrong_with_one_of_them_stops_all(build: Build) -> None:
 
 
 async def test_a_store_refuses_what_it_cannot_keep() -> None:
-    store = MemoryStore(clock=clock, limits=Limits(batch_size=3, key_length=10, value_size=100))
+    store = MemoryStore(clock=clock, limits=Limits(batch_size=3, key_length=30, value_size=100))
     manager, notes = one_lane(lambda: QueueManagerBuilder(clock=clock).with_storage(store))
 
     async def nothing() -> None: ...
@@ -209,7 +209,7 @@ async def test_a_store_refuses_what_it_cannot_keep() -> None:
     unwritable.arguments.name = object()
     too_much = (
         [notes.note("a")] * 4,
-        {"a": notes.note("a"), "a key that is too long": notes.note("b")},
+        {"a": notes.note("a"), "a key that is too long for this store": notes.note("b")},
         [notes.note("a"), notes.note("a" * 100)],
     )
     for commands in too_much:

@@ -66,7 +66,7 @@ def _check_put(put: Put, limits: Limits) -> None:
 
 
 def _check_size(what: str, key: str, value: object, limits: Limits) -> None:
-    if not isinstance(value, bytes | bytearray | memoryview):
+    if not isinstance(value, bytes):
         kind = type(value).__name__
         raise TypeError(f"the {what} of key {describe(key)} must be bytes, got {kind}")
     if len(value) > limits.value_size:

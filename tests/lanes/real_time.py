@@ -39,6 +39,8 @@ ROOT = Path(__file__).parents[2]
 STALL = 4.0
 """Seconds in which something happens, on a busy machine, too, unless it stands still."""
 PATIENCE = 60.0
+MOST = 400
+"""Commands beyond the burst."""
 
 
 def _burn() -> None:
@@ -80,7 +82,8 @@ class Rate:
 
     @property
     def commands(self) -> int:
-        return self.tokens + int(self.rate * self.seconds)
+        # With a burst of 1, each start is a trip of its own: a busy machine takes a while.
+        return self.tokens + int(min(self.rate * self.seconds, MOST))
 
     def options(self) -> dict[str, Any]:
         return {"max_concurrency": 20, "rate_limit": [self.rate, self.burst]}

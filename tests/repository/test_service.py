@@ -105,11 +105,12 @@ def test_the_payload_does_not_lose_a_task_id_of_its_own(world: World) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("field", ["payload", "metadata"])
 def test_numbers_that_json_does_not_have(world: World, field: str, number: float) -> None:
+    options: dict[str, Any] = {field: {"sizes": [1.5, number]}}
     service = QueueService(world.open())
     with pytest.raises(
         InvalidItemError, match=rf"{field} cannot .* sizes\[1\] is {number}"
     ) as told:
-        service.submit_task("a", **{field: {"sizes": [1.5, number]}})  # type: ignore[arg-type]
+        service.submit_task("a", **options)
     assert told.value.field == field
     task = service.submit_task("b", payload={"none": None})
     with pytest.raises(InvalidItemError, match=field):

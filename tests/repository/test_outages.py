@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from leasedkeyq import StoreUnavailableError, connect
 from leasedkeyq.repository import QueueRepository
 from tests.repository.support import WAIT, item, program
 from tests.servers.postgres import PostgresServer
@@ -103,3 +104,33 @@ def test_a_fork_during_an_outage() -> None:
     with valkey() as server, running("fork_alone", server.url) as process:
         server.kill()
         assert answer(process, "go\n") == 7
+
+
+@SERVERS
+def test_closing_waits_for_nothing_that_nobody_waits_for(serve: Any) -> None:
+    """Neither for the task that listens to the server, nor for a server that is away."""
+    with serve() as server:
+        for away in (False, True):
+            repository = QueueRepository(server.url)
+            assert repository.dequeue(timeout=0.1) is None
+            if away:
+                server.kill()
+                with pytest.raises(StoreUnavailableError):
+                    repository.dequeue(timeout=0.3)
+            began = time.monotonic()
+            repository.close()
+            assert time.monotonic() - began < AWAY
+
+
+@SERVERS
+def test_closing_leaves_a_store_of_the_caller_open(serve: Any) -> None:
+    """It listens in the event loop of the repository, which ends without a word of that."""
+    with serve() as server:
+        store = connect(server.url)
+        for _ in range(2):
+            with QueueRepository(store) as repository:
+                assert repository.dequeue(timeout=0.1) is None
+                repository.enqueue(item("one"))
+                taken = repository.dequeue(timeout=WAIT)
+                assert taken is not None
+                repository.complete(taken.id)

@@ -13,8 +13,11 @@ from leasedkeyq.repository.errors import TransactionError
 from leasedkeyq.repository.mapping import Wish
 from leasedkeyq.stores.contract import Answer, StoredItem
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.watching import LISTENER
 
 T = TypeVar("T")
+STEP = 0.1
+"""Seconds between two looks at whether those who close have to wait any longer."""
 Edit = Callable[
     [Callable[[Sequence[StoredItem]], Sequence[Wish]]], Coroutine[Any, Any, list[Answer]]
 ]
@@ -132,15 +135,28 @@ class Bridge:
 
     async def _end(self, close_store: bool) -> None:
         try:
-            while others := asyncio.all_tasks() - {asyncio.current_task()}:
-                await asyncio.wait(others)
+            while (others := self._others()) and not self._is_given_up():
+                await asyncio.wait(others, timeout=STEP)
             # What has ended may not be known yet to those who wait for it in their threads.
             if unheard := [asyncio.wrap_future(answer) for answer in list(self._awaited)]:
                 await asyncio.wait(unheard)
             if close_store:
                 await self.store.close()
+            if left := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left, timeout=1.0)
         finally:
             self._loop.stop()
+
+    def _others(self) -> "set[asyncio.Task[Any]]":
+        """What is under way, but for tasks that listen until their store is closed."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        return {task for task in tasks if task.get_name() != LISTENER}
+
+    def _is_given_up(self) -> bool:
+        """Whether the server is away and no thread waits for it: what is under way is nobody's."""
+        return self.store.outage is not None and not self._awaited
 
 
 def wait_for(future: "Future[T]") -> T:

@@ -11,7 +11,7 @@ import msgspec
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.postgres_driver import LOST, asyncpg
 from leasedkeyq.stores.postgres_link import LISTENING, PAUSES, Link
-from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.stores.watching import LISTENER, Watchers
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds after which a connection that does not answer is taken to be broken."""
@@ -51,7 +51,8 @@ class NewsWatch:
     def start(self) -> None:
         """Watch from now on."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._run(), name=LISTENER)
 
     def stop(self) -> None:
         """End it; for the event loop that it belongs to."""
@@ -98,7 +99,8 @@ class NewsWatch:
             # What was changed before somebody listened is seen now, and what nobody told of later.
             self._wake_all()
             try:
-                await asyncio.wait_for(self._lost.wait(), self._poll)
+                async with asyncio.timeout(self._poll):
+                    await self._lost.wait()
             except TimeoutError:
                 if connection is not None:
                     # One that broke without a word would be silent for ever.

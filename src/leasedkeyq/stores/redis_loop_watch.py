@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from leasedkeyq.stores.redis_watch import RETRY, SILENCE, Refusals
 from leasedkeyq.stores.redis_wire import NOT_YET, is_list
-from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.stores.watching import LISTENER, Watchers
 
 
 class LoopWakeUps:
@@ -149,7 +149,8 @@ class _Ear(asyncio.Protocol):
         if self._transport is not None:
             self._subscribe([queue])
         elif self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self._run())
+            loop = asyncio.get_running_loop()
+            self.task = loop.create_task(self._run(), name=LISTENER)
 
     def remove(self, queue: str) -> None:
         """Somebody listens no more; the channel is left a little later, if nobody comes back."""

@@ -4,6 +4,9 @@ import threading
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Iterable
 
+LISTENER = "leasedkeyq listener"
+"""The name of tasks that listen to a server until their store is closed: nobody waits for them."""
+
 
 class Watchers:
     """Callbacks by queue, each called in its own event loop; for use by any thread.

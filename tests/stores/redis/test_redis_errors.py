@@ -17,7 +17,6 @@ import pytest
 import trustme
 
 from leasedkeyq import StoreError, StoreUnavailableError
-from leasedkeyq.repository import QueueRepository
 from leasedkeyq.stores import connect
 from leasedkeyq.stores.contract import Claim, Counts, Put
 from leasedkeyq.stores.redis_errors import TROUBLES
@@ -292,16 +291,6 @@ def test_an_outage_by_way_of_a_thread(prefix: str, tmp_path: Path) -> None:
 
     with tls(shared_server(), tmp_path) as server:
         asyncio.run(main(server))
-
-
-def test_a_repository_tells_an_outage_from_an_empty_queue(prefix: str) -> None:
-    with Server() as server, QueueRepository(server.url) as repository:
-        assert repository.dequeue(timeout=0.1) is None
-        server.kill()
-        with pytest.raises(StoreUnavailableError, match="has been away"):
-            repository.dequeue(timeout=0.5)
-        server.start()
-        assert repository.dequeue(timeout=0.1) is None
 
 
 def test_a_server_that_is_frozen_is_no_empty_queue(prefix: str) -> None:

@@ -22,7 +22,7 @@ from leasedkeyq.stores.contract import (
 from leasedkeyq.stores.redis_engine import Engine
 from leasedkeyq.stores.redis_link import Steps
 from leasedkeyq.testing import ManualClock
-from tests.servers.valkey import Server, makes, shared_server
+from tests.servers.valkey import Make, Server, makes, shared_server
 from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
 from tests.stores.redis.support import keys_of, many, opened
 
@@ -127,7 +127,8 @@ def test_sweeps_of_idle_queues_write_nothing(prefix: str) -> None:
 COMMANDS = re.compile(r"cmdstat_(?!eval|script|info|config)")
 
 
-def test_every_verb_costs_the_same_however_many_items_there_are(prefix: str) -> None:
+@pytest.mark.parametrize("make", makes())
+def test_every_verb_costs_the_same_however_many_items_there_are(make: Make, prefix: str) -> None:
     """In commands that the script makes."""
 
     async def costs(server: Server, size: int) -> dict[str, int]:
@@ -148,7 +149,7 @@ def test_every_verb_costs_the_same_however_many_items_there_are(prefix: str) -> 
         await store.close()
         return found
 
-    with Server() as server:
+    with Server(make=make) as server:
         few, much = [asyncio.run(costs(server, size)) for size in SIZES]
     assert grown(few, much) == {}
 

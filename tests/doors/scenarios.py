@@ -800,6 +800,21 @@ async def calls_act_in_the_order_in_which_they_were_made(trace: Trace, make: Mak
 
 
 @scenario
+async def a_get_acts_before_the_calls_that_follow_it(trace: Trace, make: MakeQueue) -> None:
+    queue = make()
+    for _ in range(3):
+        await queue.put("a", 1)
+        trace.note(list(await asyncio.gather(queue.get(timeout=10), queue.remove("a"))))
+        calls = (queue.take("b", timeout=0), queue.put("b", 1))
+        trace.note(list(await asyncio.gather(*calls, return_exceptions=True)))
+        joining = trace.start("join", queue.join())  # The queue object listens from here on.
+        await trace.pause()
+        more = (queue.get(timeout=10), queue.remove("b"), queue.get(timeout=0), queue.qsize())
+        trace.note(list(await asyncio.gather(*more, return_exceptions=True)))
+        await trace.ended(joining)
+
+
+@scenario
 async def calls_of_a_full_queue_in_order(trace: Trace, make: MakeQueue) -> None:
     queue = make(maxsize=2)
     await asyncio.gather(queue.put("a", 1), queue.put("a", 2), queue.put("b", 1), queue.put("a", 3))

@@ -19,6 +19,8 @@ logger = logging.getLogger("leasedkeyq")
 
 GRACE = 1.0
 """Seconds for which a consumer whose time is over waits for the first answer of the store."""
+TURNS: Final = 10
+"""Turns of the event loop within which a claim that is about to be sent has been."""
 GIVE_BACK_PAUSES: Final = (0.1, 5.0)
 """The shortest and the longest pause between two tries to give leases back, in seconds."""
 
@@ -94,6 +96,10 @@ class ClaimPump:
         self._undoing: set[Task[None]] = set()
         self._unwanted: dict[str, Claimed] = {}
         """Leases that nobody wants and the store has not taken back, by token."""
+        self._resting = True
+        """Whether no request of the task is under way."""
+        self._unsent = False
+        """Whether consumers have come whom the task will ask for in a moment."""
         self._closed = False
         self.on_idle: Callable[[], None] | None = None
 
@@ -113,6 +119,7 @@ class ClaimPump:
         loop = asyncio.get_running_loop()
         waiter = Waiter(loop.create_future(), key, lease_time, many, timeout)
         self._line[waiter] = None
+        self._unsent = self._unsent or self._resting
         self._start()
         if timeout:
             waiter.alarm = loop.call_later(timeout, self._give_up, waiter)
@@ -129,6 +136,17 @@ class ClaimPump:
             if waiter.alarm is not None:
                 waiter.alarm.cancel()
         return claimed
+
+    async def sent(self) -> None:
+        """Until a claim that is about to be sent has gone to the store.
+
+        A call that was made after a `get` waits for this, which takes a turn or two of the event
+        loop: so calls act in the order in which they were made.
+        """
+        for _ in range(TURNS):
+            if not self._unsent:
+                return
+            await asyncio.sleep(0)
 
     def changed(self) -> "Future[None]":
         """Done when something changes in the queue from now on, or comes due."""
@@ -194,7 +212,9 @@ class ClaimPump:
         """Serve the line until nobody is left in it."""
         try:
             while self._line or self._listeners:
+                self._resting = True
                 await self._wake.wait()
+                self._resting = False
                 self._wake.clear()
                 if self._news:
                     self._news = False
@@ -210,6 +230,7 @@ class ClaimPump:
                 if not turn.done():
                     turn.set_exception(error)
         finally:
+            self._resting, self._unsent = True, False
             self._stop()
 
     def _stop(self) -> None:
@@ -233,6 +254,7 @@ class ClaimPump:
     async def _serve(self) -> bool:
         """One claim for all who wait; returns whether it is worth asking again at once."""
         groups = self._groups()
+        self._unsent = False  # The claim goes to the store before anybody else runs.
         if not groups:
             return False
         answers = await self._store.claim([self._claim_for(waiters) for waiters in groups])

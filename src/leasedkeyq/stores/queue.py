@@ -263,6 +263,7 @@ class StoreQueue(Generic[V]):
         keys = [key for key, _ in request.items]
 
         async def ask(max_items: int) -> Answer:
+            await self._pump.sent()
             return (await self._store.put([replace(request, max_items=max_items)]))[0]
 
         if self._maxsize:
@@ -506,6 +507,7 @@ class StoreQueue(Generic[V]):
 
         async def ask(max_items: int) -> Answer:
             change = Requeue(self.name, buried.id, if_in_flight, max_items)
+            await self._pump.sent()
             return (await self._store.settle([change]))[0]
 
         async def is_gone() -> bool:
@@ -526,6 +528,7 @@ class StoreQueue(Generic[V]):
         self._enter("remove")
         check_name("key", key, self._store.limits)
         lease = self._leases.of_key(key)
+        await self._pump.sent()
         was_there = bool((await self._store.settle([Cancel(self.name, key)]))[0])
         if was_there and self._observer is not None:
             self._tell(self._observer.on_remove, key)
@@ -537,6 +540,7 @@ class StoreQueue(Generic[V]):
     async def purge_buried(self) -> int:
         """As `LeasedKeyQueue.purge_buried`."""
         self._enter("purge_buried")
+        await self._pump.sent()
         answer = (await self._store.settle([Purge(self.name, "buried")]))[0]
         assert isinstance(answer, int)
         return answer
@@ -546,6 +550,7 @@ class StoreQueue(Generic[V]):
         ended = self._leases.ended(lease)
         elsewhere = False
         if ended is None:
+            await self._pump.sent()
             answer = (await self._store.settle([change]))[0]
             if not isinstance(answer, Refusal):
                 raise_refusal(answer)
@@ -654,6 +659,7 @@ class StoreQueue(Generic[V]):
 
     async def _waiting_value(self, key: str) -> StoredItem | None:
         check_name("key", key, self._store.limits)
+        await self._pump.sent()
         for item in (await self._store.look(self.name, [key]))[0]:
             if item.state in ("available", "buffered"):
                 return item
@@ -740,10 +746,12 @@ class StoreQueue(Generic[V]):
             return cast("V", item.value)
 
     async def _counts(self) -> Counts:
+        await self._pump.sent()
         return (await self._store.count([self.name])).get(self.name, Counts())
 
     async def _browse(self, *states: StoredState) -> AsyncIterator[StoredItem]:
         cursor: str | None = None
+        await self._pump.sent()
         while True:
             page = await self._store.browse(self.name, states=states, cursor=cursor, limit=1000)
             for item in page.items:

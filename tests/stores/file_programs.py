@@ -7,6 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import yaml
@@ -117,19 +118,32 @@ def work(path: Path, seconds: float, number: int, log: Path, notes: Path) -> Non
             time.sleep(dice.random() * 0.03)
 
 
-def run_programs(folder: Path, seconds: float, seed: int) -> tuple[set[str], set[str], list[str]]:
-    """Let them all run; return what was written, what is in the document, and what is aside."""
+def run_programs(
+    folder: Path, seconds: float, seed: int, *, kills: bool = False
+) -> tuple[set[str], set[str], list[str]]:
+    """Let them all run; return what was written, what is in the document, and what is aside.
+
+    With `kills`, one of the processes of the repository is killed again and again.
+    """
     path = folder / "queue.yaml"
     log, notes = folder / "log", folder / "notes"
     with QueueRepository(path, keep_finished=None) as repository:
         repository.enqueue(QueueItem.create("task", {"task_id": "first"}))
-    running = [
-        processes.Process(target=work, args=(path, seconds, number, log, notes))
-        for number in range(2)
-    ]
-    running.append(processes.Process(target=change, args=(path, seconds, seed, log)))
-    for process in running:
+    workers = iter(range(1_000_000))
+
+    def start() -> BaseProcess:
+        arguments = (path, seconds, next(workers), log, notes)
+        process = processes.Process(target=work, args=arguments)
         process.start()
+        return process
+
+    editor = processes.Process(target=change, args=(path, seconds, seed, log))
+    running = [start(), editor]
+    editor.start()
+    if kills:
+        _kill_often(start, random.Random(seed), time.monotonic() + seconds)
+    else:
+        running.append(start())
     for process in running:
         process.join(seconds + 60)
         assert process.exitcode == 0
@@ -140,5 +154,14 @@ def run_programs(folder: Path, seconds: float, seed: int) -> tuple[set[str], set
             found = {str(item.payload["task_id"]) for item in repository.get_queue().items}
     told += "".join(str(warning.message) for warning in late)
     aside = [file for file in folder.glob("*.damaged-*") if file.suffix != ".reason"]
-    assert all(file.name in told for file in aside), "set aside and nobody was told"
+    # A process that was killed right after it set a file aside could not tell.
+    assert kills or all(file.name in told for file in aside), "set aside and nobody was told"
     return set(log.read_text().split()), found, [file.read_text() for file in aside]
+
+
+def _kill_often(start: Callable[[], BaseProcess], dice: random.Random, end: float) -> None:
+    while time.monotonic() < end:
+        process = start()
+        time.sleep(0.2 + dice.random() * 0.4)
+        process.kill()
+        process.join()

@@ -247,11 +247,21 @@ class Judge:
         """Each claim counts, also those that nobody was told of."""
         untold = 0
         ends = {found.item: found.attempt for found in left}
-        for item in {**self.by_item, **ends}:
+        # In the order of their first leases.
+        keys = {item: leases[0].leased.key for item, leases in self.by_item.items()}
+        keys |= {found.item: found.key for found in left}
+        buffered = {put.key for put in self.puts if put.buffered}
+        earlier: dict[str, set[int]] = defaultdict(set)
+        for item in keys:
             leases = self.by_item.get(item, [])
-            attempts = [0, *(lease.leased.attempt for lease in leases)]
+            attempts = [lease.leased.attempt for lease in leases]
             if item in ends:
                 attempts.append(ends[item])
+            # A buffered value goes on with the attempts of the one that it has replaced.
+            known = earlier[keys[item]] if keys[item] in buffered else set[int]()
+            before = max((one for one in known if one <= attempts[0] - bool(leases)), default=0)
+            earlier[keys[item]].update(attempts)
+            attempts.insert(0, before)
             steps = [b - a for a, b in pairwise(attempts)]
             if any(step < 1 for step in steps[: len(leases)]) or steps[-1] < 0:
                 self.complain(f"item {item}: the attempts do not count up: {attempts}")

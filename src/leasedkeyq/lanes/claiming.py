@@ -12,9 +12,10 @@ from leasedkeyq.lanes.job import Job
 from leasedkeyq.lanes.lane import Lane, Share, Slots
 from leasedkeyq.lanes.outbox import MANY, Outbox
 from leasedkeyq.lanes.tracing import GuardedTracing
-from leasedkeyq.stores.contract import Answer, Claim, Claimed, Release
+from leasedkeyq.stores.contract import Answer, Claim, Claimed, Counts, Release
 from leasedkeyq.stores.store import Claimer, Store
 
+NONE = Counts()
 MOST = 1000
 """Commands in one claim."""
 SHORTEST_TRY = 0.001
@@ -204,7 +205,7 @@ class ClaimPlan:
         if not rates or due <= SHORTEST_TRY or due <= 1 / max(rates.values()):
             return due
         counts = await self._store.count([*rates])
-        waiting = [rate for queue, rate in rates.items() if counts[queue].available]
+        waiting = [rate for queue, rate in rates.items() if counts.get(queue, NONE).available]
         if not waiting:
             self._vain = 0
             return due

@@ -246,7 +246,7 @@ def open_as_nobody() -> None:
 def test_a_missing_extra_names_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
     path = tmp_path / "queue.yaml"
-    path.write_text("queues: {jobs: {items: [{key: a, value: 1}]}}\n")
+    path.write_text("queues: {jobs: {items: [{key: a, value: &one 1}]}}\n")
 
     async def main() -> None:
         store = connect(f"file://{path}")
@@ -255,7 +255,7 @@ def test_a_missing_extra_names_its_command(tmp_path: Path, monkeypatch: pytest.M
         await store.close()
 
     asyncio.run(main())
-    assert path.read_text() == "queues: {jobs: {items: [{key: a, value: 1}]}}\n"
+    assert path.read_text() == "queues: {jobs: {items: [{key: a, value: &one 1}]}}\n"
 
 
 # What is no error

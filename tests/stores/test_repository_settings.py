@@ -180,7 +180,7 @@ def test_what_nobody_can_read_alone_is_told(path: Path, monkeypatch: pytest.Monk
     edit(path, ("leasedkeyq:", "- type: task\n  payload: {}\n  priority: 4\nleasedkeyq:"))
     assert len(ready(engine)) == 2
     assert unseal(path.read_bytes(), yaml=True)[1]
-    edit(path, ("type: task", "type: 'task'"))
+    edit(path, ("type: task", "type: &kind task"))
     with pytest.raises(errors.StoreError, match=r"leasedkeyq\[yaml\]"):
         put(engine, "b")
 

@@ -34,7 +34,13 @@ from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
-from leasedkeyq.lanes.storage import LocalStorage, StoredCommand
+from leasedkeyq.lanes.storage import (
+    CommandStorage,
+    LocalStorage,
+    Storage,
+    StoredCommand,
+    StoredDeadLetter,
+)
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
 __all__ = [
@@ -62,8 +68,11 @@ __all__ = [
     # Dead letters and storage
     "DeadLetter",
     "DeadLetterQueue",
+    "Storage",
     "LocalStorage",
+    "CommandStorage",
     "StoredCommand",
+    "StoredDeadLetter",
     # Seeing what happens
     "EventEmitter",
     "LaneEvent",

@@ -14,7 +14,8 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
-from leasedkeyq.lanes.storage import LocalStorage
+from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
+from leasedkeyq.lanes.storage_store import StorageStore
 from leasedkeyq.stores.connect import connect
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -48,7 +49,7 @@ class QueueManagerBuilder:
             raise TypeError(f"emitter must be an EventEmitter, got {type(emitter).__name__}")
         self._emitter = emitter or EventEmitter()
         self._lanes: dict[str, tuple[LaneConfig, int, Sequence[int] | None]] = {}
-        self._storage: Store | LocalStorage | str | os.PathLike[str] | None = None
+        self._storage: Store | CommandStorage | Storage | str | os.PathLike[str] | None = None
         self._options: dict[str, Any] = {}
         self._dlq_size: int | None = None
         self._capacity: int | None = None
@@ -93,16 +94,28 @@ class QueueManagerBuilder:
         return self
 
     def with_storage(
-        self, storage: Store | LocalStorage | str | os.PathLike[str], **options: Any
+        self,
+        storage: Store | CommandStorage | Storage | str | os.PathLike[str],
+        **options: Any,
     ) -> Self:
         """Keep commands in a store: an open one, a URL for `connect`, a path, or a `LocalStorage`.
 
+        Any object with the seven methods of `Storage` will do, too, for one process at a time.
         A store that the manager opened is closed with it; one that was given stays open.
         `options` are for `connect`, or for the `LocalStorage` of a path.
+
+        Raises:
+            TypeError: It is none of these. The message says which methods a storage lacks.
         """
-        if not isinstance(storage, Store | LocalStorage | str | os.PathLike):
-            raise TypeError(f"storage must be a Store or a URL, got {type(storage).__name__}")
-        if options and isinstance(storage, Store | LocalStorage):
+        opened = isinstance(storage, str | os.PathLike)
+        if not opened and not isinstance(storage, Store | CommandStorage):
+            missing = missing_methods(storage)
+            if missing:
+                raise TypeError(
+                    "storage must be a Store, a URL, a path or an object with the methods of "
+                    f"Storage; {type(storage).__name__} lacks {', '.join(missing)}"
+                )
+        if options and not opened:
             raise TypeError("options go with a URL or a path; an open store has its own")
         self._storage = storage
         self._options = options
@@ -197,10 +210,12 @@ class QueueManagerBuilder:
             store, opened = connect(self._storage, **self._options), True
         elif isinstance(self._storage, os.PathLike):
             store, opened = LocalStorage(self._storage, **self._options).store, True
-        elif isinstance(self._storage, LocalStorage):
+        elif isinstance(self._storage, CommandStorage):
             store = self._storage.store
-        elif self._storage is not None:
+        elif isinstance(self._storage, Store):
             store = self._storage
+        elif self._storage is not None:
+            store, opened = StorageStore(self._storage, clock=self._clock), True
         instruments = [*self._instruments]
         if self._metrics is not None:
             instruments.insert(0, self._metrics)

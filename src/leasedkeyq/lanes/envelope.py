@@ -93,7 +93,9 @@ def available_since(item: StoredItem) -> float | None:
     return last.ended_at if delay is None else last.ended_at + float(delay[1])
 
 
-def seal_payload(payload: Any, at: float, kind: str, key: str, limits: Limits) -> bytes:
+def seal_payload(
+    payload: Any, at: float, kind: str, key: str, limits: Limits, *, timeout: float | None = None
+) -> bytes:
     """Arguments that are at hand as plain values, as the value of an item.
 
     Raises:
@@ -107,7 +109,7 @@ def seal_payload(payload: Any, at: float, kind: str, key: str, limits: Limits) -
         raise CommandPayloadError(
             f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
         ) from error
-    return seal(Envelope(msgspec.Raw(raw), at), kind, key, limits.value_size)
+    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits.value_size)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:

@@ -1,17 +1,20 @@
-"""`LocalStorage`: commands in a file, with calls to look at what is in it."""
+"""Storages: what is stored of commands, with calls to look at it, and those of other people."""
 
 import os
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from leasedkeyq.lanes.control import CONTROL
 from leasedkeyq.lanes.dead_letters import DeadLetter
-from leasedkeyq.lanes.envelope import read_payload, seal_payload
+from leasedkeyq.lanes.envelope import read_payload, seal_payload, unseal
+from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.lanes.store_letters import bury_letter, read_letter
-from leasedkeyq.stores.contract import Cancel, Purge, Put, StoredItem, StoredState
+from leasedkeyq.stores.contract import Cancel, Limits, Purge, Put, StoredItem, StoredState
 from leasedkeyq.stores.sqlite import SqliteStore
+from leasedkeyq.stores.store import Store
 
 FILE = "commands.db"
 LIVE: tuple[StoredState, ...] = ("available", "scheduled", "in_flight", "buffered")
@@ -32,37 +35,86 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Lower goes first, as in `QueueManager.submit`."""
     attempts: int = 0
     submitted_at: float = 0.0
+    due: float | None = None
+    """When it may start, as Unix time, where its time has not come."""
+    deadline: float | None = None
+    """By when it should be started, as Unix time, if that was said."""
+    timeout: float | None = None
+    """How long it may run; None: as its lane says; 0: as long as it likes."""
 
 
-class LocalStorage:
-    """Commands in a SQLite file, for `QueueManagerBuilder.with_storage`.
+StoredDeadLetter: TypeAlias = DeadLetter
+"""A dead letter, as it is stored."""
+
+
+class Storage(Protocol):
+    """Where a manager can keep its commands: any object with these seven methods.
+
+    Give it to `QueueManagerBuilder.with_storage`. The commands then run from memory, in one process
+    at a time, and the storage has what is not done: it is told of each command before `submit`
+    returns, and loaded when a manager first needs to know. What was not removed is run again then.
+    A `leasedkeyq.stores.Store` does more: it is shared by any number of workers.
+
+    What a storage returns from methods that save, remove or clear is ignored. What it raises at
+    `save_command` is raised by `submit`, as a `StoreError`; the rest is logged and tried again.
+    """
+
+    def save_command(self, command: StoredCommand) -> Awaitable[object]:
+        """Keep a command; one with the same id takes the place of the one before."""
+        ...
+
+    def load_commands(self) -> Awaitable[Iterable[StoredCommand]]:
+        """All commands that were saved and not removed, oldest first."""
+        ...
+
+    def remove_command(self, id: str, /) -> Awaitable[object]:  # noqa: A002  # as in the seed
+        """Forget a command: it is done, cancelled or given up. Fine if it is not there."""
+        ...
+
+    def save_dead_letter(self, letter: StoredDeadLetter) -> Awaitable[object]:
+        """Keep a command that was given up."""
+        ...
+
+    def load_dead_letters(self) -> Awaitable[Iterable[StoredDeadLetter]]:
+        """All dead letters."""
+        ...
+
+    def clear_dead_letters(self) -> Awaitable[object]:
+        """Forget all dead letters. Those that are still wanted are saved again."""
+        ...
+
+    def clear_all(self) -> Awaitable[object]:
+        """Forget everything. No manager calls it."""
+        ...
+
+
+METHODS = tuple(name for name in vars(Storage) if not name.startswith("_"))
+
+
+def missing_methods(storage: object) -> list[str]:
+    """The methods of a `Storage` that an object does not have."""
+    return [name for name in METHODS if not callable(getattr(storage, name, None))]
+
+
+class CommandStorage:
+    """The commands and dead letters of any store, to be looked at and changed by hand.
 
     Args:
-        path: The file, or a folder in which to keep it. A folder is created if need be.
-        options: As those of `SqliteStore`, such as ``durability=``.
+        store: An open store, the same that `QueueManagerBuilder.with_storage` was given.
 
     Attributes:
         store: The store.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        place = Path(path)
-        if place.is_dir() or not place.suffix:
-            place.mkdir(parents=True, exist_ok=True)
-            place /= FILE
-        self.path = place
-        self.store = SqliteStore(place, **options)
+    def __init__(self, store: Store) -> None:
+        if not isinstance(store, Store):
+            raise TypeError(f"store must be an open Store, got {type(store).__name__}")
+        self.store = store
 
     async def save_command(self, command: StoredCommand) -> str:
         """Store a command for whoever runs its lane; returns its id."""
-        key = command.key or os.urandom(8).hex()
-        limits = self.store.limits
-        value = seal_payload(
-            command.payload, command.submitted_at, command.command_type, key, limits
-        )
-        put = Put(
-            command.lane, ((key, value),), priority=-command.priority, kind=command.command_type
-        )
+        item = sealed(command, self.store.limits)
+        put = Put(command.lane, (item,), priority=-command.priority, kind=command.command_type)
         answer = (await self.store.put([put]))[0]
         if isinstance(answer, Exception):
             raise answer
@@ -71,7 +123,7 @@ class LocalStorage:
     async def load_commands(self, lane: str | None = None) -> list[StoredCommand]:
         """All commands that wait or run, oldest first; nothing is taken."""
         found = [
-            _command(queue, item)
+            stored_command(queue, item)
             for queue in await self._queues(lane)
             for item in await self._items(queue, LIVE)
         ]
@@ -82,7 +134,8 @@ class LocalStorage:
         for queue in await self._queues(None):
             for item in await self._items(queue, LIVE):
                 if str(item.id) == id:
-                    return bool((await self.store.settle([Cancel(queue, item.key)]))[0])
+                    cancel = Cancel(queue, item.key, id=item.id)
+                    return bool((await self.store.settle([cancel]))[0])
         return False
 
     async def save_dead_letter(self, letter: DeadLetter) -> None:
@@ -107,7 +160,7 @@ class LocalStorage:
         return await self._purge("all")
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the store."""
         await self.store.close()
 
     async def _purge(self, part: Any) -> int:
@@ -130,8 +183,41 @@ class LocalStorage:
                 return found
 
 
-def _command(queue: str, item: StoredItem) -> StoredCommand:
+class LocalStorage(CommandStorage):
+    """Commands in a SQLite file, for `QueueManagerBuilder.with_storage`.
+
+    Args:
+        path: The file, or a folder in which to keep it. A folder is created if need be.
+        options: As those of `SqliteStore`, such as ``durability=``.
+
+    Attributes:
+        path: The file.
+        store: The store.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        place = Path(path)
+        if place.is_dir() or not place.suffix:
+            place.mkdir(parents=True, exist_ok=True)
+            place /= FILE
+        self.path = place
+        super().__init__(SqliteStore(place, **options))
+
+
+def sealed(command: StoredCommand, limits: Limits) -> tuple[str, bytes]:
+    """The key and the value of the item of a command."""
+    key = command.key or os.urandom(8).hex()
+    kind, at, timeout = command.command_type, command.submitted_at, command.timeout
+    return key, seal_payload(command.payload, at, kind, key, limits, timeout=timeout)
+
+
+def stored_command(queue: str, item: StoredItem) -> StoredCommand:
+    """The command of an item."""
     payload, submitted_at = read_payload(item)
+    try:
+        timeout = unseal(item.value).timeout
+    except CommandPayloadError:
+        timeout = None
     return StoredCommand(
         id=str(item.id),
         lane=queue.partition("#")[0],
@@ -142,4 +228,7 @@ def _command(queue: str, item: StoredItem) -> StoredCommand:
         priority=-item.priority,
         attempts=item.attempt,
         submitted_at=submitted_at,
+        due=item.due if item.state in ("scheduled", "buffered") else None,
+        deadline=item.deadline,
+        timeout=timeout,
     )

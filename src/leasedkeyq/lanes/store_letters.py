@@ -14,7 +14,16 @@ from leasedkeyq.lanes.envelope import read_payload, seal_payload
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.lane import Lane, Share
 from leasedkeyq.lanes.remote_errors import split
-from leasedkeyq.stores.contract import Bury, Claim, Discard, Purge, Put, Requeue, StoredItem
+from leasedkeyq.stores.contract import (
+    Bury,
+    Claim,
+    Discard,
+    Limits,
+    Purge,
+    Put,
+    Requeue,
+    StoredItem,
+)
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -179,15 +188,24 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
 async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
     """Add a letter to the buried items of a queue."""
-    key = letter.key or secrets.token_hex(8)
+    key, value = letter_value(letter, store.limits)
     if (await store.look(queue, [key]))[0]:
         key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
     kind = letter.command_type
-    value = seal_payload(letter.payload, letter.submitted_at, kind, key, store.limits)
     _raise(await store.put([Put(queue, ((key, value),), "reject", -letter.priority, kind=kind)]))
     for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
-        text = f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
-        _raise(await store.settle([Bury(queue, key, item.token, text)]))
+        _raise(await store.settle([Bury(queue, key, item.token, letter_error(letter))]))
+
+
+def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
+    """The key and the value of the item of a letter."""
+    key, kind = letter.key or secrets.token_hex(8), letter.command_type
+    return key, seal_payload(letter.payload, letter.submitted_at, kind, key, limits)
+
+
+def letter_error(letter: DeadLetter) -> str:
+    """Why the item of a letter is buried."""
+    return f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
 
 
 def read_letter(lane: str, item: StoredItem) -> DeadLetter:

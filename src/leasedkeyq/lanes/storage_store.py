@@ -1,0 +1,339 @@
+"""A store on a `Storage`: commands run from memory, and each change is written to the storage."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, StoreError
+from leasedkeyq.lanes.control import CONTROL
+from leasedkeyq.lanes.dead_letters import DeadLetter
+from leasedkeyq.lanes.storage import Storage, StoredCommand, sealed, stored_command
+from leasedkeyq.lanes.store_letters import letter_error, letter_value, read_letter
+from leasedkeyq.stores.contract import (
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    EditWork,
+    Limits,
+    Page,
+    Purge,
+    Put,
+    Release,
+    Requeue,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.memory import MemoryStore
+
+logger = logging.getLogger("leasedkeyq")
+
+LARGEST_ID = 2**53
+Place = tuple[str, str]
+"""A queue and a key in it."""
+
+
+class StorageStore(MemoryStore):
+    """A store in memory that keeps what is in it in a `Storage`, for one process at a time.
+
+    All that the storage has is loaded by the first call. A put is saved before it is answered, and
+    before anybody can claim it; if that fails, it is not put. What ends a command removes it; if
+    that fails, it is logged, and tried again with the next call. Leases, results and the pauses of
+    lanes are not kept: what ran when the process died runs again when the storage is loaded.
+
+    A storage can forget dead letters only all at once. So when one is requeued or dropped because
+    of `QueueManagerBuilder.with_dlq`, all others are saved again. Those that are dropped because of
+    the limit ``buried`` are forgotten many at a time.
+    """
+
+    # What survives is up to the storage, so nothing is promised.
+    capabilities: Capabilities = Capabilities(durability="none", cross_process=False)
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(limits=limits, clock=clock)
+        self._storage = storage
+        self._lock = asyncio.Lock()
+        self._loaded = False
+        self._names: dict[int, str] = {}
+        """How the storage calls items, where that is not their id."""
+        self._saved: dict[Place, dict[int, StoredCommand]] = {}
+        """What the storage has of each key."""
+        self._behind: set[Place] = set()
+        """What the storage does not know yet, as it failed."""
+        self._letters_behind = False
+        """Whether its dead letters are to be written anew."""
+        self._dropped = 0
+        """Dead letters that the storage still has, and that have made room for others."""
+        self._given_up: set[int] = set()
+        """Buried items that the storage has not heard of yet."""
+
+    # Loading
+
+    async def _load(self) -> None:
+        """Take what the storage has, once, and try again what it failed to do."""
+        if not self._loaded:
+            try:
+                letters = [*await self._storage.load_dead_letters()]
+                commands = [*await self._storage.load_commands()]
+            except Exception as error:
+                raise StoreError(f"the storage cannot be loaded: {error}") from error
+            now = self._now()
+            for letter in sorted(letters, key=lambda letter: letter.failed_at):
+                self._take_letter(letter, min(letter.failed_at, now))
+            for command in commands:
+                self._take_command(command, now)
+            self._loaded = True
+        if self._behind or self._letters_behind:
+            await self._catch_up(())
+
+    def _take_letter(self, letter: DeadLetter, now: float) -> None:
+        machine, queue = self._machine, letter.lane
+        key, value = letter_value(letter, self.limits)
+        put = Put(queue, ((key, value),), priority=-letter.priority, kind=letter.command_type)
+        machine.put(put, now)
+        [claimed] = machine.claim(Claim(((queue, 1),), 1, key), now)
+        machine.spaces[queue].state.items[key].attempt = max(letter.attempts, 1)
+        machine.settle(Bury(queue, key, claimed.token, letter_error(letter)), now)
+
+    def _take_command(self, command: StoredCommand, now: float) -> None:
+        """Put a command that was saved. Of two with one key, the later one counts."""
+        machine = self._machine
+        key, value = sealed(command, self.limits)
+        number = int(command.id) if command.id.isdecimal() else 0
+        if machine.last_id < number < LARGEST_ID:
+            machine.last_id = number - 1  # so that it gets its own id
+        delay = None if command.due is None else max(0.0, command.due - now)
+        left = None if command.deadline is None else max(0.0, command.deadline - now)
+        put = Put(
+            command.lane,
+            ((key, value),),
+            priority=-command.priority,
+            delay=delay,
+            kind=command.command_type,
+            deadline=left,
+        )
+        [taken] = cast("tuple[int, ...]", machine.put(put, now))
+        machine.spaces[command.lane].state.items[key].attempt = command.attempts
+        saved = self._saved.setdefault((command.lane, key), {})
+        if taken in saved:
+            # It has taken the place of an older one, and is saved in its place.
+            self._behind.add((command.lane, key))
+            taken = machine.last_id = machine.last_id + 1
+        saved[taken] = command
+        if str(taken) != command.id:
+            self._names[taken] = command.id
+
+    # Saving
+
+    async def _catch_up(self, places: Iterable[Place]) -> Exception | None:
+        """Let the storage have what has changed; returns why it does not have all of it."""
+        failure: Exception | None = None
+        for place in dict.fromkeys([*self._behind, *places]):
+            try:
+                await self._save(place)
+            except Exception as error:
+                failure = error
+                self._behind.add(place)
+            else:
+                self._behind.discard(place)
+        if self._letters_behind:
+            try:
+                await self._storage.clear_dead_letters()
+                for item in self._buried():
+                    await self._storage.save_dead_letter(_letter(item))
+            except Exception as error:
+                failure = error
+            else:
+                self._letters_behind = False
+        if failure is not None:
+            logger.error("the storage failed, and is asked again with the next call: %s", failure)
+        return failure
+
+    async def _save(self, place: Place) -> None:
+        queue, key = place
+        if queue == CONTROL:
+            return
+        saved = self._saved.setdefault(place, {})
+        alive: set[int] = set()
+        for item in self._machine.look(queue, key, self._now()):
+            alive.add(item.id)
+            name = self._names.get(item.id, str(item.id))
+            command = msgspec.structs.replace(stored_command(queue, item), id=name, lane=queue)
+            if saved.get(item.id) != command:
+                await self._storage.save_command(command)
+                saved[item.id] = command
+        for number in [number for number in saved if number not in alive]:
+            if number in self._given_up:
+                buried = self._buried_item(queue, number)
+                if buried is not None and not self._letters_behind:
+                    await self._storage.save_dead_letter(_letter(buried))
+                self._given_up.discard(number)
+            await self._storage.remove_command(self._names.get(number, str(number)))
+            del saved[number]
+            self._names.pop(number, None)
+        if not saved:
+            del self._saved[place]
+
+    def _buried(self) -> list[StoredItem]:
+        now, machine = self._now(), self._machine
+        queues = [*machine.spaces]
+        return [item for name in queues for item in machine.browse(name, ("buried",), "", now)]
+
+    def _buried_item(self, queue: str, number: int) -> StoredItem | None:
+        after = number - 1
+        found = self._machine.browse(queue, ("buried",), "", self._now(), after=after, limit=1)
+        return found[0] if found and found[0].id == number else None
+
+    def _report_dropped(self) -> None:
+        self._dropped += len(self._machine.dropped)
+        if self._dropped > self.limits.buried:
+            self._dropped = 0
+            self._letters_behind = True
+        super()._report_dropped()
+
+    # The verbs that change something
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        async with self._lock:
+            await self._load()
+            answers = await super().put(requests)
+            places = [(put.queue, key) for put in requests for key, _ in put.items]
+            known = {number for place in places for number in self._saved.get(place, {})}
+            failure = await self._catch_up(places)
+            if failure is not None:
+                await self._take_back(requests, answers, known)
+                raise StoreError(f"the storage cannot save: {failure}") from failure
+            return answers
+
+    async def _take_back(
+        self, requests: Sequence[Put], answers: Sequence[Any], known: set[int]
+    ) -> None:
+        """What is new, and could not be saved, was not put."""
+        for put, answer in zip(requests, answers, strict=True):
+            if not isinstance(answer, LeasedKeyQError):
+                for (key, _), number in zip(put.items, answer, strict=True):
+                    if number not in known:
+                        await super().settle([Cancel(put.queue, key, id=number)])
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        async with self._lock:
+            await self._load()
+            return await super().claim(requests)
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        async with self._lock:
+            await self._load()
+            places = self._places_of(requests)
+            answers = await super().settle(requests)
+            self._note_buried(requests, answers)
+            await self._catch_up(places)
+            return answers
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        places: list[Place] = []
+        changes: list[Put | Change] = []
+
+        def noted(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
+            changes.extend(work(items))
+            places.extend(self._places_of(changes))
+            return changes
+
+        async with self._lock:
+            await self._load()
+            answers = await super().edit(queue, noted, keys=keys)
+            self._note_buried(changes, answers)
+            await self._catch_up(places)
+            return answers
+
+    def _note_buried(self, changes: Sequence[Put | Change], answers: Sequence[Answer]) -> None:
+        for change, answer in zip(changes, answers, strict=True):
+            if isinstance(change, Bury) and isinstance(answer, int):
+                self._given_up.add(answer)
+
+    def _places_of(self, changes: Sequence[Put | Change]) -> list[Place]:
+        """What these changes are about, as long as they are not applied."""
+        places: list[Place] = []
+        for change in changes:
+            match change:
+                case Put():
+                    places += [(change.queue, key) for key, _ in change.items]
+                case Requeue() | Discard():
+                    buried = self._buried_item(change.queue, change.id)
+                    if buried is not None:
+                        places.append((change.queue, buried.key))
+                        self._letters_behind = True
+                case Purge():
+                    self._letters_behind = self._letters_behind or change.part != "results"
+                    if change.part == "all":
+                        places += [place for place in self._saved if place[0] == change.queue]
+                case Ack() | Release() | Bury() | Cancel():
+                    places.append((change.queue, change.key))
+                case _:
+                    pass
+        return places
+
+    # Those that look
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `StoreContract.sweep`."""
+        await self._know()
+        return await super().sweep(queues)
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+        await self._know()
+        return await super().count(queues)
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        await self._know()
+        return await super().heads(queues)
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+        await self._know()
+        return await super().look(queue, keys)
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        await self._know()
+        return await super().browse(queue, states=states, prefix=prefix, cursor=cursor, limit=limit)
+
+    async def _know(self) -> None:
+        if not self._loaded:
+            async with self._lock:
+                await self._load()
+
+
+def _letter(item: StoredItem) -> DeadLetter:
+    return read_letter(item.queue, item)

@@ -167,6 +167,8 @@ def is_text(value: object) -> bool:
     """Whether this is a string that can be written down: one without lone surrogates."""
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:

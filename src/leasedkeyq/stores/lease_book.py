@@ -49,7 +49,7 @@ class LeaseBook:
     def original(self, lease: Lease[str]) -> Lease[str]:
         """The lease that was handed out, if this is a copy of one that is held; or else itself."""
         held = self._held.get(lease.key)
-        return held if held is not None and held.token == lease.token else lease
+        return held if held is not None and held._token == lease._token else lease
 
     def is_ours(self, lease: Lease[str]) -> bool:
         """Whether this queue object has handed it out, or a copy of it, as far as it remembers."""
@@ -65,7 +65,7 @@ class LeaseBook:
         if self._held.get(lease.key) is original:
             del self._held[lease.key]
         original._ended = lease._ended = how
-        self._issuer.remember(lease.token, lease.key, how)
+        self._issuer.remember(lease._token, lease.key, how)
 
     def forget(self, leases: Iterable[Lease[str]]) -> None:
         """These leases have ended, nobody knows how."""

@@ -100,6 +100,9 @@ class ClaimPump:
         """Whether no request of the task is under way."""
         self._unsent = False
         """Whether consumers have come whom the task will ask for in a moment."""
+        self._sends = 0
+        self._behind = 0
+        """How many calls wait in `sent`."""
         self._closed = False
         self.on_idle: Callable[[], None] | None = None
 
@@ -143,10 +146,18 @@ class ClaimPump:
         A call that was made after a `get` waits for this, which takes a turn or two of the event
         loop: so calls act in the order in which they were made.
         """
-        for _ in range(TURNS):
-            if not self._unsent:
-                return
-            await asyncio.sleep(0)
+        if not self._unsent and not self._behind:
+            return
+        # Consumers that come later are not waited for, and calls keep their order.
+        sends = self._sends
+        self._behind += 1
+        try:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+                if not self._unsent or self._sends != sends:
+                    return
+        finally:
+            self._behind -= 1
 
     def changed(self) -> "Future[None]":
         """Done when something changes in the queue from now on, or comes due."""
@@ -255,6 +266,7 @@ class ClaimPump:
         """One claim for all who wait; returns whether it is worth asking again at once."""
         groups = self._groups()
         self._unsent = False  # The claim goes to the store before anybody else runs.
+        self._sends += 1
         if not groups:
             return False
         answers = await self._store.claim([self._claim_for(waiters) for waiters in groups])

@@ -264,7 +264,8 @@ class StoreQueue(Generic[V]):
 
         async def ask(max_items: int) -> Answer:
             await self._pump.sent()
-            return (await self._store.put([replace(request, max_items=max_items)]))[0]
+            wanted = replace(request, max_items=max_items) if max_items else request
+            return (await self._store.put([wanted]))[0]
 
         if self._maxsize:
             scheduled = bool(request.delay)
@@ -586,7 +587,8 @@ class StoreQueue(Generic[V]):
             }
             if not elsewhere and how in notices:
                 self._tell(notices[how], lease.key, lease.attempt, held)
-        self._room.wake(lease.key)
+        if self._maxsize:
+            self._room.wake(lease.key)
 
     # The store's clock
 

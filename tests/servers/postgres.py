@@ -35,7 +35,17 @@ USER = "leasedkeyq"
 PASSWORD = "not secret"
 PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
-TABLES = ("items", "buried", "done", "tallies", "buckets", "calls", "floors", "inbox")
+TABLES = (
+    "items",
+    "buried",
+    "done",
+    "tallies",
+    "buckets",
+    "calls",
+    "floors",
+    "inbox",
+    "inbox_floors",
+)
 
 
 NEWEST = "18"

@@ -129,7 +129,8 @@ class Batch:
         schema: Where the tables are; the locks of queues depend on it.
         requests: What is asked for.
         leased: Where the rows of leases are; None: nothing is known.
-        ordered: Whether the requests must be applied in this order.
+        edit: Whether they are those of an edit, which has the queue for itself: they are applied in
+            this order, and to what it has seen, and not to what has come to the inbox since.
     """
 
     def __init__(
@@ -138,12 +139,13 @@ class Batch:
         requests: Sequence[Request],
         leased: Leased | None = None,
         *,
-        ordered: bool = False,
+        edit: bool = False,
     ) -> None:
         self._schema = schema
         self._leased = Leased() if leased is None else leased
         self._at: list[str | None] = []
-        self._order = None if ordered else call_order(requests)
+        self._edit = edit
+        self._order = None if edit else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[Run] = []
         self._keys: list[str] = []
@@ -178,7 +180,7 @@ class Batch:
             names = [key for _, key in self._named]
         return (
             _secret(),
-            sorted(lock_number(self._schema, "queue", queue) for queue in self.queues),
+            sorted(lock_number(self._schema, "queue", q) for q in self.queues if not self._edit),
             sorted(self._alone),
             queues,
             names,
@@ -197,7 +199,7 @@ class Batch:
 
     def _plain(self) -> Told | None:
         """The same, if ``apply_1`` is not needed."""
-        if len(self.queues) != 1 or self._alone:
+        if len(self.queues) != 1 or self._alone or self._edit:
             return None
         [queue] = self.queues
         where = lock_number(self._schema, "queue", queue), queue

@@ -362,6 +362,31 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Where to begin to look in the inbox of a queue. The numbers of transactions begin anew where a dump
+-- was restored, which makes what is known void.
+CREATE FUNCTION lkq.inbox_floor_1(p_gate bigint) RETURNS xid8 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT f.xact FROM lkq.inbox_floors f
+        WHERE f.gate = p_gate AND f.xact <= pg_snapshot_xmax(pg_current_snapshot())
+    ), '0');
+END $$;
+
+-- Whether something has come to queues, which are named by their locks, that is not among their items.
+CREATE FUNCTION lkq.has_letters_1(p_gates bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    gate_ bigint;
+BEGIN
+    FOREACH gate_ IN ARRAY p_gates LOOP
+        IF EXISTS (
+            SELECT FROM lkq.inbox b WHERE b.gate = gate_ AND b.xact >= lkq.inbox_floor_1(gate_)
+        ) THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
 -- Move to the items of queues what was put in the transactions of callers, in its order: one at a
 -- time does it, so that a value never overtakes an older one of its key. The queues are named by
 -- their locks, which the caller holds. Returns those in which something was put.
@@ -376,15 +401,25 @@ DECLARE
     one record;
     t bigint[];
     received text[] := '{}';
+    oldest xid8;
 BEGIN
     FOREACH gate_ IN ARRAY p_gates LOOP
-        CONTINUE WHEN NOT EXISTS (SELECT FROM lkq.inbox b WHERE b.gate = gate_);
+        CONTINUE WHEN NOT lkq.has_letters_1(ARRAY[gate_]);
         PERFORM pg_advisory_xact_lock(lkq.lock_1('inbox', gate_::text));
+        -- All transactions before this one have ended, and the next statement sees what they did.
+        SELECT pg_snapshot_xmin(pg_current_snapshot()) INTO oldest;
         WITH taken AS (
-            DELETE FROM lkq.inbox b WHERE b.gate = gate_ RETURNING b AS letter
+            DELETE FROM lkq.inbox b WHERE b.gate = gate_ AND b.xact >= lkq.inbox_floor_1(gate_)
+            RETURNING b AS letter
         )
         SELECT array_agg(n.letter ORDER BY (n.letter).number) INTO letters FROM taken n;
         CONTINUE WHEN letters IS NULL; -- somebody else was faster
+        letter := letters[cardinality(letters)];
+        -- Not each time: the old versions of this row are in the way, too.
+        INSERT INTO lkq.inbox_floors AS f (gate, xact, number)
+        SELECT gate_, oldest, letter.number WHERE letter.number >= 1000
+        ON CONFLICT (gate) DO UPDATE SET xact = excluded.xact, number = excluded.number
+        WHERE excluded.number >= f.number + 1000 OR f.xact > excluded.xact;
         p_now := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
         -- Most keys are new. They are put in one order, whoever does it, with places in theirs.
         WITH new AS MATERIALIZED (
@@ -393,7 +428,7 @@ BEGIN
             FROM (
                 SELECT m.*, row_number() OVER (PARTITION BY m.key ORDER BY m.n) AS nth
                 FROM unnest(letters) WITH ORDINALITY
-                    m (gate, number, id, priority, due, queue, key, kind, policy, value, n)
+                    m (gate, number, id, xact, priority, due, queue, key, kind, policy, value, n)
                 ORDER BY m.n
             ) l WHERE l.nth = 1 AND (l.due IS NULL OR l.due <= p_now)
         ), put AS (
@@ -1081,7 +1116,7 @@ BEGIN
     FOREACH lock IN ARRAY p_alone LOOP
         nothing := pg_advisory_xact_lock(lock) IS NULL;
     END LOOP;
-    IF EXISTS (SELECT FROM lkq.inbox WHERE gate = ANY (p_shared)) THEN
+    IF lkq.has_letters_1(p_shared) THEN
         changed := lkq.receive_1(p_shared, p_now);
     END IF;
     IF p_names IS NOT NULL THEN
@@ -1648,7 +1683,12 @@ BEGIN
         WHERE NOT EXISTS ( -- what has come due has its place before what is put
             SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
                 (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
-        ) AND NOT EXISTS (SELECT FROM lkq.inbox WHERE gate = p_lock)
+        ) AND NOT EXISTS ( -- as `has_letters_1`
+            SELECT FROM lkq.inbox WHERE gate = p_lock AND xact >= coalesce((
+                SELECT xact FROM lkq.inbox_floors
+                WHERE gate = p_lock AND xact <= pg_snapshot_xmax(pg_current_snapshot())
+            ), '0')
+        )
         ON CONFLICT (queue, key) DO NOTHING RETURNING id
     ), tally AS (
         INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
@@ -1672,7 +1712,7 @@ BEGIN
     IF EXISTS (
         SELECT FROM lkq.items WHERE queue = p_queue AND due <= now_ AND due >= coalesce(
             (SELECT due FROM lkq.floors WHERE queue = p_queue AND due <= now_), '-infinity')
-    ) OR EXISTS (SELECT FROM lkq.inbox WHERE gate = p_lock) THEN
+    ) OR lkq.has_letters_1(ARRAY[p_lock]) THEN
         RETURN (SELECT a.answers FROM lkq.apply_1(
             p_call, p_now, p_buried, p_history, NULL, ARRAY[p_lock], '{}', NULL, NULL,
             jsonb_build_array(jsonb_build_object(
@@ -1757,7 +1797,12 @@ BEGIN
     SELECT coalesce(f.place, 0), coalesce(f.counted, false), f.due > now_ OR EXISTS (
         SELECT FROM lkq.items i
         WHERE i.queue = p_queue AND i.due >= coalesce(f.due, '-infinity') AND i.due <= now_
-    ) OR EXISTS (SELECT FROM lkq.inbox b WHERE b.gate = p_lock)
+    ) OR EXISTS ( -- as `has_letters_1`
+        SELECT FROM lkq.inbox b WHERE b.gate = p_lock AND b.xact >= coalesce((
+            SELECT l.xact FROM lkq.inbox_floors l
+            WHERE l.gate = p_lock AND l.xact <= pg_snapshot_xmax(pg_current_snapshot())
+        ), '0')
+    )
     INTO floor_, counted_, due_ FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
     IF due_ OR (p_urgency IS NOT NULL AND lkq.hurried_1(p_queue)) THEN
         IF acked > 0 THEN
@@ -1889,7 +1934,8 @@ END $$;
 
 -- What follows shows what is there, as of now: what has come due is dealt with first.
 
--- Returns the queues in which something has moved. Others are told, unless the caller does it.
+-- Returns the queues in which something has moved. Others are told, unless the caller does it, who has
+-- then also looked into the inbox: to wait for whoever empties it is for those who hold no item yet.
 CREATE FUNCTION lkq.arrive_1(
     p_queues text[], p_now float8, p_history int, p_tell boolean DEFAULT true
 ) RETURNS text[]
@@ -1900,7 +1946,7 @@ DECLARE
     moved text[] := '{}';
     gates bigint[] := ARRAY(SELECT lkq.lock_1('queue', n.q) FROM unnest(p_queues) n (q) ORDER BY 1);
 BEGIN
-    IF EXISTS (SELECT FROM lkq.inbox WHERE gate = ANY (gates)) THEN
+    IF p_tell AND lkq.has_letters_1(gates) THEN
         PERFORM pg_advisory_xact_lock_shared(n.gate) FROM unnest(gates) n (gate);
         moved := lkq.receive_1(gates, p_now);
     END IF;

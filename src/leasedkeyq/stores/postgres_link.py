@@ -546,7 +546,7 @@ class Link:
             None if edit.keys is None else list(edit.keys),
         )
         changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
-        batch = Batch(schema, changes, self._leased, ordered=True)
+        batch = Batch(schema, changes, self._leased, edit=True)
         sent = await self._send(connection, call, now, batch.told())
         outcome = decode_outcome(sent[-1]["answers"])
         for answer in batch.answers((), outcome):

@@ -189,6 +189,7 @@ CREATE TABLE lkq.inbox (
     gate bigint NOT NULL,
     number bigint NOT NULL DEFAULT nextval('lkq.arrivals'),
     id bigint NOT NULL,
+    xact xid8 NOT NULL DEFAULT pg_current_xact_id(),
     priority bigint,
     due float8,
     queue text COLLATE "C" NOT NULL,
@@ -202,4 +203,13 @@ CREATE TABLE lkq.inbox (
     autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off
 );
-CREATE INDEX inbox_by_gate ON lkq.inbox (gate, number);
+CREATE INDEX inbox_by_gate ON lkq.inbox (gate, xact);
+
+-- Where to begin to look in the inbox of a queue: what transactions before `xact` have put was moved.
+-- As with `floors`, what was moved stays in the index as long as any older transaction is open, and
+-- every call looks there. `number` is that of the last one that was moved when this was written.
+CREATE TABLE lkq.inbox_floors (
+    gate bigint PRIMARY KEY,
+    xact xid8 NOT NULL,
+    number bigint NOT NULL
+) WITH (fillfactor = 50, vacuum_truncate = off);

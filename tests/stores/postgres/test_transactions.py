@@ -1,14 +1,27 @@
 """Puts that are a part of a transaction of the caller, and proxies that share connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import statistics
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
 import pytest
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreError
-from leasedkeyq.stores import Ack, Claim, Counts, Discard, Purge, Put, Store, connect
+from leasedkeyq.stores import (
+    Ack,
+    Claim,
+    Counts,
+    Discard,
+    Purge,
+    Put,
+    Store,
+    StoredItem,
+    connect,
+)
 from leasedkeyq.stores.postgres import PostgresStore
 from leasedkeyq.testing import Place
 from tests.servers.postgres import schemas
@@ -355,3 +368,73 @@ async def call_times(stores: list[Store], seconds: float) -> list[float]:
     for name in ("q", "jobs", "else"):
         await stores[0].settle([Purge(name, "all")])
     return times
+
+
+def test_an_edit_changes_what_it_has_seen() -> None:
+    """What is committed while an edit looks comes after it, and is not overwritten."""
+
+    async def test(store: PostgresStore, connection: Any) -> None:
+        async def put_meanwhile() -> None:
+            other = await asyncpg.connect(schemas().url)
+            await other.execute(f"SELECT {store.schema}.put('q', 'a', '3')")
+            await other.close()
+
+        for keys in (["a"], ["a", "b"]):
+            await store.settle([Purge("q")])
+            await store.put([Put("q", (("a", b"1"),))])
+            seen: list[bytes] = []
+
+            def work(
+                items: Sequence[StoredItem],
+                keys: list[str] = keys,
+                seen: list[bytes] = seen,
+            ) -> list[Put]:
+                seen += [item.value for item in items]
+                thread = threading.Thread(target=asyncio.run, args=(put_meanwhile(),))
+                thread.start()
+                thread.join()
+                return [Put("q", ((key, b"2"),)) for key in keys]
+
+            await store.edit("q", work)
+            assert seen == [b"1"]
+            [[item]] = await store.look("q", ["a"])
+            assert item.value == b"3", "what came meanwhile was overwritten"
+
+    with_store(test)
+
+
+def test_calls_cost_the_same_after_many_puts_in_transactions_beside_an_old_one() -> None:
+    """Nothing that was moved from the inbox can be removed as long as that is open."""
+
+    async def test(store: PostgresStore, connection: Any) -> None:
+        async def cost(call: Callable[[], Awaitable[Any]]) -> float:
+            took: list[float] = []
+            for _ in range(21):
+                began = time.perf_counter()
+                await call()
+                took.append(time.perf_counter() - began)
+            return statistics.median(took)
+
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: store.put([Put("q", (("x", b"1"),))]),
+            lambda: store.put([Put("q", (("x", b"1"),), delay=0)]),
+            lambda: store.claim([Claim((("q", 1),), key="y")]),
+            lambda: store.settle([Ack("q", "y", "token")]),
+            lambda: store.sweep(["q"]),
+        ]
+        old = await asyncpg.connect(schemas().url)
+        async with old.transaction(isolation="repeatable_read"):
+            await old.fetch("SELECT FROM pg_class LIMIT 1")
+            put = f"SELECT {store.schema}.put('q', 'k' || i, '1') FROM generate_series(1, $1) i"
+            await connection.execute(put, 10)
+            await store.count(["q"])
+            before = [await cost(call) for call in calls]
+            for _ in range(4):
+                await connection.execute(put, 10_000)
+                await store.count(["q"])
+            after = [await cost(call) for call in calls]
+        await old.close()
+        for quiet, slow in zip(before, after, strict=True):
+            assert slow < 3 * quiet + 0.002, (before, after)
+
+    with_store(test)

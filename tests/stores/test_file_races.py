@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -417,6 +417,39 @@ def test_a_program_that_does_not_end_is_not_waited_for_for_ever(path: Path, befo
     # Where it was displaced, it is the file itself that was set aside.
     whole = _tells(path) or not before
     assert ("half a document" if whole else "half a docu") in _aside(path)
+
+
+def test_what_is_written_while_a_file_is_read_has_another_stamp(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the rest of a slow write is taken for known, and displaced without a look."""
+    path.write_bytes(b"")
+    real = Path.open
+
+    class Slow:
+        def __init__(self) -> None:
+            self.file = real(path, "rb")
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def fileno(self) -> int:
+            return self.file.fileno()
+
+        def read(self) -> bytes:
+            data = self.file.read()
+            with real(path, "wb") as file:
+                file.write(b"the rest")
+            return data
+
+    monkeypatch.setattr(Path, "open", lambda *_: Slow())
+    found = FileOps().read(path)
+    assert found is not None
+    assert found[0] == b""
+    assert found[1] != FileOps().stamp(path)
 
 
 # Files that were set aside

@@ -54,7 +54,9 @@ class FileOps:
         """The content of a file with its stamp, or None where there is no file."""
         try:
             with path.open("rb") as file:
-                return file.read(), _stamp(os.fstat(file.fileno()))
+                # First the stamp: what is written while we read must not pass for what was read.
+                stamp = _stamp(os.fstat(file.fileno()))
+                return file.read(), stamp
         except FileNotFoundError:
             return None
 

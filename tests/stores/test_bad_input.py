@@ -81,6 +81,7 @@ USING = {
     'await queue.put("x", object())': r"value of key 'x' cannot be stored as JSON \(object\)",
     'await queue.put("x", {"when": [1j]})': r"value of key 'x' cannot .* objects of type complex",
     r'await queue.put("x", "a\ud800b")': r"value of key 'x' cannot be stored as JSON \(str\)",
+    'await queue.put("x", {"rate": float("nan")})': r"key 'x' cannot .*: rate is nan, and JSON has",
     'await queue.put("x", "v" * 99)': r"key 'x' has 101 bytes .* 100: " + MORE.format("value_size"),
     'await queue.put_many({"x": 1, "y": "v" * 99})': r"the value of key 'y' has 101 bytes",
     'await queue.put_many(dict.fromkeys("wxyz", 1))': (

@@ -7,6 +7,7 @@ import msgspec
 from leasedkeyq.checks import is_text
 from leasedkeyq.errors import LimitExceededError, UndecodableValueError, describe
 from leasedkeyq.stores.contract import Limits
+from leasedkeyq.stores.finite import check_finite
 
 V = TypeVar("V")
 
@@ -30,6 +31,7 @@ class Codec(Generic[V]):
         """The value as JSON; a clear error when it is none or too large."""
         try:
             raw = self._encoder.encode(value)
+            check_finite(value, raw)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             kind = type(value).__name__
             message = f"the value of key {describe(key)} cannot be stored as JSON ({kind}): {error}"

@@ -220,12 +220,12 @@ class StoreQueue(Generic[V]):
 
         The value is stored as JSON. Without the `value_type` of `Store.queue`, what comes out is
         what JSON has: bytes, dates, times, UUIDs and decimals come back as strings, tuples and sets
-        as lists, objects as dicts, and the keys of dicts as strings; NaN is null. With
+        as lists, objects as dicts, and the keys of dicts as strings. With
         ``value_type=`` they come back as that type, such as ``store.queue("jobs",
         value_type=tuple[bytes, datetime])``, and what does not fit it is buried.
 
         Raises:
-            TypeError: The value cannot be stored as JSON.
+            TypeError: The value cannot be stored as JSON; NaN and infinity cannot be.
             LimitExceededError: The key or the value is larger than the `Limits` of the store.
         """
         self._enter("put")

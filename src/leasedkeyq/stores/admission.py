@@ -52,8 +52,9 @@ def _check_put(put: Put, limits: Limits) -> None:
     if put.kind:
         check_name("kind", put.kind, limits)
     check_priority(put.priority)
-    if put.delay is not None and not isfinite(put.delay):
-        raise ValueError(f"delay must be finite, got {put.delay}")
+    for what, seconds in (("delay", put.delay), ("deadline", put.deadline)):
+        if seconds is not None and not isfinite(seconds):
+            raise ValueError(f"{what} must be finite, got {seconds}")
     if len(put.items) > limits.batch_size:
         message = (
             f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "

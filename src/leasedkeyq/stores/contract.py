@@ -514,8 +514,9 @@ class StoreContract(ABC):
         Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`),
         `LimitExceededError` for what is beyond `limits`, and `UnstorableError` for what no store
         can keep: a key, a kind or a name of a queue that is empty (a kind may be) or is not text
-        without NUL characters, a priority of more than 64 bits, or a delay without end. Both come
-        before anything is stored; `leasedkeyq.stores.admission` has them for every engine.
+        without NUL characters, a priority of more than 64 bits, or a delay or a deadline without
+        end. Both come before anything is stored; `leasedkeyq.stores.admission` has them for every
+        engine. A put of no items does nothing.
         Durable on return, at the level that `capabilities` says.
         """
 

@@ -267,6 +267,8 @@ class Batch:
         return len(self._keys)
 
     def _put(self, number: int, put: Put) -> None:
+        if not put.items:
+            return
         queue = put.queue
         self.queues.add(queue)
         self._named.update([(queue, key) for key, _ in put.items])

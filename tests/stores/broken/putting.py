@@ -339,3 +339,11 @@ class ClaimsAfterOthers(Through):
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(0)
         return await self.inner.claim(requests)
+
+
+@caught_by("test_a_put_of_nothing_does_nothing")
+class AnswersOnlyItems(Through):
+    """A put of no items has no answer of its own."""
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+        return await self.inner.put([request for request in requests if request.items])

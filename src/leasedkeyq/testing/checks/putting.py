@@ -286,7 +286,8 @@ class Putting(Suite):
         bad = ("", "a\x00b", "a\ud800b")
         puts = [one(name) for name in bad] + [Put(name, (("a", b"1"),)) for name in bad]
         puts += [one("a", kind=name) for name in bad[1:]] + [one("a", priority=2**63)]
-        puts += [one("a", delay=float("inf")), one("a", delay=float("nan"))]
+        for endless in (float("inf"), float("nan")):
+            puts += [one("a", delay=endless), one("a", deadline=endless)]
         for put, answer in zip(puts, await store.put(puts), strict=True):
             assert isinstance(answer, UnstorableError), f"{put} is answered by {answer!r}"
         good = [f"{place} {limit}" for limit in beyond for place in ("before", "after")]
@@ -296,6 +297,21 @@ class Putting(Suite):
             [one("k" * limits.key_length, b"v" * limits.value_size, kind="k" * limits.key_length)]
         )
         assert isinstance(most[0], tuple), f"what the limits allow is refused: {most[0]!r}"
+
+    @check
+    async def test_a_put_of_nothing_does_nothing(self, store: Store) -> None:
+        """And is answered, alone and beside others."""
+        assert await store.put([Put("q", ())]) == [()]
+        answers = await store.put([one("a", priority=1), Put("q", ()), one("b")])
+        assert [len(answer) for answer in answers if isinstance(answer, tuple)] == [1, 0, 1], (
+            answers
+        )
+        assert await store.put([one("a", delay=0), Put("q", ()), Put("p", ())]) == [
+            answers[0],
+            (),
+            (),
+        ]
+        assert await order(store) == ["a", "b"]
 
     @check
     async def test_an_edit_keeps_to_the_limits(self, store: Store) -> None:

@@ -155,6 +155,22 @@ def test_a_write_by_root_leaves_the_document_to_its_owner(folder: Path) -> None:
         assert before[:2] == (ALICE, GROUP)
 
 
+@pytest.mark.parametrize("lost", ["removed", "moved away"])
+def test_a_document_that_is_restored_is_as_private_as_it_was(folder: Path, lost: str) -> None:
+    path = folder / "queue.yaml"
+    engine = FileEngine(path)
+    put(engine, "a")
+    path.chmod(0o600)
+    put(engine, "b")
+    if lost == "removed":
+        path.unlink()
+    else:
+        path.rename(folder / "elsewhere")
+    with pytest.warns(UserWarning, match="the file is missing"):
+        assert keys(engine) == ["a", "b"]
+    assert facts(path)[2] == facts(path.with_name("queue.yaml.bak"))[2] == 0o600
+
+
 def test_what_the_group_may_do_is_not_given_to_another_group(folder: Path) -> None:
     """A user who is not of the group cannot keep it."""
     path = folder / "queue.yaml"

@@ -322,6 +322,20 @@ def test_the_time_that_somebody_gave_is_the_one_that_is_shown(path: Path) -> Non
     assert {item.scheduled_at for item in read_plainly(path)} == {given, None}
 
 
+@pytest.mark.parametrize("sign", ["|", "|+", ">+", "|-"])
+@pytest.mark.parametrize("end", ["# no comment\n", "#!/bin/sh\n", "\n", "\n\n# x\n\n"])
+def test_a_text_of_several_lines_at_the_end_of_an_item(path: Path, sign: str, end: str) -> None:
+    engine = opened(path)
+    put(engine, "a", "b")
+    text = "".join(f"      {line}".rstrip(" ") for line in f"one\n{end}".splitlines(keepends=True))
+    item = f"- id: new\n  type: task\n  payload:\n    script: {sign} # of mine\n{text}"
+    edit(path, ("- id: b", f"{item}# about b\n- id: b"))
+    expected = {item["id"]: item["payload"] for item in yaml.safe_load(path.read_text())["items"]}
+    assert ready(engine) == ["a", "new", "b"]
+    assert {key: item.payload for key, item in by_id(path).items()} == expected
+    assert path.read_text().count("# about b") == path.read_text().count("# of mine") == 1
+
+
 def test_removed_and_moved_by_hand(path: Path) -> None:
     engine = opened(path)
     put(engine, "a", "b", "c")
@@ -413,6 +427,8 @@ NONSENSE = [
     ("priority: 3", "priority: 1.5", "priority"),
     ("status: pending", "status: lost", "status"),
     ('payload: {"task_id": "b"}', "payload: b", "payload"),
+    ('payload: {"task_id": "b"}', 'payload: {"task_id": "b", "task_id": "c"}', "twice"),
+    ('payload: {"task_id": "b"}', 'payload: !mine {"task_id": "b"}', "cannot be a !mine"),
     ("retry_count: 0", "retry_count: -1", "retry_count"),
     ("created_at: ", "created_at: x", "created_at"),
     ("scheduled_at: null", "scheduled_at: tomorrow", "scheduled_at"),

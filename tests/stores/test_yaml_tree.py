@@ -178,6 +178,29 @@ def test_an_alias_bomb_is_refused_before_it_is_built(levels: int) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
+def test_aliases_of_long_texts_are_counted_by_their_length() -> None:
+    lines = [f'a: &a "{"z" * 10_000}"', f"b: &b [{', '.join(['*a'] * 100)}]"]
+    lines += [f"c: &c [{', '.join(['*b'] * 100)}]", f"d: [{', '.join(['*c'] * 8)}]", ""]
+    with pytest.raises(NonsenseError, match="aliases stand for"):
+        read_any("\n".join(lines))
+
+
+def test_aliases_are_counted_over_all_parts_of_a_document() -> None:
+    part = bomb(3).replace("\n", "\n  ")
+    read_any(f"p0:\n  {part}\n")
+    with pytest.raises(NonsenseError, match="aliases stand for"):
+        read_any("\n".join(f"p{n}:\n  {part}" for n in range(20)))
+
+
+@pytest.mark.parametrize("sign", ["|", "|-", "|+", ">", ">-", ">+"])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n\n\n", "\n  # x\n", "\n# x\n", "\nb: 1\n"])
+@pytest.mark.parametrize("line", ["", "\n  text", "\n  # text", "\n  one\n\n  two"])
+def test_how_a_text_of_several_lines_ends(sign: str, end: str, line: str) -> None:
+    text = f"a: {sign}{line}{end}"
+    compare(text)
+    assert read_any(text).top["a"] == yaml.safe_load(text)["a"]
+
+
 def test_aliases_in_their_measure_are_read() -> None:
     tree = read_whole("base: &b {x: 1, y: [2]}\none: *b\ntwo:\n  <<: *b\n  y: 3\n")
     assert plain(tree.top["one"]) == {"x": 1, "y": [2]}
@@ -216,6 +239,12 @@ def read_any(text: str) -> Tree:
         ("a: !!set {x}\n", "cannot be a"),
         ("a: !!binary aGk=\n", "cannot be a"),
         ("a: !mine x\n", "cannot be a"),
+        ("a: !mine {x: 1}\n", "cannot be a"),
+        ("a: !mine [x]\n", "cannot be a"),
+        ("a: !mine\n  x: 1\n", "cannot be a"),
+        ('a: {"x": 1, "x": 2}\n', "'x' is there twice"),
+        ('a: [{"b": {":x": "", ":x": 2}}]\n', "':x' is there twice"),
+        ('a: {"x": 1, "\\u0078": 2}\n', "'x' is there twice"),
         ("? {x: 1}\n: 2\n", "a name must be text"),
         ("a: 1\n---\nb: 2\n", "second document"),
         ("a: *b\n", "is not there"),

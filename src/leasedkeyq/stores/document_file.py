@@ -649,7 +649,7 @@ class DocumentFile:
         if not ops.link(self.path, displaced) and ops.stamp(self.path) != self._base:
             found = ops.read(self.path)
             if found is not None:
-                ops.write(displaced, found[0], None)
+                ops.write(displaced, found[0], self._access())
         ops.rename(new, self.path)
         return ops.stamp(displaced) is not None
 
@@ -696,7 +696,8 @@ class DocumentFile:
         self.seen = stamp if found == stamp else None
 
     def _access(self) -> Access | None:
-        return self._ops.access(self.path)
+        # A document that comes back is for the same people as the one that was lost.
+        return self._ops.access(self.path) or self._ops.access(self._copy)
 
     def _let_go(self) -> None:
         """Close the file that `_hold` keeps open."""

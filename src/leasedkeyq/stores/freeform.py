@@ -73,7 +73,8 @@ def read_item(block: str) -> Entry:
     except (NonsenseError, StoreError) as error:
         # Reading the whole document tells what is wrong, and where.
         raise FreeFormError from error
-    if len(section.entries) != 1 or reader.keep_comments().strip():
+    # What aliases stand for is counted over the whole document.
+    if len(section.entries) != 1 or reader.tree.aliased or reader.keep_comments().strip():
         raise FreeFormError
     return section.entries[0]
 

@@ -24,6 +24,7 @@ Nor zero: that is no comment of anybody, but a disk that did not get to write th
 """
 _COMMENT = re.compile(r"^[ \t]*#|[ \t]#")
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*): (.+)")
+_BLOCK_TEXT = re.compile(r"[|>][-+0-9]*[ ]*(?:[ ]#.*)?$", re.MULTILINE)
 _NAME = re.compile(r'([A-Za-z][A-Za-z0-9_./@+-]*|"(?:[^"\\]|\\.)*"):')
 
 
@@ -130,6 +131,9 @@ class Items:
             except FreeFormError:
                 self._free += 1
                 if self._read_item is None or self._free > FREE_ITEMS:
+                    raise
+                if is_comment("".join(self._lines[end : end + 1])) and _BLOCK_TEXT.search(block):
+                    # The lines behind it may be the end of its text, and no comment.
                     raise
                 entry = self._read_item(block)
                 entry.lead = comments + entry.lead

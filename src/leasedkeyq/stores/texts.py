@@ -37,7 +37,9 @@ class Texts:
             StoreError: Reading it takes ruamel.yaml, which is not installed.
         """
         if self.yaml:
-            return self._parse_yaml(text)
+            document = self._parse_yaml(text)
+            _check_names(document)
+            return document
         plain_json.check_names(text)
         return self._parse_json(text)
 
@@ -72,6 +74,15 @@ class Texts:
             except FreeFormError:
                 continue
         return parse_freeform(text, self.forms)
+
+
+def _check_names(document: Document) -> None:
+    """See that no name is there twice in values that were taken over as JSON."""
+    for section in document.sections.values():
+        for entry in section.entries:
+            for json in entry.fields.values():
+                if json[0] in "{[":
+                    plain_json.check_names_once(json)
 
 
 def _check_signs(document: Document, signs: set[str]) -> None:

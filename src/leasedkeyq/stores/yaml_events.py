@@ -14,12 +14,14 @@ from leasedkeyq.stores.yaml_tree import DEPTH, Comment, Cut, CutError, Listing, 
 
 ALIASED = 100_000
 """How many values all aliases of a document may stand for."""
+LONG = 50
+"""A text counts as one value more for each so many characters."""
 
 _CORE = "tag:yaml.org,2002:"
 _NUMBERS = {f"{_CORE}int": "construct_yaml_int", f"{_CORE}float": "construct_yaml_float"}
 _TEXTS = frozenset(f"{_CORE}{kind}" for kind in ("str", "timestamp", "value"))
 _MERGE = f"{_CORE}merge"
-_NO_PLAIN_DATA = frozenset(f"{_CORE}{kind}" for kind in ("set", "omap", "pairs"))
+_PLAIN_DATA = frozenset((None, "!", f"{_CORE}map", f"{_CORE}seq"))
 
 
 def read_whole(text: str) -> Tree:
@@ -39,7 +41,9 @@ def read_rest(tree: Tree, cut: Cut) -> Any:
     first, *others = tree.lines[cut.first : cut.stop]
     # It must be what it can be behind a name or a dash, and its columns stay what they are.
     lead = f"{' ' * max(cut.indent, 0)}{cut.behind}".ljust(cut.column)
-    text = "\n".join((lead + first[cut.column :], *others, ""))
+    # Each line has its end, but for the last one of the document.
+    end = "" if cut.stop == len(tree.lines) else "\n"
+    text = "\n".join((lead + first[cut.column :], *others)) + end
     try:
         value = _Builder(tree, cut.first, cut.column, cut.stop).build(text)
         if not cut.behind:
@@ -77,7 +81,6 @@ class _Builder:
         self._stop = stop
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._aliased = 0
         self._last_line = line
         self._top: list[Any] = []
         self._spans: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -106,14 +109,16 @@ class _Builder:
         if kind == "ScalarEvent":
             last = self._cover(event, line, column)
             value = self._scalar(event, line)
+            size = 1 + len(event.value) // LONG
             if event.anchor:
-                self._anchors[event.anchor] = (value, 1)
-            self._add(value, 1, Place(line, column, last))
+                self._anchors[event.anchor] = (value, size)
+            self._add(value, size, Place(line, column, last))
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             if len(self._stack) >= DEPTH:
                 raise NonsenseError(f"line {line + 1}: a value is nested too deeply")
-            if str(event.tag) in _NO_PLAIN_DATA:
-                raise NonsenseError(f"line {line + 1}: a value cannot be a {event.tag}")
+            tag = _tag(event)
+            if tag not in _PLAIN_DATA:
+                raise NonsenseError(f"line {line + 1}: a value cannot be a {tag}")
             made = Mapping() if kind == "MappingStartEvent" else Listing()
             self._stack.append(_Open(made, event.anchor, line, column))
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
@@ -125,7 +130,7 @@ class _Builder:
 
     def _scalar(self, event: Any, line: int) -> Any:
         """The value of a word or text, as YAML 1.2 has it. Times are texts."""
-        tag = None if event.tag is None else str(event.tag)
+        tag = _tag(event)
         if tag is None or tag == "!":
             found = self._yaml.resolver.resolve(self._node, event.value, event.implicit)
             tag = str(found)
@@ -161,8 +166,8 @@ class _Builder:
             what = "contains itself" if held else "is not there"
             raise NonsenseError(f"line {line + 1}: the value of *{name} {what}")
         value, size = self._anchors[name]
-        self._aliased += size
-        if self._aliased > ALIASED:
+        self._tree.aliased += size
+        if self._tree.aliased > ALIASED:
             raise NonsenseError(f"line {line + 1}: aliases stand for more than {ALIASED} values")
         self._add(value, size, Place(line, column, line))
 
@@ -227,6 +232,10 @@ class _Merged:
 
 
 _MERGED = _Merged()
+
+
+def _tag(event: Any) -> str | None:
+    return None if event.tag is None else str(event.tag)
 
 
 def _merge(mapping: Mapping, value: Any, place: Place) -> None:

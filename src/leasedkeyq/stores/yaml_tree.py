@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from leasedkeyq.stores.fields import NonsenseError
+from leasedkeyq.stores.plain_json import check_names_once
 
 DEPTH = 100
 """How deeply values can be nested."""
@@ -75,6 +76,7 @@ class Tree:
         top: The document; None where there is nothing but comments.
         behind: The comments that stand behind something.
         covered: The lines that look like a comment or an empty line, and are a part of a text.
+        aliased: How many values its aliases stand for.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -82,6 +84,7 @@ class Tree:
         self.top: Any = None
         self.behind: list[Comment] = []
         self.covered: set[int] = set()
+        self.aliased = 0
 
 
 class UnknownYamlError(Exception):
@@ -317,7 +320,9 @@ def _read_value(text: str, at: int, depth: int) -> tuple[Any, int]:
     if first in ("[", "{"):
         try:
             # Most of it is JSON, and then this is quick.
-            return msgspec.json.decode(text[at:]), len(text)
+            value = msgspec.json.decode(text[at:])
+            check_names_once(text[at:])
+            return value, len(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return _read_flow(text, at, depth)
     found = _COMMENT.search(text, at)

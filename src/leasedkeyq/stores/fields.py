@@ -12,6 +12,7 @@ from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.stores.contract import Attempt
 
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,18}))? ?(Z|z|[+-]\d\d:?\d\d)")
+_TEXT = re.compile(r'"([^"\\]*)"[ ]*(:?)')
 LARGEST = 2**63 - 1
 MICROS = 6
 NANOS = 9
@@ -185,3 +186,36 @@ def _moment(text: str) -> float:
     if isinstance(moment, bool) or not isinstance(moment, int | float):
         raise ValueError("neither text nor a number")  # noqa: TRY004 - it is about the document
     return float(moment)
+
+
+def check_names(text: bytes) -> None:
+    """Names that are there twice, of which a JSON reader silently takes one.
+
+    Raises:
+        NonsenseError: There is one.
+    """
+    import json  # noqa: PLC0415 - only where somebody edited the file
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise NonsenseError(f"the name {twice!r} is there twice in one place")
+        return members
+
+    try:
+        json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise NonsenseError(f"not JSON: {error}") from error
+
+
+def check_names_once(json: str) -> None:
+    """As `check_names`, and quick where it is plain that no name is there twice.
+
+    Raises:
+        NonsenseError: There is one.
+    """
+    names = [name for name, colon in _TEXT.findall(json) if colon]
+    if "\\" in json or len(set(names)) < len(names):
+        check_names(json.encode())

@@ -1,18 +1,14 @@
 """The JSON that the file store writes: an item on each line, the checksum at the end."""
 
-import re
-from typing import Any
-
 import msgspec
 
 from leasedkeyq.stores.document import Entry
-from leasedkeyq.stores.fields import NonsenseError, encode
+from leasedkeyq.stores.fields import encode
 
 Members = dict[str, msgspec.Raw]
 
 _top = msgspec.json.Decoder(Members)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
-_TEXT = re.compile(r'"([^"\\]*)"[ ]*(:?)')
 
 
 def render_item(entry: Entry) -> str:
@@ -59,36 +55,3 @@ def one_line(raw: bytes) -> str:
     if b"\n" in raw or b"\r" in raw:
         raw = msgspec.json.format(raw, indent=0)
     return raw.decode()
-
-
-def check_names(text: bytes) -> None:
-    """Names that are there twice, of which a JSON reader silently takes one.
-
-    Raises:
-        NonsenseError: There is one.
-    """
-    import json  # noqa: PLC0415 - only where somebody edited the file
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise NonsenseError(f"the name {twice!r} is there twice in one place")
-        return members
-
-    try:
-        json.loads(text, object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        raise NonsenseError(f"not JSON: {error}") from error
-
-
-def check_names_once(json: str) -> None:
-    """As `check_names`, and quick where it is plain that no name is there twice.
-
-    Raises:
-        NonsenseError: There is one.
-    """
-    names = [name for name, colon in _TEXT.findall(json) if colon]
-    if "\\" in json or len(set(names)) < len(names):
-        check_names(json.encode())

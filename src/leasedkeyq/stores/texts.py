@@ -6,7 +6,7 @@ import msgspec
 
 from leasedkeyq.stores import plain_json
 from leasedkeyq.stores.document import Cache, Document, Form, FreeFormError, form_of
-from leasedkeyq.stores.fields import NonsenseError
+from leasedkeyq.stores.fields import NonsenseError, check_names, check_names_once
 from leasedkeyq.stores.freeform import parse_freeform, read_item
 from leasedkeyq.stores.plain_yaml import printable_comments
 
@@ -40,7 +40,7 @@ class Texts:
             document = self._parse_yaml(text)
             _check_names(document)
             return document
-        plain_json.check_names(text)
+        check_names(text)
         return self._parse_json(text)
 
     def parse_ours(self, body: bytes) -> Document:
@@ -82,7 +82,7 @@ def _check_names(document: Document) -> None:
         for entry in section.entries:
             for json in entry.fields.values():
                 if json[0] in "{[":
-                    plain_json.check_names_once(json)
+                    check_names_once(json)
 
 
 def _check_signs(document: Document, signs: set[str]) -> None:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from leasedkeyq.stores.fields import NonsenseError
-from leasedkeyq.stores.plain_json import check_names_once
+from leasedkeyq.stores.fields import NonsenseError, check_names_once
 
 DEPTH = 100
 """How deeply values can be nested."""

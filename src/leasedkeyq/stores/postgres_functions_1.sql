@@ -394,6 +394,7 @@ CREATE FUNCTION lkq.receive_1(p_gates bigint[], p_now float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     gate_ bigint;
+    held bigint[] := '{}';
     letters lkq.inbox[];
     letter lkq.inbox;
     i int;
@@ -403,9 +404,14 @@ DECLARE
     received text[] := '{}';
     oldest xid8;
 BEGIN
+    -- First all these locks, then items: who holds an item must not wait for one who may want it.
     FOREACH gate_ IN ARRAY p_gates LOOP
-        CONTINUE WHEN NOT lkq.has_letters_1(ARRAY[gate_]);
-        PERFORM pg_advisory_xact_lock(lkq.lock_1('inbox', gate_::text));
+        IF lkq.has_letters_1(ARRAY[gate_]) THEN
+            PERFORM pg_advisory_xact_lock(lkq.lock_1('inbox', gate_::text));
+            held := held || gate_;
+        END IF;
+    END LOOP;
+    FOREACH gate_ IN ARRAY held LOOP
         -- All transactions before this one have ended, and the next statement sees what they did.
         SELECT pg_snapshot_xmin(pg_current_snapshot()) INTO oldest;
         WITH taken AS (

@@ -23,6 +23,7 @@ from leasedkeyq.stores import (
     connect,
 )
 from leasedkeyq.stores.postgres import PostgresStore
+from leasedkeyq.stores.postgres_batch import lock_number
 from leasedkeyq.testing import Place
 from tests.servers.postgres import schemas
 
@@ -436,5 +437,33 @@ def test_calls_cost_the_same_after_many_puts_in_transactions_beside_an_old_one()
         await old.close()
         for quiet, slow in zip(before, after, strict=True):
             assert slow < 3 * quiet + 0.002, (before, after)
+
+    with_store(test)
+
+
+def test_who_moves_items_from_several_inboxes_waits_before_it_holds_any() -> None:
+    """Two that do so, and hold items that the other wants, would wait for each other."""
+
+    async def test(store: PostgresStore, connection: Any) -> None:
+        lock = f"{store.schema}.lock_1"
+        first, last = sorted(["a", "b"], key=lambda q: lock_number(store.schema, "queue", q))
+        await store.put([Put(first, (("k", b"1"),))])
+        other = await asyncpg.connect(schemas().url)
+        for queue in (first, last):
+            await other.execute(f"SELECT {store.schema}.put('{queue}', 'k', '2')")
+        async with connection.transaction():
+            gate = f"{lock}('queue', '{last}')::text"
+            await connection.execute(f"SELECT pg_advisory_xact_lock({lock}('inbox', {gate}))")
+            sweep = asyncio.create_task(store.sweep([first, last]))
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            while not await other.fetchval(waits):
+                await asyncio.sleep(0.01)
+            await connection.execute(
+                f"SELECT FROM {store.schema}.items WHERE queue = '{first}' FOR UPDATE NOWAIT"
+            )
+        await sweep
+        await other.close()
+        [[item]] = await store.look(first, ["k"])
+        assert item.value == b"2"
 
     with_store(test)

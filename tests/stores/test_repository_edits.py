@@ -1,5 +1,6 @@
 """The document of a repository: older ones, and what people do to it."""
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,47 @@ def test_a_text_of_several_lines_at_the_end_of_an_item(path: Path, sign: str, en
     assert path.read_text().count("# about b") == path.read_text().count("# of mine") == 1
 
 
+def test_a_character_in_two_halves(path: Path) -> None:
+    """As JSON has it, in a mapping that is not JSON."""
+    engine = opened(path)
+    put(engine, "a")
+    edit(
+        path,
+        ('payload: {"task_id": "a"}', r'payload: {task_id: "\ud83d\ude00", "\ud83d\ude01": 1}'),
+    )
+    assert ready(engine) == ["a"]
+    assert by_id(path)["a"].payload == {"task_id": "\U0001f600", "\U0001f601": 1}
+
+
+EDITORS = {
+    "a mark before the text": lambda text: codecs.BOM_UTF8 + text,
+    "line ends of Windows": lambda text: text.replace(b"\n", b"\r\n"),
+    "both": lambda text: codecs.BOM_UTF8 + text.replace(b"\n", b"\r\n"),
+    "no line end at the end": lambda text: text.rstrip(b"\n"),
+}
+
+
+@SUFFIXES
+@pytest.mark.parametrize("editor", EDITORS)
+def test_what_editors_do_to_the_whole_text_is_undone(
+    tmp_path: Path, suffix: str, editor: str
+) -> None:
+    path = tmp_path / f"queue.{suffix}"
+    engine = opened(path)
+    put(engine, "a")
+    for before in (3, 4):
+        text = path.read_text()
+        edited = text.replace(f'"max_retries": {before}', f'"max_retries": {before + 1}')
+        edited = edited.replace(f" max_retries: {before}", f" max_retries: {before + 1}")
+        path.write_bytes(EDITORS[editor](edited.encode()))
+        assert ready(engine) == ["a"]
+        assert not list(tmp_path.glob("*.damaged-*"))
+        assert by_id(path)["a"].max_retries == before + 1
+        after = path.read_text()
+        assert after.splitlines()[:3] == text.splitlines()[:3]
+        assert after.count("#") == text.count("#")
+
+
 def test_removed_and_moved_by_hand(path: Path) -> None:
     engine = opened(path)
     put(engine, "a", "b", "c")
@@ -429,6 +471,9 @@ NONSENSE = [
     ('payload: {"task_id": "b"}', "payload: b", "payload"),
     ('payload: {"task_id": "b"}', 'payload: {"task_id": "b", "task_id": "c"}', "twice"),
     ('payload: {"task_id": "b"}', 'payload: !mine {"task_id": "b"}', "cannot be a !mine"),
+    ('payload: {"task_id": "b"}', "payload: {1: b, '1': c}", "twice"),
+    ('payload: {"task_id": "b"}', 'payload: {"task_id": "\\ud83d"}', "half a character"),
+    ('payload: {"task_id": "b"}', 'payload: {"\\ude00": "b"}', "half a character"),
     ("retry_count: 0", "retry_count: -1", "retry_count"),
     ("created_at: ", "created_at: x", "created_at"),
     ("scheduled_at: null", "scheduled_at: tomorrow", "scheduled_at"),

@@ -198,7 +198,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value)
+        return _text(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -206,7 +206,10 @@ def plain(value: Any, depth: int = 0) -> Any:
             raise NonsenseError(f"a value cannot be {value}")
         return float(value)
     if isinstance(value, dict):
-        return {_name(name): plain(inner, depth + 1) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        members = {_name(name): plain(inner, depth + 1) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        if len(members) < len(value):  # pyright: ignore[reportUnknownArgumentType]
+            raise NonsenseError("a value has the same name twice, as a number and as text")
+        return members
     if isinstance(value, list):
         return [plain(inner, depth + 1) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     raise NonsenseError(f"a value cannot be a {type(value).__name__}")
@@ -214,5 +217,17 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _name(name: Any) -> str:
     if isinstance(name, str | int) and not isinstance(name, bool):
-        return str(name)
+        return _text(str(name))
     raise NonsenseError(f"a name in a value must be text: {name!r}")
+
+
+def _text(text: str) -> str:
+    """A text in which escapes for the two halves of a character, as JSON has them, are joined."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise NonsenseError(f"a text has half a character: {text!r}") from error
+    return text

@@ -10,7 +10,7 @@ import re
 SUM_NOTE = "of the text above; delete this line if you change single characters"
 
 _YAML_SUM = re.compile(rb"# sum: ([0-9a-f]{32}) %s\n\Z" % SUM_NOTE.encode())
-_OLD_SUM = re.compile(rb"^# sum: [0-9a-f]{32} %s\n" % SUM_NOTE.encode(), re.MULTILINE)
+_OLD_SUM = re.compile(rb"^# sum: [0-9a-f]{32} %s\r?(?:\n|\Z)" % SUM_NOTE.encode(), re.MULTILINE)
 _JSON_SUM = re.compile(rb'"sum": "([0-9a-f]{32})"\n\}\n\Z')
 
 
@@ -36,5 +36,5 @@ def unseal(text: bytes, *, yaml: bool) -> tuple[bytes, bool | None]:
 
 
 def without_sums(text: bytes) -> bytes:
-    """YAML without lines with a checksum, also where somebody has appended something to one."""
+    """YAML without lines with a checksum, wherever an editor left them and however it ends them."""
     return _OLD_SUM.sub(b"", text)

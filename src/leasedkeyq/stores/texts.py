@@ -1,5 +1,6 @@
 """The texts of documents, in YAML or JSON, of every form."""
 
+import codecs
 from collections.abc import Sequence
 
 import msgspec
@@ -36,6 +37,8 @@ class Texts:
             NonsenseError: It is not a document.
             StoreError: Reading it takes ruamel.yaml, which is not installed.
         """
+        # Some editors begin each text with this.
+        text = text.removeprefix(codecs.BOM_UTF8)
         if self.yaml:
             document = self._parse_yaml(text)
             _check_names(document)

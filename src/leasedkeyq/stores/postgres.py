@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -164,7 +165,12 @@ class PostgresStore(Store):
     @property
     def outage(self) -> StoreError | None:
         """As `StoreContract.outage`."""
-        outages = (link.outage for link in list(self._links.values()))
+        links = dict(self._links)
+        with suppress(RuntimeError):  # there is no running event loop
+            # Another one may have asked nothing since the server came back.
+            loop = asyncio.get_running_loop()
+            links = {loop: links[loop]} if loop in links else {}
+        outages = (link.outage for link in links.values())
         return next((outage for outage in outages if outage is not None), None)
 
     async def _connect(self) -> Any:

@@ -72,6 +72,27 @@ def test_a_get_tells_an_outage_from_an_empty_queue(
     assert len(said) < 10
 
 
+def test_an_outage_is_over_though_another_event_loop_has_not_asked_since(
+    server: PostgresServer,
+) -> None:
+    store = connect(server.url, patience=0.5)
+    other = asyncio.new_event_loop()
+    queue = store.queue("q")
+
+    async def run() -> None:
+        with pytest.raises(TimeoutError, match="no item became available"):
+            await queue.get(timeout=0.5)
+        await store.close()
+
+    server.stop()
+    with pytest.raises(StoreUnavailableError):
+        other.run_until_complete(store.put([Put("q", (("a", b"1"),))]))
+    assert store.outage is not None
+    server.start()
+    asyncio.run(run())
+    other.close()
+
+
 def test_a_server_that_has_become_a_standby(server: PostgresServer) -> None:
     """It answers, and takes nothing: an outage, until it is the primary again."""
 

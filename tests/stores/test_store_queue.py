@@ -17,14 +17,16 @@ from leasedkeyq.errors import (
     InvalidLeaseError,
     LeaseAlreadyAcknowledgedError,
     LeaseExpiredError,
+    QueueClosedError,
     StoreError,
 )
 from leasedkeyq.lease import MOST_ENDED
 from leasedkeyq.stores import Cancel, Claim, MemoryStore, Put
-from leasedkeyq.stores.contract import Answer, Change, Claimed, Counts, Purge
+from leasedkeyq.stores.contract import Answer, Change, Claimed, Counts, Purge, StoredItem
 from leasedkeyq.stores.file import FileStore
 from leasedkeyq.stores.fileops import Access, FileOps
 from leasedkeyq.stores.lease_book import MANY_HELD
+from leasedkeyq.stores.pump import LAST_CLAIM
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.testing import ManualClock
@@ -209,6 +211,163 @@ async def test_an_undecodable_value_that_cannot_be_buried_stays_in_the_queue() -
     with pytest.raises(StoreError, match="for a moment"):
         await queue.get_many(2)
     assert (await store.count(["q"]))["q"] == Counts(available=2)
+
+
+@pytest.mark.parametrize("turns", [*range(12), 50])
+def test_closing_waits_for_a_claim_that_is_under_way(turns: int, tmp_path: Path) -> None:
+    """Or it is answered when the store is closed, and its lease stays, for ever without a time."""
+
+    async def main() -> None:
+        async with SqliteStore(tmp_path / "jobs.db") as store:
+            queue = store.queue("q")
+            await queue.put("a", 1)
+            getting = asyncio.ensure_future(queue.get())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await queue.close()
+        await asyncio.gather(getting, return_exceptions=True)
+        async with SqliteStore(tmp_path / "jobs.db") as store:
+            assert (await store.count(["q"]))["q"] == Counts(available=1)
+
+    asyncio.run(main())
+
+
+async def test_closing_does_not_wait_for_ever_for_a_claim() -> None:
+    class Silent(MemoryStore):
+        async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+            await asyncio.sleep(3600)
+            return await super().claim(requests)
+
+    queue = Silent().queue("q")
+    getting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(1)
+    began = asyncio.get_running_loop().time()
+    await queue.close()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(LAST_CLAIM)
+    with pytest.raises(QueueClosedError):
+        await getting
+
+
+async def test_closing_while_an_undecodable_value_is_buried() -> None:
+    class Slow(MemoryStore):
+        async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+            await asyncio.sleep(0.1)
+            return await super().settle(requests)
+
+    store = Slow()
+    queue = store.queue("q", value_type=int)
+    await store.put([Put("q", (("bad", b'"x"'), ("good", b"1")))])
+    getting = asyncio.ensure_future(queue.get_many(2))
+    await asyncio.sleep(0.05)
+    await queue.close()
+    with pytest.raises(QueueClosedError):
+        await getting
+    assert (await store.count(["q"]))["q"] == Counts(available=1, buried=1)
+
+
+async def test_one_of_many_leases_that_cannot_be_given_back() -> None:
+    """A store may answer so for one of them, and raise nothing."""
+
+    class Damaged(Flaky):
+        async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+            if self.failures:
+                self.failures -= 1
+                return [StoreError("this one is damaged") for _ in requests]
+            return await super().settle(requests)
+
+    queue = await cancelled_get(Damaged(), 1)
+    assert await queue.inflight_keys() == {"a"}
+    await asyncio.sleep(60)
+    assert await queue.inflight_keys() == set()
+
+
+async def test_one_task_tries_again_to_give_leases_back() -> None:
+    store = Flaky()
+    queue = await cancelled_get(store, 1000)
+    for number in range(20):
+        await queue.put(f"{number}", 1)
+        getting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0.02)
+        getting.cancel()
+        await asyncio.sleep(0.05)
+    assert await queue.inflight_size() == 21
+    assert len(queue._pump._undoing) == 1
+    store.failures = 0
+    await asyncio.sleep(60)
+    assert await queue.inflight_size() == 0
+    assert not queue._pump._undoing
+
+
+@pytest.mark.parametrize("engine", STORES)
+def test_a_producer_that_waits_for_room_asks_when_something_has_changed(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not because it has asked: that would never end."""
+
+    async def main(url: str) -> None:
+        asked = 0
+        async with open_store(url) as store:
+            put_in_store = store.put
+
+            async def counted(requests: Sequence[Put]) -> Any:
+                nonlocal asked
+                asked += 1
+                return await put_in_store(requests)
+
+            monkeypatch.setattr(store, "put", counted)
+            queue = store.queue("q", maxsize=1)
+            await queue.put("a", 1)
+            putting = asyncio.ensure_future(queue.put("b", 1))
+            await asyncio.sleep(0.5)
+            assert asked < 20
+            assert not putting.done()
+            await queue.ack((await queue.get(timeout=10))[2])
+            await asyncio.wait_for(putting, 10)
+
+    with address(engine, tmp_path) as url:
+        asyncio.run(main(url))
+
+
+async def test_a_producer_whose_turn_comes_while_it_looks_at_the_store() -> None:
+    """The one before it has left, and nobody else here makes room: it has to listen itself."""
+
+    class Slow(MemoryStore):
+        slow = False
+
+        async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+            found = await super().look(queue, keys)
+            if self.slow:
+                await asyncio.sleep(1)
+            return found
+
+    store = Slow()
+    queue, other = store.queue("q", maxsize=1), store.queue("q")
+    await queue.put("a", 1)
+    first = asyncio.ensure_future(queue.put("b", 1))
+    await asyncio.sleep(0.1)
+    store.slow = True
+    second = asyncio.ensure_future(queue.put("c", 1))
+    await asyncio.sleep(0.1)
+    for expected in ("a", "b", "c"):
+        key, _, lease = await other.get(timeout=60)
+        assert key == expected
+        await other.ack(lease)
+    await asyncio.gather(first, second)
+
+
+async def test_nothing_is_kept_for_an_observer_of_leases_that_are_over() -> None:
+    class Observer(QueueObserver[str]):
+        pass
+
+    store = MemoryStore()
+    queue, other = store.queue("q", observer=Observer()), store.queue("q")
+    for number in range(3 * MANY_HELD):
+        await queue.put("same", 1)
+        await queue.put(f"{number}", 1)
+        for _, _, lease in await queue.get_many(2, lease_timeout=3600):
+            await (other if lease.key == "same" else queue).ack(lease)
+    assert len(queue._since) <= 1
+    assert len(queue._expiries) <= 1
 
 
 async def test_an_observer_that_fails_is_the_business_of_the_event_loop() -> None:

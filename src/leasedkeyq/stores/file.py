@@ -301,7 +301,8 @@ class FileStore(Store):
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(call, Claim):
                 touched.update(claimed.queue for claimed in answer)
-            elif not callable(call):
+            elif not callable(call) and not isinstance(answer, Exception):
+                # What is refused wakes nobody: who waits for room would ask again without end.
                 touched.add(call.queue)
         self._watchers.wake(touched | moved)
         return answers

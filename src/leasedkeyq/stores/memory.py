@@ -62,7 +62,7 @@ class MemoryStore(Store):
     async def _put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         now = self._now()
         answers = [self._machine.put(request, now) for request in requests]
-        self._wake(request.queue for request in requests)
+        self._wake(_changed(requests, answers))
         return answers
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
@@ -79,7 +79,7 @@ class MemoryStore(Store):
     async def _settle(self, requests: Sequence[Change]) -> list[Answer]:
         now = self._now()
         answers = [self._machine.settle(request, now) for request in requests]
-        self._wake(request.queue for request in requests)
+        self._wake(_changed(requests, answers))
         self._report_dropped()
         return answers
 
@@ -163,3 +163,15 @@ class MemoryStore(Store):
         """As `StoreContract.close`."""
         self._closed = True
         self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+
+
+def _changed(requests: Sequence[Put] | Sequence[Change], answers: Sequence[object]) -> set[str]:
+    """The queues of those requests that were not refused: nobody need hear of the others.
+
+    A producer that waits for room would hear of its own request, and ask again without end.
+    """
+    return {
+        request.queue
+        for request, answer in zip(requests, answers, strict=True)
+        if not isinstance(answer, Exception)
+    }

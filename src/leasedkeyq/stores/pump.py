@@ -21,6 +21,8 @@ GRACE = 1.0
 """Seconds for which a consumer whose time is over waits for the first answer of the store."""
 TURNS: Final = 10
 """Turns of the event loop within which a claim that is about to be sent has been."""
+LAST_CLAIM: Final = 10.0
+"""Seconds for which closing waits for the answer to a claim that is under way."""
 GIVE_BACK_PAUSES: Final = (0.1, 5.0)
 """The shortest and the longest pause between two tries to give leases back, in seconds."""
 
@@ -93,7 +95,11 @@ class ClaimPump:
         self._task: Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._served: dict[Waiter, Sequence[Claimed]] = {}
+        """Consumers that were given something, and have not run since."""
         self._undoing: set[Task[None]] = set()
+        self._retrying = False
+        """Whether a task tries again and again to give leases back."""
         self._unwanted: dict[str, Claimed] = {}
         """Leases that nobody wants and the store has not taken back, by token."""
         self._resting = True
@@ -135,9 +141,11 @@ class ClaimPump:
             raise
         finally:
             self._line.pop(waiter, None)
+            self._served.pop(waiter, None)
             self._end_if_idle()
             if waiter.alarm is not None:
                 waiter.alarm.cancel()
+        self._check_closed()  # then this is given back already
         return claimed
 
     async def sent(self) -> None:
@@ -203,7 +211,15 @@ class ClaimPump:
         for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
             if not turn.done():
                 turn.set_exception(QueueClosedError("the queue was closed while waiting"))
+        for claimed in self._served.values():
+            self._unwanted.update((item.token, item) for item in claimed)
         self._wake.set()
+
+    async def ended(self) -> None:
+        """After `close`: until no claim is under way, and what it has leased is given back."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=LAST_CLAIM)
+        await self.give_back_all()
 
     # The task
 
@@ -307,6 +323,7 @@ class ClaimPump:
             if start < len(claimed):
                 end = start + waiter.many
                 self._line.pop(waiter, None)
+                self._served[waiter] = claimed[start:end]
                 waiter.turn.set_result(claimed[start:end])
                 start = end
             elif waiter.impatient:
@@ -339,10 +356,15 @@ class ClaimPump:
         answers = await self._store.settle(
             [Release(item.queue, item.key, item.token, undo=True) for item in unwanted]
         )
+        failures: list[StoreError] = []
         for item, answer in zip(unwanted, answers, strict=True):
             # A lease that the store does not know any more has ended otherwise: that is as good.
-            if not isinstance(answer, StoreError):
+            if isinstance(answer, StoreError):
+                failures.append(answer)
+            else:
                 self._unwanted.pop(item.token, None)
+        if failures:
+            raise failures[0]
 
     async def _give_back_once(self) -> None:
         keys = [describe(item.key) for item in self._unwanted.values()]
@@ -353,7 +375,9 @@ class ClaimPump:
             self._unwanted.clear()
         except Exception as error:
             self._report(keys, error, "this is tried again until the store is closed")
-            _ = self._in_background(self._give_back_until_done())
+            if not self._retrying:
+                self._retrying = True
+                _ = self._in_background(self._give_back_until_done())
 
     async def _give_back_until_done(self) -> None:
         pause, longest = GIVE_BACK_PAUSES
@@ -363,9 +387,10 @@ class ClaimPump:
             try:
                 await self.give_back_all()
             except StoreClosedError:
-                return
+                self._unwanted.clear()
             except Exception as error:
                 logger.debug("queue %r: leases cannot be given back: %s", self._queue, error)
+        self._retrying = False
 
     def _report(self, keys: Sequence[str], error: Exception, then: str) -> None:
         text = "queue %r: the leases of %d keys that nobody wants, the first is %s, cannot be given"

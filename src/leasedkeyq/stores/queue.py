@@ -106,6 +106,8 @@ class StoreQueue(Generic[V]):
         self._leases = LeaseBook()
         self._since: dict[str, float] = {}
         """When the leases were handed out, by token, for the observer."""
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        """When to look whether leases have expired, by token, for the observer."""
         self._ahead: float | None = None
         """How far the store's clock is ahead of this machine's monotonic clock, once known."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,7 +147,7 @@ class StoreQueue(Generic[V]):
             await self._store.settle(back)
             for lease in reversed(leases):
                 self._end(lease, "closed")
-        await self._pump.give_back_all()
+        await self._pump.ended()
 
     @property
     def closed(self) -> bool:
@@ -321,10 +323,6 @@ class StoreQueue(Generic[V]):
         deadline = None if wait is None else loop.time() + wait
         while True:
             claimed = await self._pump.claim(key, wait, lease_time, many)
-            if self._closed:
-                # It was closed after this was claimed and before it got here.
-                await asyncio.shield(self._pump.give_back(claimed))
-                raise QueueClosedError("the queue was closed while waiting")
             batch = await self._accept(claimed, lease_time)
             if batch:
                 return batch
@@ -344,21 +342,28 @@ class StoreQueue(Generic[V]):
             except UndecodableValueError as error:
                 logger.warning("queue %r: buried an item: %s", self.name, error)
                 bad.append(Bury(self.name, item.key, item.token, str(error)))
+        batch = [(item.key, value, self._hand_out(item, lease_time)) for item, value in good]
         if bad:
             try:
                 await asyncio.shield(asyncio.ensure_future(self._store.settle(bad)))
             except BaseException:
                 # None of them reaches its consumer.
+                for _, _, lease in batch:
+                    self._end(lease, "released")
                 await asyncio.shield(self._pump.give_back(claimed))
                 raise
-        return [(item.key, value, self._hand_out(item, lease_time)) for item, value in good]
+            if self._closed:  # and has given back what was good
+                raise QueueClosedError("the queue was closed while waiting")
+        return batch
 
     def _hand_out(self, item: Claimed, lease_time: float | None) -> Lease[str]:
         lease, before = self._leases.add(
             item.token, item.key, item.fence, item.attempt, item.expires_at
         )
-        if before is not None and self._has_expired(before, self._store_now()):
-            self._end(before, "expired")
+        if before is not None:
+            if self._has_expired(before, self._store_now()):
+                self._end(before, "expired")
+            self._held_since(before)
         if self._leases.overdue() and not self._asking:
             self._asking = True
             self._in_background(self._forget_ended())
@@ -384,7 +389,7 @@ class StoreQueue(Generic[V]):
                 ]
                 self._leases.forget(over)
                 for lease in over:
-                    self._since.pop(lease.token, None)
+                    self._held_since(lease)
             self._leases.asked()
         except StoreError as error:
             logger.debug("queue %r: leases that are over stay in memory: %s", self.name, error)
@@ -575,7 +580,7 @@ class StoreQueue(Generic[V]):
             self._leases.forget([self._leases.original(lease)])
         else:
             self._leases.end(lease, how)
-        since = self._since.pop(lease.token, None)
+        since = self._held_since(lease)
         if self._observer is not None and since is not None:
             held = time.monotonic() - since
             notices = {
@@ -589,6 +594,13 @@ class StoreQueue(Generic[V]):
                 self._tell(notices[how], lease.key, lease.attempt, held)
         if self._maxsize:
             self._room.wake(lease.key)
+
+    def _held_since(self, lease: Lease[str]) -> float | None:
+        """When a lease that is over was handed out, if an observer asks; nobody else will."""
+        expiry = self._expiries.pop(lease.token, None)
+        if expiry is not None:
+            expiry.cancel()
+        return self._since.pop(lease.token, None)
 
     # The store's clock
 
@@ -606,10 +618,11 @@ class StoreQueue(Generic[V]):
 
     def _look_at_expiry(self, lease: Lease[str], seconds: float) -> None:
         """Tell the observer when a lease has expired."""
-        # Leases of ours that are settled do not keep their timers busy: these look and end.
-        asyncio.get_running_loop().call_later(seconds, self._expire, lease)
+        loop = asyncio.get_running_loop()
+        self._expiries[lease.token] = loop.call_later(seconds, self._expire, lease)
 
     def _expire(self, lease: Lease[str]) -> None:
+        self._expiries.pop(lease.token, None)
         if not self._closed and self._leases.of_key(lease.key) is lease:
             self._in_background(self._expire_if_over(lease))
 

@@ -81,6 +81,8 @@ class RoomLine:
                             self._check_closed()
                             continue  # and listen this time
                     self._check_closed()
+                    if not listens and producer is next(iter(self._waiting), None):
+                        continue  # the one before it left while the store was looked at
                     await turn
                     self._check_closed()
                 finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -283,6 +284,61 @@ def test_with_a_task_that_was_settled_inside(
     except ValueError:
         assert error is not None
     assert [service.stats()] == settled
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+@pytest.mark.parametrize("same_thread", [False, True])
+def test_with_a_task_that_was_settled_inside_and_is_in_other_hands(
+    world: World, error: type[Exception] | None, same_thread: bool
+) -> None:
+    service = QueueService(world.open())
+    task_id = service.submit_task("a").id
+    run = (lambda work: work()) if same_thread else in_thread
+    try:
+        with service.task() as task:
+            assert task is not None
+            service.release_task(task)
+            run(service.get_next_task)
+            if error is not None:
+                raise error
+    except ValueError:
+        assert error is not None
+    now = found(service.repository, task_id)
+    assert (now.status, now.retry_count) == (QueueItemStatus.PROCESSING, 0)
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "release"])
+def test_with_a_task_that_another_thread_settled(world: World, how: str) -> None:
+    service = QueueService(world.open())
+    service.submit_task("a")
+    with service.task() as task:
+        assert task is not None
+        settle = {
+            "complete": lambda: service.complete_task(task),
+            "fail": lambda: service.fail_task(task, "no luck"),
+            "release": lambda: service.release_task(task),
+        }[how]
+        in_thread(settle)
+        settled = service.stats()
+    assert service.stats() == settled
+
+
+@pytest.mark.parametrize("how", ["cancel", "remove"])
+def test_with_a_task_that_another_thread_did_not_want(world: World, how: str) -> None:
+    service = QueueService(world.open())
+    service.submit_task("a")
+    with pytest.raises(InvalidLeaseError), service.task() as task:
+        assert task is not None
+        repository = service.repository
+        end = repository.cancel if how == "cancel" else repository.remove_item
+        in_thread(lambda: end(task))
 
 
 def test_with_a_task_whose_lease_was_lost(world: World) -> None:

@@ -25,6 +25,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.model import Origin, Queue, QueueItem, new_id, queue_full
 from leasedkeyq.repository.session import Session, Settings
+from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.contract import StoredItem
 
 
@@ -174,7 +175,8 @@ class Changes:
         """After a change: forget the leases that it ended."""
         for stored, _, new in steps:
             if stored is not None and (new is None or new.status is not PROCESSING):
-                self.held.drop(stored.key, stored.token)
+                revoked = new is None or new.status is QueueItemStatus.CANCELLED
+                self.held.drop(stored.key, stored.token, revoked=revoked)
 
     # Of the queue
 

@@ -2,17 +2,25 @@
 
 import threading
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 MOST: Final = 10_000
 """How many leases are remembered, by a thread and in all. The oldest are forgotten first."""
 
 
-class HeldLease(NamedTuple):
-    """A lease that was handed out, maybe long ago."""
+@dataclass(slots=True)
+class HeldLease:
+    """A lease that was handed out, maybe long ago.
+
+    Attributes:
+        settled: Whether a thread of the repository has settled it. If another thread has cancelled
+            or removed the item, it has not: it is lost.
+    """
 
     token: str
     attempt: int
+    settled: bool = False
 
 
 class HeldLeases:
@@ -47,12 +55,19 @@ class HeldLeases:
         with self._lock:
             return self._own.leases.get(item_id) or self._all.get(item_id)
 
-    def drop(self, item_id: str, token: str) -> None:
-        """Forget a lease that was settled."""
+    def own(self, item_id: str) -> HeldLease | None:
+        """The lease that this thread itself was handed, or None."""
         with self._lock:
-            for leases in (self._all, self._own.leases):
+            return self._own.leases.get(item_id)
+
+    def drop(self, item_id: str, token: str, *, revoked: bool = False) -> None:
+        """Forget a lease that was settled, or `revoked` by a thread that need not have had it."""
+        with self._lock:
+            own = self._own.leases
+            for leases in (self._all, own):
                 held = leases.get(item_id)
                 if held is not None and held.token == token:
+                    held.settled = leases is own or not revoked
                     del leases[item_id]
 
 

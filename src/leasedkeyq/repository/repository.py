@@ -22,6 +22,7 @@ from leasedkeyq.repository.errors import (
     InvalidTransitionError,
     ItemNotFoundError,
 )
+from leasedkeyq.repository.leases import HeldLease
 from leasedkeyq.repository.mapping import (
     FAILED,
     FOR_GOOD,
@@ -441,9 +442,11 @@ class QueueRepository:
         changed = self._changes.by_us(id_of(item_id), change, anybody=anybody)
         return _shown_as(item_id, changed)
 
-    def _holds(self, item_id: str) -> bool:
-        """Whether this thread was handed an item, and has not settled it."""
-        return self._changes.held.get(item_id) is not None
+    def _lease_of(self, item: QueueItem) -> HeldLease:
+        """The lease under which this thread was just handed an item."""
+        held = self._changes.held.own(item.id)
+        assert held is not None
+        return held
 
     # Looking after the queue
 

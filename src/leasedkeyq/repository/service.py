@@ -139,8 +139,8 @@ class QueueService:
         The block gets None if there is no task within `timeout`. Leaving the block completes the
         task. Leaving it by an exception fails it with that, and lets the exception pass. What ends
         the program or the thread (`KeyboardInterrupt`, `SystemExit`, a cancellation) is no failure
-        of the task: it is released, and pending again. A task that was settled inside the block is
-        left alone.
+        of the task: it is released, and pending again. A task that was settled inside the block, by
+        whichever thread, is left alone.
 
         Raises:
             InvalidLeaseError: The lease was lost meanwhile, and the task was not completed. If the
@@ -150,10 +150,11 @@ class QueueService:
         if task is None:
             yield None
             return
+        lease = self.repository._lease_of(task)
         try:
             yield task
         except BaseException as error:
-            if self.repository._holds(task.id):
+            if not lease.settled:
                 try:
                     if isinstance(error, Exception):
                         self.fail_task(task, error)
@@ -162,7 +163,7 @@ class QueueService:
                 except LeasedKeyQError as trouble:
                     error.add_note(f"The task {task.id!r} could not be settled: {trouble}")
             raise
-        if self.repository._holds(task.id):
+        if not lease.settled:
             self.complete_task(task)
 
     def complete_task(self, item_id: str | QueueItem) -> QueueItem:

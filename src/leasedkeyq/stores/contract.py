@@ -18,7 +18,8 @@ concerns the whole batch: the store is closed, broken or out of reach. An edit i
 all that it does is one atomic change, and a refusal in it is raised and ends it.
 
 **Order**: calls of one event loop act in the order in which they were made, also if nobody waits
-for one before making the next. A claim may besides find what a later call of that moment freed.
+for one before making the next. A claim may besides find what a later call of that moment freed, and
+a buffered value that an `Ack` frees may have its place before what was put in the same moment.
 
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
 as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same

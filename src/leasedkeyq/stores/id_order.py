@@ -61,7 +61,14 @@ class IdOrder(Generic[T]):
     def behind(self, number: int) -> Iterator[tuple[int, T]]:
         """All ids above `number`, in order. Nothing may change until it is exhausted."""
         entries = self._ordered()
-        for at in range(bisect_right(entries, number, key=_id_of), len(entries)):
+        first = start = bisect_right(entries, number, key=_id_of)
+        while first < len(entries) and not self._is_there(*entries[first]):
+            first += 1
+        if first - start > SMALL:
+            # Those who begin here again do not walk over them again.
+            del entries[start:first]
+            first = start
+        for at in range(first, len(entries)):
             if self._is_there(*entries[at]):
                 yield entries[at]
 

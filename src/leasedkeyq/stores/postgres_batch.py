@@ -494,8 +494,8 @@ def call_order(requests: Sequence[Request]) -> list[int] | None:
     """The order in which requests are applied; None: as they are.
 
     Requests act in the order in which they were made. Only an ack goes ahead of claims and of puts
-    of other keys: acks that go together are cheaper, and nobody can tell, but for a claim that
-    finds what the ack has made free.
+    of other keys: acks that go together are cheaper. Nobody can tell, unless a value is buffered
+    beside the item: a claim may find it, and its place is before those of the puts.
     """
     if len(set(map(type, requests))) <= 1:
         return None

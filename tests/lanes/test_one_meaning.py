@@ -14,8 +14,9 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     ShuttingDownError,
 )
+from leasedkeyq.lanes.envelope import available_since
 from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Change, Counts, StoredItem
+from leasedkeyq.stores.contract import Answer, Attempt, Change, Counts, StoredItem
 from leasedkeyq.telemetry.stats import QueueStats
 from tests.lanes.control_support import Diary, builder
 from tests.lanes.support import Build, clock, everywhere, now
@@ -217,6 +218,66 @@ async def test_a_handle_tells_where_a_command_stands_elsewhere() -> None:
     assert later.done()
     await submitter.close()
     await worker.close()
+
+
+async def test_a_handle_tells_where_a_command_stands_in_another_lane() -> None:
+    """Also if nothing happens any more in the lane whose handles came first."""
+    store = MemoryStore(clock=clock)
+    worker, submitter = (
+        builder(store).with_lane("y", LaneConfig(0, 4), 1).with_storage(store).build()
+        for _ in range(2)
+    )
+    register(worker)
+    _, sleep = register(submitter)
+    later = await submitter.submit("x", sleep(1), delay=3600)
+    await asyncio.sleep(5)
+    other = await submitter.submit("y", sleep(1))
+    await asyncio.sleep(5)
+    await worker.start()
+    await asyncio.sleep(5)
+    assert (later.status, other.status) == ("scheduled", "completed")
+    await submitter.close()
+    await worker.close()
+
+
+class SlowLooks(MemoryStore):
+    """Takes two calls at a time, and its time for looks."""
+
+    calls_at_a_time = 2
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        await asyncio.sleep(1)
+        return await super().look(queue, keys)
+
+
+async def test_what_is_measured_does_not_change_the_order() -> None:
+    """How long a retry has waited is read from the store: nothing overtakes it meanwhile."""
+    store = SlowLooks(clock=clock)
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(1, 1.0))
+    manager = builder(store, config).with_storage(store).with_metrics().build()
+    ran: list[str] = []
+
+    @manager.command("note")
+    async def note(name: str, failures: int = 0) -> None:
+        ran.append(name)
+        if ran.count(name) <= failures:
+            raise LookupError(name)
+
+    await manager.start()
+    await manager.submit("x", note("a", 1))
+    await asyncio.sleep(1.5)
+    assert ran == ["a"], "the second attempt is leased, and has not begun"
+    await manager.submit("x", note("b"))
+    await manager.drain(60)
+    assert ran == ["a", "a", "b"]
+    await manager.close()
+
+
+@pytest.mark.parametrize("error", ["", "x; tried again after 1.2.3 s", "x; tried again after - s"])
+def test_a_history_that_others_have_written_tells_no_delay(error: str) -> None:
+    history = (Attempt(1, 5.0, "released", error),)
+    item = StoredItem(id=1, queue="q", key="a", state="in_flight", value=b"", history=history)
+    assert available_since(item) == 5.0
 
 
 async def test_nobody_looks_at_commands_whose_handles_are_gone() -> None:

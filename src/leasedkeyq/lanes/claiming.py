@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -178,6 +179,16 @@ class ClaimPlan:
             for lane_id, count in Counter(share.lane.id for share, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
         return found
+
+    @contextmanager
+    def not_taken_yet(self, claimed: Sequence[tuple[Share, Claimed]]) -> Generator[None]:
+        """Within this, what was claimed still takes room, though nobody has taken it."""
+        shares = Counter(share for share, _ in claimed)
+        self.coming.update(shares)
+        try:
+            yield
+        finally:
+            self.coming.subtract(shares)
 
     def _note_asked(self, rooms: dict[Share, int], requests: list[Claim], found: bool) -> None:
         """See whether there are parts of lanes that have room, and were not asked yet."""

@@ -43,7 +43,7 @@ _encoder = msgspec.json.Encoder()
 _envelopes = msgspec.json.Decoder(Envelope)
 _endings = msgspec.json.Decoder(Ending)
 
-_RETRY_NOTE = re.compile(r"; tried again after (\d[\d.e+-]*) s$")
+_RETRY_NOTE = re.compile(r"; tried again after (\d+(?:\.\d+)?(?:e[+-]\d+)?) s$")
 CANCELLED = _encoder.encode(Ending(cancelled=True))
 
 

@@ -197,7 +197,7 @@ class StoreEngine(Engine):
             job = Job(number, share, kind, key, command, began, priority, terms.timeout, None)
             job.remote = True
             self._results.jobs[number] = job
-            self._results.refresh()
+            self._results.refresh(share)
         if terms.delay is not None and job.status in ("pending", "scheduled"):
             job.status = "scheduled" if terms.delay else "pending"
         lane = share.lane
@@ -349,7 +349,8 @@ class StoreEngine(Engine):
         since: dict[str, float] = {}
         try:
             if self._metrics is not None or self._instrument is not None:
-                since = await self._available_since([item for _, item in claimed])
+                with self._plan.not_taken_yet(claimed):
+                    since = await self._available_since([item for _, item in claimed])
         finally:
             for share, item in claimed:
                 self._take(share, item, since.get(item.token))

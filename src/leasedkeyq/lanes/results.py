@@ -77,11 +77,16 @@ class ResultWatch:
         self._changed = asyncio.Event()
         self._soon: TimerHandle | None = None
         self._refreshing: Task[None] | None = None
+        self._refreshed: set[Share] = set()
+        """The parts of lanes that are looked at for those who only refer to a job."""
         self._closed: Callable[[Job], Exception] | None = None
 
-    def refresh(self) -> None:
+    def refresh(self, share: Share) -> None:
         """There are jobs for which nobody waits yet: let them tell where they stand."""
-        if self._refreshing is None and self._soon is None:
+        if self._refreshing is not None:
+            if share not in self._refreshed:
+                self._changed.set()
+        elif self._soon is None:
             # Most are gone by then, or somebody waits for them.
             self._soon = asyncio.get_running_loop().call_later(UNAWAITED, self._begin_to_refresh)
 
@@ -149,6 +154,7 @@ class ResultWatch:
             while shares := {job.share for job in self._unawaited()}:
                 began = loop.time()
                 try:
+                    self._refreshed = shares
                     for share in shares:
                         self._watch(share)
                     await self._changed.wait()

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from leasedkeyq import SqliteStore
 from leasedkeyq.lanes import (
     CommandCancelledError,
     LaneConfig,
     QueueManagerBuilder,
     RetryPolicy,
 )
+from leasedkeyq.lanes.envelope import ending
 from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Cancel
+from leasedkeyq.stores.contract import Ack, Cancel, Claim
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now
 from tests.lanes.trouble import Trouble, on, soon
@@ -338,3 +340,35 @@ def test_a_failing_key_backs_off_under_submits_that_never_end(kind: str, tmp_pat
         asyncio.run(main(builder))
     # Four attempts before it was given up; what ran later is the command behind it.
     assert min(after - before for before, after in pairwise(starts[:4])) > 0.6
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+def test_a_command_that_was_replaced_and_is_over_tells_the_result_of_the_other(
+    tmp_path: Path, told_first: bool
+) -> None:
+    """Its worker died, the command behind it took its place, and ended before anybody looked."""
+
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "jobs.db")
+        manager = QueueManagerBuilder().with_lane("x", LaneConfig(0, 1), 0).with_storage(store)
+        submitter = manager.build()
+
+        @submitter.command("note")
+        async def note(name: str) -> str:
+            return name
+
+        first = await submitter.submit("x", note("first"), key="k")
+        await store.claim([Claim((("x", 1),), lease_time=0.05)])
+        second = await submitter.submit("x", note("second"), key="k", if_in_flight="buffer")
+        await asyncio.sleep(0.1)
+        [[lease]] = await store.claim([Claim((("x", 1),), lease_time=60)])
+        await store.settle([Ack("x", "k", lease.token, ending("second", 1000), 60)])
+        if told_first:
+            assert await asyncio.wait_for(second, 10) == "second"
+        assert await asyncio.wait_for(first, 10) == "second"
+        assert await asyncio.wait_for(second, 10) == "second"
+        assert first.status == second.status == "completed"
+        await submitter.close()
+        await store.close()
+
+    asyncio.run(main())

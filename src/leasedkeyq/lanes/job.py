@@ -119,6 +119,9 @@ class Job:
         waiters, self.waiters = self.waiters, None
         if waiters:
             successor.waiters = (successor.waiters or []) + waiters
+        last = successor.latest()
+        if last.status in ENDED:
+            last.end(last.status, last.result, last.error)
 
     def forget(self, waiter: "Future[None]") -> None:
         """Somebody waits no longer."""

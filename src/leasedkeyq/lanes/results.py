@@ -256,6 +256,13 @@ class ResultWatch:
         if newer:
             self._succeed(job, newer[-1])
             return
+        successor = self._next_of_key(job)
+        if successor is not None:
+            # It took the place of this one, and has ended since: its end is told for both.
+            job.follow(successor)
+            if _open(successor):
+                self.expect(successor)
+            return
         lane = job.share.lane.id
         lost = CommandLostError(
             f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} has left the store "
@@ -279,6 +286,15 @@ class ResultWatch:
         job.follow(successor)
         if successor.remote:
             self.expect(successor)
+
+    def _next_of_key(self, job: Job) -> Job | None:
+        """The command of the same key that was submitted here after `job`, if anybody has it."""
+        later = [
+            other
+            for other in list(self.jobs.values())
+            if other.share is job.share and other.key == job.key and other.id > job.id
+        ]
+        return min(later, key=lambda other: other.id, default=None)
 
     async def _buried(self, job: Job) -> AsyncIterator[StoredItem]:
         cursor: str | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import StoreError
-from leasedkeyq.stores import Store, connect
+from leasedkeyq.stores import Limits, Store, connect
 from leasedkeyq.stores.contract import (
     Ack,
     Bury,
@@ -94,7 +94,8 @@ def test_a_large_batch_goes_in_parts(prefix: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("leasedkeyq.stores.redis_engine.TOO_LARGE", 1024 * 1024)
 
     async def main(server: Server) -> None:
-        store = connect(server.url, prefix=prefix, retry_for=0.5)
+        limits = Limits(value_size=2 * 1024 * 1024)
+        store = connect(server.url, prefix=prefix, retry_for=0.5, limits=limits)
         value = b"1" * 300_000
         puts = [store.put([Put("q", ((f"k{number}", value),))]) for number in range(8)]
         answers = await together(store, *puts)

@@ -226,13 +226,14 @@ def test_the_settings_of_all_servers_are_read(prefix: str) -> None:
             client.close()
 
 
-def test_a_queue_without_a_name(prefix: str) -> None:
+@pytest.mark.parametrize("name", ["{}", "}{", "{"])
+def test_names_that_look_like_hash_tags(prefix: str, name: str) -> None:
     async def main() -> None:
         store = connect(shared_cluster().url, prefix=prefix)
-        await store.put([Put("", (("a", b"1"),))])
-        [[item]] = await store.claim([Claim((("", 1),))])
+        await store.put([Put(name, (("a", b"1"),))])
+        [[item]] = await store.claim([Claim(((name, 1),))])
         assert item.key == "a"
-        assert await store.count() == {"": Counts(in_flight=1)}
+        assert await store.count() == {name: Counts(in_flight=1)}
         await store.close()
 
     asyncio.run(main())

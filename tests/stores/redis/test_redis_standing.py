@@ -268,7 +268,7 @@ def test_who_waits_already_comes_first(server: Server, prefix: str) -> None:
 
 def test_a_claim_at_several_queues(server: Server, prefix: str) -> None:
     async def main() -> None:
-        queues = ("a", "{b}", "")
+        queues = ("a", "{b}", "{}")
         async with scene(server, prefix, *queues) as (store, worker):
             request = Claim(
                 tuple((queue, 5) for queue in queues), 5, lease_times=(10.0, 20.0, None)

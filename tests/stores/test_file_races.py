@@ -181,6 +181,54 @@ def test_an_edit_of_an_older_version_that_comes_while_the_document_is_written(pa
     assert len(_aside(path)) == 1
 
 
+@MEANS
+def test_an_older_version_that_is_put_back_while_the_document_is_written(
+    path: Path, means: str
+) -> None:
+    ops = RacingOps(means)
+    engine = opened(path, ops=ops)
+    put(engine, "a")
+    old = path.read_text()
+    put(engine, "b")
+    ops.race = lambda: save(path, old, "rename")
+    with pytest.warns(FileStoreWarning, match="older version was put in its place"):
+        put(engine, "c")
+    assert keys(engine) == ["a", "b", "c"]
+    assert _aside(path) == [old]
+
+
+@MEANS
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_editor_that_moves_the_document_away_at_the_last_moment(
+    path: Path, means: str, times: int
+) -> None:
+    class MovingOps(RacingOps):
+        left = 0
+
+        def move(self) -> None:
+            if self.left:
+                self.left -= 1
+                path.replace(path.with_name("queue.yaml~"))
+
+        def exchange(self, source: Path, target: Path) -> bool:
+            self.move()
+            return super().exchange(source, target)
+
+        def link(self, source: Path, target: Path) -> bool:
+            self.move()
+            return super().link(source, target)
+
+    ops = MovingOps(means)
+    engine = opened(path, ops=ops)
+    put(engine, "a")
+    for key in "bcd"[:times]:
+        ops.left = 1
+        put(engine, key)
+    expected = list("abcd"[: times + 1])
+    assert keys(engine) == keys(opened(path)) == expected
+    assert _left(path) == []
+
+
 def test_edit_upon_edit(path: Path) -> None:
     ops = RacingOps()
     engine = opened(path, ops=ops)

@@ -463,7 +463,17 @@ class DocumentFile:
         self.loads += 1
         ours = self._document
         text, stamp = self._when_settled(self._edit, found, base)
-        if text == base or unseal(text, yaml=self.yaml)[1]:
+        sealed = unseal(text, yaml=self.yaml)[1]
+        if sealed and base is not None and text != base:
+            kept = self._set_edit_aside("it is an older version")
+            self._notice(
+                f"{self.path}: an older version was put in its place while it was written, and was "
+                f"not taken up; it is kept as {kept.name}; to go back, end the programs that write "
+                "it first",
+                warn=True,
+            )
+            return
+        if sealed or text == base:
             # Our own version, which somebody only opened, or wrote again as it was.
             self._keep_open_file("nothing was written to it yet")
             return
@@ -637,9 +647,19 @@ class DocumentFile:
 
     def _replace(self, new: Path) -> bool:
         """Put the new file in the place of the document; return whether there was one."""
+        ops = self._ops
+        while True:
+            if ops.stamp(self.path) is None and ops.rename_new(new, self.path):
+                return False
+            try:
+                return self._displace(new)
+            except FileNotFoundError:
+                # An editor has just moved the document away to save it anew, or all is gone.
+                if ops.stamp(new) is None:
+                    ops.rename(self._displaced, new)
+
+    def _displace(self, new: Path) -> bool:
         ops, displaced = self._ops, self._displaced
-        if ops.stamp(self.path) is None and ops.rename_new(new, self.path):
-            return False
         if self._exchanges:
             ops.rename(new, displaced)
             if ops.exchange(displaced, self.path):

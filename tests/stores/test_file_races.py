@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.contract import Ack
 from leasedkeyq.stores.file import FileEngine, FileStoreWarning
 from leasedkeyq.stores.fileops import Access, FileOps, Stamp
@@ -226,6 +227,25 @@ def test_an_editor_that_moves_the_document_away_at_the_last_moment(
         put(engine, key)
     expected = list("abcd"[: times + 1])
     assert keys(engine) == keys(opened(path)) == expected
+    assert _left(path) == []
+
+
+@pytest.mark.parametrize("step", ["exchange", "link"])
+def test_a_document_that_is_there_and_not_there_is_an_error(path: Path, step: str) -> None:
+    """Whatever a file system means by that: nobody waits for ever."""
+    ops = RacingOps(step)
+    engine = opened(path, ops=ops)
+    put(engine, "a")
+
+    def missing(source: Path, target: Path) -> bool:
+        raise FileNotFoundError(errno.ENOENT, "No such file", str(target))
+
+    setattr(ops, step, missing)
+    with pytest.raises(StoreError, match="No such file"):
+        put(engine, "b")
+    delattr(ops, step)
+    put(engine, "c")
+    assert keys(engine) == ["a", "c"]
     assert _left(path) == []
 
 

@@ -72,6 +72,8 @@ LONGEST = 20.0
 """Seconds after which it is not waited for, either way."""
 MOMENT = 2.0
 """Seconds after a write in which nobody puts back an older version on purpose."""
+TRIES = 10
+"""How often a document that is moved away at the last moment is written again."""
 SET_ASIDE = 100
 """How many files that were set aside are kept; older ones are removed."""
 
@@ -647,7 +649,7 @@ class DocumentFile:
 
     def _replace(self, new: Path) -> bool:
         """Put the new file in the place of the document; return whether there was one."""
-        ops = self._ops
+        ops, failed = self._ops, 0
         while True:
             if ops.stamp(self.path) is None and ops.rename_new(new, self.path):
                 return False
@@ -657,6 +659,9 @@ class DocumentFile:
                 # An editor has just moved the document away to save it anew, or all is gone.
                 if ops.stamp(new) is None:
                     ops.rename(self._displaced, new)
+                failed += 1
+                if failed == TRIES:
+                    raise
 
     def _displace(self, new: Path) -> bool:
         ops, displaced = self._ops, self._displaced

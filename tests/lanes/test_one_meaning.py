@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from leasedkeyq.lanes import (
     LaneConfig,
     LaneEvent,
     QueueManager,
+    QueueManagerBuilder,
     RetryPolicy,
     ShuttingDownError,
 )
@@ -20,6 +22,7 @@ from leasedkeyq.stores.contract import Answer, Attempt, Change, Counts, StoredIt
 from leasedkeyq.telemetry.stats import QueueStats
 from tests.lanes.control_support import Diary, builder
 from tests.lanes.support import Build, clock, everywhere, now
+from tests.servers.urls import KINDS, empty_store
 
 ONCE: dict[str, Any] = {"retry_policy": RetryPolicy.none()}
 
@@ -491,3 +494,39 @@ async def test_all_partitions_of_a_worker_are_swept_in_one_trip() -> None:
     assert set(store.swept) == {16}
     assert len(store.swept) <= 5 * 4
     await manager.close()
+
+
+# Letters from outside
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_a_letter_that_is_pushed_is_not_run(kind: str, tmp_path: Path) -> None:
+    """Neither here nor by a worker of another process, however busy they look for commands."""
+
+    async def main(url: str) -> None:
+        ran: list[int] = []
+        builders = [QueueManagerBuilder().with_lane("x", LaneConfig(0, 4), 0) for _ in range(2)]
+        managers = [each.with_storage(url).build() for each in builders]
+        for manager in managers:
+
+            @manager.command("note")
+            async def note(number: int) -> None:
+                ran.append(number)
+
+            await manager.start()
+        for number in range(20):
+            payload = {"number": number}
+            letter = DeadLetter(lane="x", command_type="note", payload=payload, error="why")
+            await managers[0].dlq.push(letter)
+        letters = await managers[1].dlq.list()
+        assert sorted(letter.payload["number"] for letter in letters) == [*range(20)]
+        assert {(letter.command_type, letter.error) for letter in letters} == {("note", "why")}
+        assert not ran
+        await managers[1].dlq.requeue(letters[0])
+        await managers[0].drain(20)
+        assert ran == [letters[0].payload["number"]]
+        for manager in managers:
+            await manager.close()
+
+    with empty_store(kind, tmp_path) as url:
+        asyncio.run(main(url))

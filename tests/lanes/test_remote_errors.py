@@ -1,6 +1,7 @@
 """What a command raises in another process is caught by what one would catch here."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from decimal import InvalidOperation
@@ -224,3 +225,16 @@ def test_what_is_written_down_has_a_limit() -> None:
     _, trace, raised = split(text)
     assert raised is not None
     assert (trace, raised.args, raised.timed_out) == ("trace", ["z"], True)
+
+
+def test_attributes_of_python_itself_are_not_taken_from_a_store() -> None:
+    attributes = {"__notes__": "x", "code": 5}
+    raised = json.dumps({"type": f"{__name__}:Odd", "args": ["no"], "attributes": attributes})
+    about = {"lane": "x", "command_type": "odd", "key": "k"}
+    error, _ = failure(f"Odd: no{MARK}{raised}", __name__, **about)
+    error.add_note("of the one who waits")
+    assert (type(error), vars(error)["code"]) == (Odd, 5)
+
+
+class Odd(Exception):  # noqa: N818
+    """An error of a command."""

@@ -44,6 +44,8 @@ _envelopes = msgspec.json.Decoder(Envelope)
 _endings = msgspec.json.Decoder(Ending)
 
 _RETRY_NOTE = re.compile(r"; tried again after (\d+(?:\.\d+)?(?:e[+-]\d+)?) s$")
+PARKED = "leasedkeyq.dead_letter"
+"""The type of a letter on its way to the dead letters of a store. No worker knows it."""
 CANCELLED = _encoder.encode(Ending(cancelled=True))
 
 

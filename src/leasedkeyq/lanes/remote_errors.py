@@ -124,7 +124,7 @@ def _made(raised: Raised, module: str) -> Exception | None:
             base: Any = next(cls for cls in kind.__mro__ if cls.__module__ == "builtins")
             error = base.__new__(kind, *raised.args)
             error.args = tuple(raised.args)
-            vars(error).update(raised.attributes)
+            vars(error).update(_without_dunders(raised.attributes))
         str(error)
     except Exception:
         return None
@@ -151,10 +151,13 @@ def _class_of(name: str, module: str) -> type[Exception] | None:
 
 
 def _attributes(error: BaseException) -> dict[str, Plain]:
-    own: Mapping[str, Any] = vars(error)
-    return {
-        name: value for name, value in own.items() if not name.startswith("__") and _is_plain(value)
-    }
+    own = _without_dunders(vars(error))
+    return {name: value for name, value in own.items() if _is_plain(value)}
+
+
+def _without_dunders(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's own attributes, such as ``__notes__``, are not told, nor taken from a store."""
+    return {name: value for name, value in attributes.items() if not name.startswith("__")}
 
 
 def _is_plain(value: object) -> bool:

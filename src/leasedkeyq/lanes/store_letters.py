@@ -6,16 +6,18 @@ import logging
 import secrets
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.envelope import read_payload, seal_payload
+from leasedkeyq.lanes.envelope import PARKED, read_payload, seal_payload
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.lane import Lane, Share
 from leasedkeyq.lanes.remote_errors import split
 from leasedkeyq.stores.contract import (
     Bury,
+    Change,
     Claim,
     Discard,
     Limits,
@@ -191,10 +193,17 @@ async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
     key, value = letter_value(letter, store.limits)
     if (await store.look(queue, [key]))[0]:
         key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
-    kind = letter.command_type
-    _raise(await store.put([Put(queue, ((key, value),), "reject", -letter.priority, kind=kind)]))
+    # Until it is buried, it must not be of its type: a worker would run it.
+    parked = Put(queue, ((key, value),), "reject", -letter.priority, kind=PARKED)
+    _raise(await store.put([parked]))
     for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
-        _raise(await store.settle([Bury(queue, key, item.token, letter_error(letter))]))
+        named = Put(queue, ((key, value),), kind=letter.command_type)
+        changes = (named, Bury(queue, key, item.token, letter_error(letter)))
+        await store.edit(queue, partial(_return, changes), keys=[key])
+
+
+def _return(changes: Sequence[Put | Change], _: object) -> Sequence[Put | Change]:
+    return changes
 
 
 def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:

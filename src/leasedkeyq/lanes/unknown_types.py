@@ -8,6 +8,7 @@ from math import inf
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.envelope import PARKED
 from leasedkeyq.lanes.lane import Lane
 from leasedkeyq.stores.store import Store
 
@@ -60,7 +61,7 @@ class UnknownTypes:
         except LeasedKeyQError:
             return  # the claims say what is wrong with the store
         for share, head in zip(shares, heads, strict=True):
-            if head is None or head.kind in self._registry.types or head.kind in self._told:
+            if head is None or head.kind in {*self._registry.types, *self._told, PARKED}:
                 continue
             if len(self._told) == MOST:
                 return

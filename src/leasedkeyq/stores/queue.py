@@ -127,7 +127,8 @@ class StoreQueue(Generic[V]):
         """Close this queue object, not what is stored.
 
         The leases that it handed out go back to the front, and everybody who waits in it gets a
-        `QueueClosedError`. Looking still works as long as the store is open.
+        `QueueClosedError`. Looking still works as long as the store is open. If the store is being
+        asked for an item, this waits for its answer, 10 s at most, and gives back what comes.
 
         Raises:
             StoreError: The store could not take the leases back. Call it again to try again.

@@ -12,7 +12,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
-JOBS ?= auto
+# Tests that wait for real clocks and servers leave room for one more than there are cores.
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print $$1 + 1 }')
 TORTURE_TIMEOUT ?= 7200
 WHEEL ?=
 

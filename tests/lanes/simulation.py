@@ -302,8 +302,9 @@ class Simulation:
             job.lease = None
             if job.task is not None:
                 job.task.cancel()
-        if engine._limit_alarm is not None:
-            engine._limit_alarm.cancel()
+        for timer in (engine._limit_alarm, engine._alarm, engine._results._soon):
+            if timer is not None:
+                timer.cancel()
         for job in engine._held.values():
             self.tasks[job.command.arguments.task].done = False  # nobody was told
         refreshing = engine._results._refreshing
@@ -317,8 +318,6 @@ class Simulation:
         engine._ahead = Ahead(lambda: engine._loop, lambda job: None)
         engine._outbox.empty.set()
         engine.stopped = True
-        if engine._alarm is not None:
-            engine._alarm.cancel()
         for task in self.tasks.values():
             if task.handle is not None and task.handle._engine is engine:
                 task.handle = None  # it is gone with its process

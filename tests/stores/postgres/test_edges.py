@@ -117,7 +117,7 @@ def test_leases_without_an_end() -> None:
 
 def test_times_without_an_end() -> None:
     async def test(store: Store, _: ManualClock) -> list[Any]:
-        await store.put([one("a"), one("b"), one("c", delay=inf), one("d", deadline=inf)])
+        await store.put([one("a"), one("b"), one("c", delay=inf), one("d", deadline=1e12)])
         a, b = await leased(store), await leased(store)
         answers = await store.settle(
             [

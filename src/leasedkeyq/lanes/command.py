@@ -20,7 +20,7 @@ from leasedkeyq.lanes.errors import (
     LaneConfigError,
     UnregisteredCommandError,
 )
-from leasedkeyq.lanes.saying import warn
+from leasedkeyq.lanes.user_warnings import warn
 from leasedkeyq.stores.finite import check_finite
 
 P = ParamSpec("P")

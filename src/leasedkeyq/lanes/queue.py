@@ -27,7 +27,7 @@ from leasedkeyq.lanes.job import Handle
 from leasedkeyq.lanes.lane import Lane, Slots
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.on_store import PATIENCE, StoreEngine
-from leasedkeyq.lanes.saying import warn
+from leasedkeyq.lanes.user_warnings import warn
 from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing

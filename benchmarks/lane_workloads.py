@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.draining import seconds_to_empty
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, clock, own_folder, quiet, wall_clock
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.stores.sqlite import SqliteStore
 
 LANES = ("system", "control", "query", "session", "skill", "prompt")
 CLOCKS = {"cpu": clock, "wall": wall_clock}

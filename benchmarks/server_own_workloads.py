@@ -10,8 +10,8 @@ from benchmarks.places import new_place
 from benchmarks.server_workloads import WORKLOADS as SHARED
 from benchmarks.server_workloads import Library
 from benchmarks.timing import Turn, Workload, quiet, wall_clock
+from leasedkeyq.connect import connect
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.stores.connect import connect
 
 # That Redis may lose the last second is known here, and need not be said for every case.
 logging.getLogger("leasedkeyq").setLevel(logging.ERROR)

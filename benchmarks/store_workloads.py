@@ -21,10 +21,10 @@ from benchmarks.timing import (
     shared_folder,
     wall_clock,
 )
-from leasedkeyq.stores.file import FileStore
+from leasedkeyq.engines.file.store import FileStore
+from leasedkeyq.engines.sqlite.schema import SqliteDurability
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.sqlite import SqliteStore
-from leasedkeyq.stores.sqlite_schema import SqliteDurability
 
 VALUE = {"user": 12345, "action": "refresh"}
 HOUR = 3600.0

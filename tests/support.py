@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from leasedkeyq import LeasedKeyQueue
 from leasedkeyq.testing import VirtualTimeLoop
-from tests import queue_invariants
+from tests.local import queue_invariants
 
 T = TypeVar("T")
 

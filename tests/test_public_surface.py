@@ -33,8 +33,8 @@ PUBLIC_MODULES = (
     "leasedkeyq.telemetry",
     "leasedkeyq.telemetry.otel",
     "leasedkeyq.telemetry.prometheus",
-    "leasedkeyq.linkedlist",
-    "leasedkeyq.state",
+    "leasedkeyq.model.linkedlist",
+    "leasedkeyq.model.state",
 )
 
 
@@ -156,7 +156,7 @@ import leasedkeyq
 assert not {name for name in sys.modules if name.startswith(("leasedkeyq.stores", "msgspec"))}
 store = leasedkeyq.connect("memory://")
 assert isinstance(store, leasedkeyq.MemoryStore)
-assert "leasedkeyq.stores.sqlite" not in sys.modules
+assert "leasedkeyq.engines.sqlite.store" not in sys.modules
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)

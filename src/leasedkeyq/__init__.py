@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from leasedkeyq.core import LeasedKeyQueue
+from leasedkeyq.connect import connect, schemes
 from leasedkeyq.errors import (
     InvalidLeaseError,
     KeyAlreadyInFlightError,
@@ -28,6 +28,7 @@ from leasedkeyq.errors import (
     WrongEventLoopError,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseRecord
+from leasedkeyq.local.queue import LeasedKeyQueue
 from leasedkeyq.types import (
     BuriedItem,
     Duration,
@@ -38,33 +39,31 @@ from leasedkeyq.types import (
 )
 
 if TYPE_CHECKING:
-    from leasedkeyq.stores.connect import connect
-    from leasedkeyq.stores.file import FileStore
-    from leasedkeyq.stores.memory import MemoryStore
-    from leasedkeyq.stores.mover import MoveProgress, QueueMove
-    from leasedkeyq.stores.moving import MoveReport, move
-    from leasedkeyq.stores.postgres import PostgresStore
-    from leasedkeyq.stores.postgres_queue import PostgresQueue
+    from leasedkeyq.engines.file.store import FileStore
+    from leasedkeyq.engines.memory import MemoryStore
+    from leasedkeyq.engines.postgres.queue import PostgresQueue
+    from leasedkeyq.engines.postgres.store import PostgresStore
+    from leasedkeyq.engines.redis.store import RedisStore
+    from leasedkeyq.engines.sqlite.store import SqliteStore
     from leasedkeyq.stores.queue import StoreQueue
-    from leasedkeyq.stores.redis import RedisStore
-    from leasedkeyq.stores.sqlite import SqliteStore
     from leasedkeyq.stores.store import Store
+    from leasedkeyq.transfer.move import MoveReport, move
+    from leasedkeyq.transfer.queue_transfer import MoveProgress, QueueMove
 else:
-    # Who uses the queue in memory does not wait for the stores and what they import.
+    # A program that uses the queue in memory does not wait for the stores and what they import.
     _LAZY = {
-        "FileStore": "file",
-        "MemoryStore": "memory",
-        "MoveProgress": "mover",
-        "MoveReport": "moving",
-        "QueueMove": "mover",
-        "PostgresQueue": "postgres_queue",
-        "PostgresStore": "postgres",
-        "RedisStore": "redis",
-        "SqliteStore": "sqlite",
-        "Store": "store",
-        "StoreQueue": "queue",
-        "connect": "connect",
-        "move": "moving",
+        "FileStore": "engines.file.store",
+        "MemoryStore": "engines.memory",
+        "MoveProgress": "transfer.queue_transfer",
+        "MoveReport": "transfer.move",
+        "QueueMove": "transfer.queue_transfer",
+        "PostgresQueue": "engines.postgres.queue",
+        "PostgresStore": "engines.postgres.store",
+        "RedisStore": "engines.redis.store",
+        "SqliteStore": "engines.sqlite.store",
+        "Store": "stores.store",
+        "StoreQueue": "stores.queue",
+        "move": "transfer.move",
     }
     _DRIVERS = {"asyncpg", "redis"}
 
@@ -72,7 +71,7 @@ else:
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            module = import_module(f"leasedkeyq.stores.{_LAZY[name]}")
+            module = import_module(f"leasedkeyq.{_LAZY[name]}")
         except ModuleNotFoundError as error:
             if error.name not in _DRIVERS:
                 raise
@@ -100,6 +99,7 @@ __all__ = [
     "LeasedKeyQueue",
     # Queues on a store
     "connect",
+    "schemes",
     "FileStore",
     "MemoryStore",
     "PostgresQueue",

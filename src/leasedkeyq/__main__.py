@@ -4,7 +4,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from leasedkeyq import __version__, worker
+from leasedkeyq import __version__
+from leasedkeyq.cli import worker
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

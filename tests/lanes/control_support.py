@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.lanes.control import CONTROL
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.lanes.durable.workers import CONTROL
+from leasedkeyq.model.requests import Put
 from tests.lanes.support import clock, now
 
 LEASE = 9.0

@@ -16,7 +16,7 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
     current_command,
 )
-from leasedkeyq.lanes.on_store import StoreEngine
+from leasedkeyq.lanes.durable.engine import StoreEngine
 
 LEASE = 2.0
 PARTITIONS = 8

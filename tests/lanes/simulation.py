@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import KeyAlreadyInFlightError
 from leasedkeyq.lanes import (
     CommandCancelledError,
@@ -26,14 +27,13 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
     RetryPolicy,
 )
-from leasedkeyq.lanes.ahead import Ahead
+from leasedkeyq.lanes.durable.engine import StoreEngine
+from leasedkeyq.lanes.durable.prefetch import Ahead
 from leasedkeyq.lanes.errors import CommandLostError, DeadlineWarning, RemoteCommandError
-from leasedkeyq.lanes.job import Job
-from leasedkeyq.lanes.lane import Share
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.on_store import StoreEngine
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed
+from leasedkeyq.lanes.running.job import Job
+from leasedkeyq.lanes.running.lane import Share
+from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
 
 EPOCH = 1_800_000_000.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import QueueManagerBuilder
-from leasedkeyq.stores import MemoryStore
 
 EPOCH = 1_800_000_000.0
 

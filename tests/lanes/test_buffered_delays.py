@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.support import clock
 
 

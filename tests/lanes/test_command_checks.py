@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import (
     AnnotationWarning,
     CommandPayloadError,
@@ -27,7 +28,6 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     StoredCommand,
 )
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.support import Work, clock, everywhere, in_memory, nothing, on_a_store
 
 if TYPE_CHECKING:

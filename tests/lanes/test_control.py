@@ -14,7 +14,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RateLimitConfig,
 )
-from leasedkeyq.lanes.control import CONTROL
+from leasedkeyq.lanes.durable.workers import CONTROL
 from tests.lanes.control_support import PARTS, Diary, memory, worker
 from tests.lanes.support import Build, clock, everywhere
 

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from leasedkeyq import SqliteStore
+from leasedkeyq import MemoryStore, SqliteStore
 from leasedkeyq.lanes import (
     CommandCancelledError,
     LaneConfig,
     QueueManagerBuilder,
     RetryPolicy,
 )
-from leasedkeyq.lanes.envelope import ending
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Ack, Cancel, Claim
+from leasedkeyq.lanes.durable.envelope import ending
+from leasedkeyq.model.requests import Ack, Cancel, Claim
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now
 from tests.lanes.trouble import Trouble, on, soon

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import CommandTimeoutError, LaneConfig
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import StoredItem
+from leasedkeyq.model.requests import StoredItem
 from tests.lanes.support import clock
 from tests.lanes.trouble import Trouble, on, soon
 

@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import LaneConfig, LaneError, ManagerClosedError
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now
 from tests.lanes.trouble import Trouble, on
 

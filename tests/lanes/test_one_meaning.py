@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import (
     DeadLetter,
     LaneConfig,
@@ -16,9 +17,8 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     ShuttingDownError,
 )
-from leasedkeyq.lanes.envelope import available_since
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Attempt, Change, Counts, StoredItem
+from leasedkeyq.lanes.durable.envelope import available_since
+from leasedkeyq.model.requests import Answer, Attempt, Change, Counts, StoredItem
 from leasedkeyq.telemetry.stats import QueueStats
 from tests.lanes.control_support import Diary, builder
 from tests.lanes.support import Build, clock, everywhere, now

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed
+from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from tests.lanes.support import clock
 
 TRIP = 1.0

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.lanes.control import CONTROL, divide
-from leasedkeyq.lanes.on_store import StoreEngine
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Cancel, Claim, Counts, Put
+from leasedkeyq.lanes.durable.engine import StoreEngine
+from leasedkeyq.lanes.durable.workers import CONTROL, divide
+from leasedkeyq.model.requests import Cancel, Claim, Counts, Put
 from tests.lanes.control_support import LEASE, PARTS, Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
-from leasedkeyq.lanes.control import CONTROL, FOREVER
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Cancel, Change, Claim, Counts, Put
+from leasedkeyq.lanes.durable.workers import CONTROL, FOREVER
+from leasedkeyq.model.requests import Answer, Cancel, Change, Claim, Counts, Put
 from tests.lanes.control_support import Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import DeadLetter, LaneConfig, LocalStorage, StoredCommand
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.diary import Diary
 from tests.lanes.support import Build, clock, everywhere, in_memory
 

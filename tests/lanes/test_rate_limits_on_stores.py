@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import KeyLimit, LaneConfig, QueueManager, RateLimitConfig
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Claim, Claimed, Counts
+from leasedkeyq.model.requests import Claim, Claimed, Counts
 from tests.lanes.control_support import Diary, worker
 from tests.lanes.support import clock
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import LimitExceededError, StoreClosedError
 from leasedkeyq.lanes import (
     CommandCancelledError,
@@ -17,8 +18,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RateLimitConfig,
 )
-from leasedkeyq.lanes.on_store import StoreEngine
-from leasedkeyq.stores import MemoryStore
+from leasedkeyq.lanes.durable.engine import StoreEngine
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, nothing, now, on_a_store
 from tests.lanes.trouble import on
 

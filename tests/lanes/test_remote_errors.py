@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes import (
     CommandCancelledError,
@@ -19,7 +20,6 @@ from leasedkeyq.lanes import (
     RemoteCommandError,
 )
 from leasedkeyq.lanes.remote_errors import LONGEST, MARK, failure, join, split
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.support import clock, in_memory
 
 
@@ -192,7 +192,7 @@ async def test_what_remains_is_a_remote_command_error() -> None:
         f"{__name__}:sys.exit",
         f"{__name__}:pytest.fail.Exception",
         "leasedkeyq.lanes.errors:LeasedKeyQError",
-        "leasedkeyq.lanes.engine:Engine",
+        "leasedkeyq.lanes.running.engine:Engine",
     ],
 )
 def test_a_store_cannot_name_anything_else(name: str) -> None:

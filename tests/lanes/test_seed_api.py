@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import (
     AlertRule,
     Command,
@@ -32,7 +33,6 @@ from leasedkeyq.lanes import (
     StoredCommand,
     UnknownLaneError,
 )
-from leasedkeyq.stores import MemoryStore
 from tests.lanes.seed_support import MyCommand, failing, one_lane, sleeping
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 

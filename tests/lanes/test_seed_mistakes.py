@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import LimitExceededError
 from leasedkeyq.lanes import (
     CommandLostError,
@@ -16,8 +17,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RemoteCommandError,
 )
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Purge, Put
+from leasedkeyq.model.requests import Purge, Put
 from tests.lanes.seed_support import MyCommand, failing, one_lane, sleeping
 from tests.lanes.support import Build, clock, everywhere, in_memory, on_a_store
 

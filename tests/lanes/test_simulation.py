@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasedkeyq.lanes import ahead
+from leasedkeyq.lanes.durable import prefetch as ahead
 from tests.lanes.simulation import simulate
 
 CHUNK = 50

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import connect
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import (
     CommandStorage,
@@ -20,7 +21,7 @@ from leasedkeyq.lanes import (
     StoredDeadLetter,
 )
 from leasedkeyq.lanes.storage_store import StorageStore
-from leasedkeyq.stores import Store, connect
+from leasedkeyq.stores import Store
 from leasedkeyq.testing import Place, StoreConformance
 from tests.lanes.support import clock, now
 from tests.servers.urls import KINDS, empty_store

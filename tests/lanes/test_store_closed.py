@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.stores import MemoryStore
 
 
 async def at_work(store: MemoryStore) -> tuple[QueueManager, list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import KeyAlreadyInFlightError, LeasedKeyQError, LimitExceededError
 from leasedkeyq.lanes import (
     CommandPayloadError,
@@ -19,7 +20,7 @@ from leasedkeyq.lanes import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.events import COMMAND_SUBMITTED
-from leasedkeyq.stores import Limits, MemoryStore, Put
+from leasedkeyq.stores import Limits, Put
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 from tests.servers.urls import KINDS, empty_store
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import (
     LaneConfig,
     PriorityBoostConfig,
@@ -13,8 +14,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RetryPolicy,
 )
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Claim, Claimed
+from leasedkeyq.model.requests import Claim, Claimed
 from tests.lanes.support import Build, clock, everywhere
 
 PLAIN = LaneConfig(0, 9)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import QueueManagerBuilder
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Answer, Change, Claim, Claimed, Extend, Put
+from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Extend, Put
 from tests.lanes.support import clock
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from leasedkeyq.engines.file.document import repository_fields
 from leasedkeyq.repository import QueueRepository
-from leasedkeyq.stores import repository_fields
 from tests.repository.support import KINDS, LocalTime, World
 
 

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from leasedkeyq import MemoryStore
+from leasedkeyq.engines.file.store import FileStore
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.repository import QueueItem, QueueRepository
 from leasedkeyq.repository.session import Session
-from leasedkeyq.stores import MemoryStore, Store
-from leasedkeyq.stores.file import FileStore
-from leasedkeyq.stores.sqlite import SqliteStore
+from leasedkeyq.stores import Store
 from leasedkeyq.testing import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
+from leasedkeyq.model.requests import Cancel, Put, StoredItem
 from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.contract import Cancel, Put, StoredItem
 from tests.repository.support import World, everything, found, item
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import connect
 from leasedkeyq.repository import QueueItemStatus, QueueRepository, TransactionError
-from leasedkeyq.repository.bridge import Bridge
-from leasedkeyq.stores import Claim, connect
+from leasedkeyq.repository.loop_thread import Bridge
+from leasedkeyq.stores import Claim
 from tests.repository.support import (
     SHARED_KINDS,
     WAIT,

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from leasedkeyq import InvalidLeaseError, LeaseExpiredError
+from leasedkeyq import InvalidLeaseError, LeaseExpiredError, MemoryStore
 from leasedkeyq.errors import QueueClosedError
 from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository, RecoveryReport
 from leasedkeyq.repository.leases import MOST, HeldLease, HeldLeases
-from leasedkeyq.stores import MemoryStore
 from tests.repository.support import World, everything, found, item, taken
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository import QueueRepository, TransactionError
-from leasedkeyq.repository.bridge import Bridge
-from leasedkeyq.stores import MemoryStore
+from leasedkeyq.repository.loop_thread import Bridge
 from tests.repository.support import (
     SHARED_KINDS,
     WAIT,

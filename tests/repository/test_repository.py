@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import QueueFullError
+from leasedkeyq import MemoryStore, QueueFullError
 from leasedkeyq.errors import LimitExceededError
 from leasedkeyq.repository import (
     DuplicateItemError,
@@ -17,7 +17,7 @@ from leasedkeyq.repository import (
     QueueRepository,
     TransactionError,
 )
-from leasedkeyq.stores import Limits, MemoryStore
+from leasedkeyq.stores import Limits
 from tests.repository.support import World, everything, found, item, taken, types
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus

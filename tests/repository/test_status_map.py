@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
+from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.repository import QueueItemStatus, QueueRepository
-from leasedkeyq.stores import MemoryStore
-from leasedkeyq.stores.file import FileStore
 from tests.repository.support import item
 from tests.repository.test_documents_of_others import load
 

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from leasedkeyq.stores.contract import Ack, Bury, Change, Claim, Limits, Put
-from leasedkeyq.stores.listing import STATES
+from leasedkeyq.model.requests import Ack, Bury, Change, Claim, Limits, Put
+from leasedkeyq.stores.paging import STATES
 from leasedkeyq.stores.store import Store
 
 SIZES = (1000, 50_000)

@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import connect
+from leasedkeyq.engines.file.document.checksum import seal
+from leasedkeyq.engines.sqlite.schema import APPLICATION_ID
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.repository import QueueItem, QueueRepository
-from leasedkeyq.stores import Limits, Store, connect
-from leasedkeyq.stores.contract import StoredItem
-from leasedkeyq.stores.listing import STATES
-from leasedkeyq.stores.sealing import seal
-from leasedkeyq.stores.sqlite_schema import APPLICATION_ID
+from leasedkeyq.stores import Limits, Store
+from leasedkeyq.stores.paging import STATES
 from tests.servers.urls import empty_store
 from tests.test_documents import ROOT, Mistake, blocks, mistakes, run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import leasedkeyq
+from leasedkeyq import MemoryStore, connect, schemes
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.stores import MemoryStore, connect, schemes
-from leasedkeyq.stores.contract import Limits
+from leasedkeyq.model.requests import Limits
 
 Install = Callable[[str, str], None]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.stores import connect, schemes
+from leasedkeyq import connect, schemes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROW = re.compile(r"^\| `(connect\(.*?\))` \| `(\w+)` \| `(yes|no)` \|", re.MULTILINE)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.stores import MemoryStore, sqlite_schema
-from leasedkeyq.stores.sqlite import SqliteStore
+from leasedkeyq import MemoryStore
+from leasedkeyq.engines.sqlite import schema as sqlite_schema
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
 
 

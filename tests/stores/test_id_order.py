@@ -1,6 +1,6 @@
 """The order of ids that listings go by."""
 
-from leasedkeyq.stores.id_order import IdOrder
+from leasedkeyq.model.id_order import IdOrder
 
 
 def test_what_has_gone_is_walked_over_once() -> None:

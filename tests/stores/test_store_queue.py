@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from leasedkeyq import MemoryStore
+from leasedkeyq.engines.file.fileops import Access, FileOps
+from leasedkeyq.engines.file.store import FileStore
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import (
     InvalidLeaseError,
     LeaseAlreadyAcknowledgedError,
@@ -21,14 +25,11 @@ from leasedkeyq.errors import (
     StoreError,
 )
 from leasedkeyq.lease import MOST_ENDED
-from leasedkeyq.stores import Cancel, Claim, MemoryStore, Put
-from leasedkeyq.stores.contract import Answer, Change, Claimed, Counts, Purge, StoredItem
-from leasedkeyq.stores.file import FileStore
-from leasedkeyq.stores.fileops import Access, FileOps
+from leasedkeyq.model.requests import Answer, Change, Claimed, Counts, Purge, StoredItem
+from leasedkeyq.stores import Cancel, Claim, Put
 from leasedkeyq.stores.lease_book import MANY_HELD
 from leasedkeyq.stores.pump import LAST_CLAIM
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.sqlite import SqliteStore
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.types import QueueObserver
 from tests.doors.doors import STORES, address, open_store

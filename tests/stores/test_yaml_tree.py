@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasedkeyq.stores.fields import NonsenseError
-from leasedkeyq.stores.freeform import plain
-from leasedkeyq.stores.yaml_events import ALIASED, read_rest, read_whole
-from leasedkeyq.stores.yaml_tree import BlockReader, CutError, Tree, UnknownYamlError
+from leasedkeyq.engines.file.document.fields import NonsenseError
+from leasedkeyq.engines.file.document.freeform import plain
+from leasedkeyq.engines.file.document.yaml_events import ALIASED, read_rest, read_whole
+from leasedkeyq.engines.file.document.yaml_tree import BlockReader, CutError, Tree, UnknownYamlError
 
 yaml = pytest.importorskip("yaml")
 

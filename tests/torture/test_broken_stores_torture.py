@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from tests.stores.broken.through import Through
-from tests.stores.test_broken_stores import ANYWHERE, caught, sqlite
+from tests.testing.broken.through import Through
+from tests.testing.test_broken_stores import ANYWHERE, caught, sqlite
 
 TORTURE = os.environ.get("TORTURE") == "1"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.file_programs import SAVES, run_programs
+from tests.engines.file.programs import SAVES, run_programs
 
 TORTURE = os.environ.get("TORTURE") == "1"
 SECONDS = 60.0 if TORTURE else 5.0
 
 
-@pytest.mark.filterwarnings("ignore::leasedkeyq.stores.file.FileStoreWarning")
+@pytest.mark.filterwarnings("ignore::leasedkeyq.engines.file.store.FileStoreWarning")
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("seed", range(5 if TORTURE else 1))
 def test_other_programs_beside_repositories(tmp_path: Path, seed: int, kills: bool) -> None:

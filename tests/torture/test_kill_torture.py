@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.kill_points import FILE_POINTS, SQLITE_POINTS
-from tests.stores.kill_rounds import Arena, Kind
+from tests.engines.kill_points import FILE_POINTS, SQLITE_POINTS
+from tests.engines.kill_rounds import Arena, Kind
 
 TORTURE = os.environ.get("TORTURE") == "1"
 FIRST_SEED = int(os.environ.get("KILL_SEED", "0"))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from leasedkeyq.stores.document_file import DocumentForm
+from leasedkeyq.engines.file.document_file import DocumentForm
+from tests.engines.file.test_damage import FORMS, SUFFIXES, harm_often
+from tests.engines.test_conformance import SqliteByItsOwnClock
+from tests.local.test_model import MACHINES, search
 from tests.repository.support import source_of
 from tests.repository.test_processes import do_each_once
-from tests.stores.test_conformance import SqliteByItsOwnClock
-from tests.stores.test_file_damage import FORMS, SUFFIXES, harm_often
-from tests.test_model import MACHINES, search
 
 if os.environ.get("TORTURE") == "1":
 

@@ -1,4 +1,4 @@
-"""The random walks of `tests.test_model`, ten million steps of them under ``TORTURE=1``.
+"""The random walks of `tests.local.test_model`, ten million steps of them under ``TORTURE=1``.
 
 Every walk has a seed of its own and is short, so that one that fails is quick to replay. Its seed
 is in the note of the error:
@@ -12,8 +12,8 @@ import os
 
 import pytest
 
-from leasedkeyq import ready, timers
-from tests.model_rig import walk_from
+from leasedkeyq.model import ready, timers
+from tests.local.model_rig import walk_from
 
 TORTURE = os.environ.get("TORTURE") == "1"
 REPLAY = os.environ.get("MODEL_SEED")

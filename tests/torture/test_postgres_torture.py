@@ -9,12 +9,12 @@ import os
 import pytest
 
 from leasedkeyq.testing import Place
+from tests.engines.postgres.crowd import work_together
+from tests.engines.postgres.test_floors import beside_a_long_transaction
+from tests.engines.postgres.test_plans import look_at_plans
+from tests.engines.postgres.test_transactions import hold_a_transaction_open
+from tests.engines.postgres.test_versions import look_among_dead_rows
 from tests.servers.postgres import NEWEST, older_versions, schemas
-from tests.stores.postgres.crowd import work_together
-from tests.stores.postgres.test_floors import beside_a_long_transaction
-from tests.stores.postgres.test_plans import look_at_plans
-from tests.stores.postgres.test_transactions import hold_a_transaction_open
-from tests.stores.postgres.test_versions import look_among_dead_rows
 
 TORTURE = os.environ.get("TORTURE") == "1"
 

@@ -5,13 +5,13 @@ On older servers, on a cluster, by the parts of the script for large batches, an
 
 import os
 
-from tests.servers.valkey import older_makes
-from tests.stores.redis.test_redis_conformance import (
+from tests.engines.redis.test_conformance import (
     InFull,
     InSmallSteps,
     OnCluster,
     conformance_on,
 )
+from tests.servers.valkey import older_makes
 
 if os.environ.get("TORTURE") == "1":
     for _make in older_makes():

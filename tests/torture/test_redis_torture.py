@@ -13,12 +13,13 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from leasedkeyq import StoreError
-from leasedkeyq.stores import Store, connect
-from leasedkeyq.stores.contract import Put
+from leasedkeyq import StoreError, connect
+from leasedkeyq.model.requests import Put
+from leasedkeyq.stores import Store
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
+from tests.engines.redis.claimers import run_claimers
 from tests.servers.syncing import SyncWatch
 from tests.servers.valkey import (
     Server,
@@ -28,7 +29,6 @@ from tests.servers.valkey import (
     shared_server,
     wait_until_following,
 )
-from tests.stores.redis.claimers import run_claimers
 
 TORTURE = os.environ.get("TORTURE") == "1"
 SIZE = 100_000 if TORTURE else 5_000

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.stores.power_runs import lose_power_often, losses, run
+from tests.engines.sqlite.power_runs import lose_power_often, losses, run
 
 TORTURE = os.environ.get("TORTURE") == "1"
 SEEDS = range(100, 104) if TORTURE else (100,)

@@ -26,14 +26,14 @@ from leasedkeyq.lanes.errors import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
-from leasedkeyq.lanes.job import CommandStatus, Handle, RunningCommand, current_command
 from leasedkeyq.lanes.key_limit import KeyLimit
-from leasedkeyq.lanes.lane import Lane
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
+from leasedkeyq.lanes.running.job import CommandStatus, Handle, RunningCommand, current_command
+from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.storage import (
     CommandStorage,
     LocalStorage,

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from leasedkeyq import checks
-from leasedkeyq.stores.urgency import levels
+from leasedkeyq.model.urgency import levels
 from leasedkeyq.types import Duration
 
 HIGHEST = sys.maxsize

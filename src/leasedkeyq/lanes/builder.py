@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from leasedkeyq import checks
+from leasedkeyq.connect import connect
 from leasedkeyq.lanes.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
@@ -16,7 +17,6 @@ from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
 from leasedkeyq.lanes.storage_store import StorageStore
-from leasedkeyq.stores.connect import connect
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.metrics import LaneMetrics

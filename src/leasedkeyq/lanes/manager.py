@@ -12,9 +12,9 @@ from leasedkeyq.lanes.command import Command, CommandFunction, Decorator
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import DrainTimeoutError
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
-from leasedkeyq.lanes.job import Handle
 from leasedkeyq.lanes.monitor import QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.stats import QueueStats

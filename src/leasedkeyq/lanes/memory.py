@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, describe
-from leasedkeyq.items import Item
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.engine import Engine, Submitted, Terms, error_line, traceback_text
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.job import ENDED, Job
-from leasedkeyq.lanes.lane import Lane, Share, Slots
-from leasedkeyq.lanes.limits import KeyLimits
+from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms, error_line, traceback_text
+from leasedkeyq.lanes.running.job import ENDED, Job
+from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.limits import KeyLimits
+from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
+from leasedkeyq.model.items import Item
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
@@ -544,35 +545,3 @@ class MemoryEngine(Engine):
     def _look_for_pressure(self, lane: Lane) -> None:
         waiting = sum(share.state.available for share in lane.shares)
         self._tell_pressure(lane, waiting, lane.active)
-
-
-def lane_stats(lane: Lane, pending: int, scheduled: int, oldest: float | None) -> LaneStats:
-    """The numbers of a lane."""
-    return LaneStats(
-        pending=pending,
-        active=lane.active,
-        scheduled=scheduled,
-        submitted=lane.submitted,
-        completed=lane.completed,
-        failed=lane.failed,
-        retried=lane.retried,
-        timed_out=lane.timed_out,
-        cancelled=lane.cancelled,
-        dead_lettered=lane.dead_lettered,
-        oldest_age=oldest,
-        paused=lane.paused,
-        priority=lane.priority,
-        min_concurrency=lane.config.min_concurrency,
-        max_concurrency=lane.config.max_concurrency,
-    )
-
-
-def queue_stats(lanes: dict[str, LaneStats], dead_letters: int) -> QueueStats:
-    """The numbers of all lanes."""
-    return QueueStats(
-        total_pending=sum(lane.pending for lane in lanes.values()),
-        total_active=sum(lane.active for lane in lanes.values()),
-        total_scheduled=sum(lane.scheduled for lane in lanes.values()),
-        dead_letters=dead_letters,
-        lanes=lanes,
-    )

@@ -13,7 +13,7 @@ from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.engine import Engine, Submitted, Terms
+from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
 from leasedkeyq.lanes.errors import (
     DeadlineWarning,
     DrainTimeoutError,
@@ -23,12 +23,12 @@ from leasedkeyq.lanes.errors import (
     UnknownLaneError,
 )
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.job import Handle
-from leasedkeyq.lanes.lane import Lane, Slots
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.on_store import PATIENCE, StoreEngine
+from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms
+from leasedkeyq.lanes.running.job import Handle
+from leasedkeyq.lanes.running.lane import Lane, Slots
+from leasedkeyq.lanes.running.pending_write import Written
 from leasedkeyq.lanes.user_warnings import warn
-from leasedkeyq.lanes.written import Written
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats

@@ -7,13 +7,13 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from leasedkeyq.lanes.control import CONTROL
+from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.lanes.dead_letters import DeadLetter
-from leasedkeyq.lanes.envelope import read_payload, seal_payload, unseal
+from leasedkeyq.lanes.durable.dead_letters import bury_letter, read_letter
+from leasedkeyq.lanes.durable.envelope import read_payload, seal_payload, unseal
+from leasedkeyq.lanes.durable.workers import CONTROL
 from leasedkeyq.lanes.errors import CommandPayloadError
-from leasedkeyq.lanes.store_letters import bury_letter, read_letter
-from leasedkeyq.stores.contract import Cancel, Limits, Purge, Put, StoredItem, StoredState
-from leasedkeyq.stores.sqlite import SqliteStore
+from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
 from leasedkeyq.stores.store import Store
 
 FILE = "commands.db"

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import msgspec
 
+from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.errors import LeasedKeyQError, StoreError
-from leasedkeyq.lanes.control import CONTROL
 from leasedkeyq.lanes.dead_letters import DeadLetter
+from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
+from leasedkeyq.lanes.durable.workers import CONTROL
 from leasedkeyq.lanes.storage import Storage, StoredCommand, sealed, stored_command
-from leasedkeyq.lanes.store_letters import letter_error, letter_value, read_letter
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Answer,
     Bury,
@@ -34,7 +35,6 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.memory import MemoryStore
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from leasedkeyq.repository.bridge import Handoff, inside
+from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.repository.connection import Connection
 from leasedkeyq.repository.errors import (
     InvalidItemError,
@@ -13,6 +13,7 @@ from leasedkeyq.repository.errors import (
     QueueConflictError,
 )
 from leasedkeyq.repository.leases import HeldLease, HeldLeases
+from leasedkeyq.repository.loop_thread import Handoff, inside
 from leasedkeyq.repository.mapping import (
     PENDING,
     PROCESSING,
@@ -26,7 +27,6 @@ from leasedkeyq.repository.mapping import (
 from leasedkeyq.repository.model import Origin, Queue, QueueItem, new_id, queue_full
 from leasedkeyq.repository.session import Session, Settings
 from leasedkeyq.repository.status import QueueItemStatus
-from leasedkeyq.stores.contract import StoredItem
 
 
 class Step(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from leasedkeyq.model.requests import Bury, Claimed, Release, StoredItem
 from leasedkeyq.repository.changes import Changes, Step
 from leasedkeyq.repository.errors import InvalidItemError
 from leasedkeyq.repository.leases import HeldLease
@@ -19,7 +20,6 @@ from leasedkeyq.repository.mapping import (
 from leasedkeyq.repository.model import QueueItem
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
-from leasedkeyq.stores.contract import Bury, Claimed, Release, StoredItem
 
 
 class Claims:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import quote, urlsplit
 
+from leasedkeyq.connect import connect, sqlite_path
 from leasedkeyq.errors import QueueClosedError, StoreError
-from leasedkeyq.repository.bridge import Bridge, is_inside, refuse_inside
+from leasedkeyq.repository.fork_gate import Traffic
 from leasedkeyq.repository.leases import HeldLeases
+from leasedkeyq.repository.loop_thread import Bridge, is_inside, refuse_inside
 from leasedkeyq.repository.session import Session, Settings
-from leasedkeyq.repository.traffic import Traffic
-from leasedkeyq.stores.connect import connect, sqlite_path
 from leasedkeyq.stores.store import Store
 
 DOCUMENTS: Final = (".yaml", ".yml", ".json")

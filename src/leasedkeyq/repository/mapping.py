@@ -23,15 +23,8 @@ from leasedkeyq.errors import (
     LeaseExpiredError,
     LimitExceededError,
 )
-from leasedkeyq.repository.errors import (
-    InvalidItemError,
-    InvalidTransitionError,
-    TransactionError,
-)
-from leasedkeyq.repository.model import QueueItem
-from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
-from leasedkeyq.stores.codec import Codec, check_name
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.admission import check_name
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,
@@ -45,6 +38,14 @@ from leasedkeyq.stores.contract import (
     Requeue,
     StoredItem,
 )
+from leasedkeyq.repository.errors import (
+    InvalidItemError,
+    InvalidTransitionError,
+    TransactionError,
+)
+from leasedkeyq.repository.model import QueueItem
+from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
+from leasedkeyq.stores.codec import Codec
 from leasedkeyq.stores.finite import check_finite
 
 PENDING: Final = QueueItemStatus.PENDING

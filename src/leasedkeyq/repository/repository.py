@@ -13,6 +13,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
+from leasedkeyq.model.requests import Answer, Extend, Release, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
@@ -38,7 +39,6 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.model import Queue, QueueItem
 from leasedkeyq.repository.status import QueueItemStatus
-from leasedkeyq.stores.contract import Answer, Extend, Release, StoredItem, StoredState
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
 
@@ -75,7 +75,7 @@ class QueueRepository:
 
     Args:
         source: Where the queue is: the path of a document (``queue.yaml``, ``.yml`` or ``.json``),
-            a URL for `leasedkeyq.stores.connect`, or a store. A document has one queue in it and
+            a URL for `leasedkeyq.connect`, or a store. A document has one queue in it and
             is easy to read. A store that is passed in is not closed here.
         name: Which queue. A document has its own name; elsewhere it is ``"queue"`` by default.
         max_size: How many items may be pending; None or 0 for no limit. In a document it is what

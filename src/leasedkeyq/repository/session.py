@@ -7,11 +7,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from leasedkeyq.errors import QueueClosedError, StoreError
-from leasedkeyq.repository.bridge import Bridge, wait_for
-from leasedkeyq.repository.gathering import Change, ChangeServer, ClaimServer, Gatherer, Look
-from leasedkeyq.repository.mapping import Wish
-from leasedkeyq.stores.codec import check_name
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.admission import check_name
+from leasedkeyq.model.requests import (
     Answer,
     Claim,
     Claimed,
@@ -20,6 +17,9 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.repository.loop_thread import Bridge, wait_for
+from leasedkeyq.repository.mapping import Wish
+from leasedkeyq.repository.thread_batching import Change, ChangeServer, ClaimServer, Gatherer, Look
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 

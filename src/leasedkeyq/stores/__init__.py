@@ -1,7 +1,6 @@
 """Stores: queues that leave the event loop, with one meaning on every engine."""
 
-from leasedkeyq.stores.connect import connect, schemes
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Attempt,
     Bury,
@@ -21,23 +20,18 @@ from leasedkeyq.stores.contract import (
     Release,
     RepairReport,
     Requeue,
-    StoreContract,
     StoredItem,
     Urgency,
 )
-from leasedkeyq.stores.memory import MemoryStore
+from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.store import Claimer, Store
 
 __all__ = [
-    # Opening a store
-    "connect",
-    "schemes",
     # Using it
     "Capabilities",
     "Claimer",
     "Limits",
-    "MemoryStore",
     "Store",
     "StoreQueue",
     # The contract

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.stores.contract import Claim, Claimed, Release
-from leasedkeyq.stores.editing import Edit, EditStoppedError
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import Claim, Claimed, Release
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")

@@ -13,7 +13,8 @@ from leasedkeyq.errors import (
     StoreUnavailableError,
     describe,
 )
-from leasedkeyq.stores.contract import Claim, Claimed, Release, StoreContract
+from leasedkeyq.model.requests import Claim, Claimed, Release
+from leasedkeyq.stores.contract import StoreContract
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -30,10 +30,10 @@ from leasedkeyq.errors import (
     describe,
     lease_refusal,
 )
-from leasedkeyq.home import used_elsewhere
 from leasedkeyq.lease import Lease, LeasedItem
-from leasedkeyq.stores.codec import Codec, advice, check_name, check_priority
-from leasedkeyq.stores.contract import (
+from leasedkeyq.local.loop_affinity import used_elsewhere
+from leasedkeyq.model.admission import advice, check_name, check_priority
+from leasedkeyq.model.requests import (
     Ack,
     Answer,
     Bury,
@@ -48,10 +48,11 @@ from leasedkeyq.stores.contract import (
     Refusal,
     Release,
     Requeue,
-    StoreContract,
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.codec import Codec
+from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.lease_book import LeaseBook
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.room import RoomLine

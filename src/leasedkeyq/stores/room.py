@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from leasedkeyq.errors import QueueClosedError, QueueFullError, keys_in_flight
-from leasedkeyq.stores.contract import Answer, StoreContract
+from leasedkeyq.local.waiters import Producer, Producers
+from leasedkeyq.model.requests import Answer
+from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.types import InFlightPolicy
-from leasedkeyq.waiting import Producer, Producers
 
 Ask: TypeAlias = Callable[[int], Awaitable[Answer]]
 """Asks the store to put something, where so many items may wait."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from leasedkeyq.stores.contract import Claim, Claimed, StoreContract
+from leasedkeyq.model.requests import Claim, Claimed
+from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.types import Duration, QueueObserver
 
@@ -38,7 +39,7 @@ class Claimer:
 
 
 class Store(StoreContract):
-    """Queues on some engine. Made by `leasedkeyq.stores.connect`, or directly.
+    """Queues on some engine. Made by `leasedkeyq.connect`, or directly.
 
     An engine implements the verbs of `StoreContract`; queues come with them.
     """

@@ -7,7 +7,8 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lease import Lease
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Change,
@@ -22,8 +23,7 @@ from leasedkeyq.stores.contract import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.editing import Edit, EditStoppedError
-from leasedkeyq.stores.machine import StoreMachine
+from leasedkeyq.model.store_model import StoreMachine
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.likeness import Id, Likeness, in_order
 from leasedkeyq.testing.menu import ABSENT, QUEUES, STALE, plan

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from leasedkeyq.stores.contract import Change, Claim, Put
+from leasedkeyq.model.requests import Change, Claim, Put
 from leasedkeyq.testing.comparison import Comparison
 from leasedkeyq.testing.menu import Menu
 from leasedkeyq.testing.model_time import Durations, ModelTime, RealTime, TooSlowError

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
-from leasedkeyq.stores.contract import Claimed, Refusal, StoredItem
+from leasedkeyq.model.requests import Claimed, Refusal, StoredItem
 
 ROWS = (list, tuple)
 NOT_COMPARED = frozenset({"id", "token", "fence", "place"})

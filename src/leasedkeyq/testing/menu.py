@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from leasedkeyq.stores.contract import Purge, Put
+from leasedkeyq.model.requests import Purge, Put
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.clock import ManualClock
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from leasedkeyq.stores.contract import Ack, Change, Claim, Claimed, Counts, Put, Release
+from leasedkeyq.model.requests import Ack, Change, Claim, Claimed, Counts, Put, Release
 from leasedkeyq.stores.store import Store
 
 Say = Callable[[Any], None]

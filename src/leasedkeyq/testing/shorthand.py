@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Answer,
     Change,
     Claim,

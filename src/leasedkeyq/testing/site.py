@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from leasedkeyq.stores.connect import connect
-from leasedkeyq.stores.contract import Limits
+from leasedkeyq.connect import connect
+from leasedkeyq.model.requests import Limits
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.clock import ManualClock
 from leasedkeyq.testing.processes import Worker

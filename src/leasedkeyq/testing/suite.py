@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
-from leasedkeyq.stores.contract import Capabilities
+from leasedkeyq.model.requests import Capabilities
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.site import Address, Place, Site
 

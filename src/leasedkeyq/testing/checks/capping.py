@@ -6,7 +6,7 @@ What a bucket holds to the last fraction, the random checks compare.
 import asyncio
 from typing import Any, Final
 
-from leasedkeyq.stores.contract import Ack, Cancel, Cap, Claim, Claimed, Purge, Put, Release
+from leasedkeyq.model.requests import Ack, Cancel, Cap, Claim, Claimed, Purge, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.shorthand import (

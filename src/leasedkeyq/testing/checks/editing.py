@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreClosedError
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from leasedkeyq.errors import LimitExceededError
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Bury,
     Cancel,
     Cap,

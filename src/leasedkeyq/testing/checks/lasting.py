@@ -6,7 +6,7 @@ of its own for it.
 
 import msgspec
 
-from leasedkeyq.stores.contract import Ack, Bury, Refusal, Release, StoredItem
+from leasedkeyq.model.requests import Ack, Bury, Refusal, Release, StoredItem
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.shorthand import (
     LONG,

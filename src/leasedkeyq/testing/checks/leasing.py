@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from leasedkeyq.stores.contract import (
+from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,

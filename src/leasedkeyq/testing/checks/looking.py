@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from leasedkeyq.errors import StoreClosedError
-from leasedkeyq.stores.contract import Ack, Attempt, Bury, Counts, Put, Release
+from leasedkeyq.model.requests import Ack, Attempt, Bury, Counts, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
     EVERY_STATE,

@@ -9,7 +9,7 @@ from leasedkeyq.errors import (
     QueueFullError,
     UnstorableError,
 )
-from leasedkeyq.stores.contract import Ack, Bury, Cancel, Change, Claim, Put, Release
+from leasedkeyq.model.requests import Ack, Bury, Cancel, Change, Claim, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
     LONG,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from leasedkeyq.stores.contract import Ack, Claimed, Counts, Purge, Put, Refusal, Release
+from leasedkeyq.model.requests import Ack, Claimed, Counts, Purge, Put, Refusal, Release
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.checks.leasing import settlings

@@ -15,7 +15,7 @@ from leasedkeyq.errors import (
     StoreClosedError,
 )
 from leasedkeyq.lease import Lease
-from leasedkeyq.stores.contract import Ack, Bury, Cancel, Claim, Claimed, Purge, Release, Requeue
+from leasedkeyq.model.requests import Ack, Bury, Cancel, Claim, Claimed, Purge, Release, Requeue
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (

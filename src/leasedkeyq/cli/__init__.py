@@ -1,0 +1,1 @@
+"""The command line: ``python -m leasedkeyq``. `worker` runs the lanes of a manager."""

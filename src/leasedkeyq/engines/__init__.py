@@ -1,0 +1,6 @@
+"""The engines: each keeps queues in one kind of place, behind the contract of `stores`.
+
+`memory`, `file`, `sqlite`, `postgres` and `redis` know the contract and the model, and none knows
+another. `leasedkeyq.connect` opens them by a URL. Begin with `memory`, which is the model and
+nothing more, then with the `store` of the others.
+"""

@@ -1,0 +1,6 @@
+"""The document of a file store: from the text that people edit to items, and back.
+
+`document` is what a text says, `codec` goes from bytes to it and back; `queues_form` and
+`repository_form` are the two forms that a document has. No module here touches a file. Begin with
+`codec`.
+"""

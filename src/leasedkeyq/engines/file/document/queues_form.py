@@ -1,0 +1,424 @@
+"""The form of a document that holds any number of queues.
+
+It looks like this::
+
+    version: 1
+    revision: 7
+    last_id: 2
+    last_fence: 1
+    queues:
+      emails:
+        items:
+          - key: welcome-42
+            value: {"to": "ann@example.org"}
+            id: 1
+            put_at: 2026-01-31T12:00:00Z
+
+Defaults are left out, and so is the state where it is obvious:
+
+- ``lease``: the item is in flight. ``due`` is then the earliest time it may come back.
+- ``due`` without a lease: it is scheduled.
+- ``state: buried`` and ``state: done`` are said.
+- Otherwise it is available, in the order of the document within its priority.
+
+While tokens of rate limits are missing, ``buckets`` after the counters says so.
+"""
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from leasedkeyq.engines.file.document import plain_json
+from leasedkeyq.engines.file.document.document import (
+    COUNTERS,
+    VERSION,
+    Beside,
+    Cache,
+    Document,
+    Entry,
+    Facts,
+    Form,
+    FreeFormError,
+    FreeReader,
+    Held,
+    ReadItem,
+    Section,
+)
+from leasedkeyq.engines.file.document.fields import (
+    LARGEST,
+    NonsenseError,
+    check_mapping,
+    decode_history,
+    decode_key,
+    decode_mapping,
+    decode_moment,
+    decode_text,
+    decode_whole,
+    encode,
+    encode_history,
+    encode_mapping,
+    encode_time,
+    readable,
+)
+from leasedkeyq.engines.file.document.plain_yaml import (
+    Items,
+    Style,
+    is_comment,
+    loose_comments,
+    only_comments,
+    read_fields,
+    read_title,
+    render_fields,
+    render_item,
+    split_lines,
+    title,
+)
+from leasedkeyq.model.queue_model import Payload
+from leasedkeyq.model.requests import Attempt, StoredState
+
+FIELDS = (
+    "key",
+    "kind",
+    "value",
+    "raw",
+    "state",
+    "priority",
+    "due",
+    "deadline",
+    "lease",
+    "attempt",
+    "error",
+    "history",
+    "next",
+    "place",
+    "id",
+    "put_at",
+    "buried_at",
+    "until",
+)
+HEADER = """\
+# The queues of leasedkeyq. You may edit this file while the program runs: add an item
+# (`- key: ...` and `value: ...` are enough), change a priority, remove an item, write comments.
+# Each change is checked; what cannot be read is set aside and the last good version restored.
+"""
+STYLE = Style(
+    item="      - ",
+    member="        ",
+    words=frozenset(FIELDS) - {"value"},
+    times=frozenset(("due", "deadline", "put_at", "buried_at", "until")),
+)
+
+_EMPTY = "    items: []\n"
+_queues = msgspec.json.Decoder(dict[str, plain_json.Members])
+
+
+class QueuesForm(Form):
+    """Any number of queues, with values of any kind."""
+
+    fields: tuple[str, ...] = FIELDS
+
+    def __str__(self) -> str:
+        return "a document of several queues"
+
+    def start(self) -> Document:
+        """As `Form.start`."""
+        document = Document(self)
+        document.head.fields = dict.fromkeys(COUNTERS, "0") | {"version": str(VERSION)}
+        document.head.notes["version"] = (HEADER, "")
+        return document
+
+    def open_section(self, document: Document, queue: str) -> Section:
+        """As `Form.open_section`."""
+        return Section()
+
+    # Fields
+
+    def write(self, section: Section, facts: Facts) -> tuple[dict[str, str], str]:
+        """As `Form.write`."""
+        payload = facts.payload
+        fields = {"key": encode(facts.key), **_value(payload.value)}
+        if payload.kind:
+            fields["kind"] = encode(payload.kind)
+        if facts.priority:
+            fields["priority"] = str(facts.priority)
+        if facts.attempt:
+            fields["attempt"] = str(facts.attempt)
+        if payload.history:
+            fields["history"] = encode_history(payload.history)
+        fields |= {"id": str(payload.id), "put_at": encode_time(payload.put_at)}
+        if facts.due is not None:
+            fields["until" if facts.state == "done" else "due"] = encode_time(facts.due)
+        if payload.deadline is not None and facts.state not in ("buried", "done"):
+            fields["deadline"] = encode_time(payload.deadline)
+        if facts.state in ("buried", "done"):
+            fields["state"] = encode(facts.state)
+        if facts.state == "buried":
+            fields["buried_at"] = encode_time(facts.buried_at)
+        if facts.error:
+            fields["error"] = encode(facts.error)
+        if facts.place is not None:
+            fields["place"] = str(facts.place)
+        if facts.lease is not None:
+            fields["lease"] = facts.lease.encode()
+        if facts.beside is not None:
+            fields["next"] = encode_mapping(_beside(facts.beside))
+        return fields, ""
+
+    def read(self, section: Section, entry: Entry, where: str, now: float) -> Facts:
+        """As `Form.read`."""
+        fields = entry.fields
+        facts = Facts(
+            key=decode_key(fields, "key", where),
+            state=_state(fields, where),
+            payload=_payload(fields, where, now),
+            priority=decode_whole(fields, "priority", where, least=-LARGEST),
+            attempt=decode_whole(fields, "attempt", where),
+        )
+        if facts.state == "done":
+            if not facts.payload.id:
+                raise NonsenseError(f"{where}: a result needs the id of its item")
+            facts.due = decode_moment(fields, "until", where)
+            return facts
+        if facts.state == "buried":
+            facts.error = decode_text(fields, "error", where) if "error" in fields else ""
+            moment = decode_moment(fields, "buried_at", where)
+            facts.buried_at = now if moment is None else moment
+            return facts
+        facts.due = decode_moment(fields, "due", where)
+        if "place" in fields:
+            facts.place = decode_whole(fields, "place", where, least=-LARGEST)
+        if "lease" in fields:
+            facts.lease = Held.decode(fields["lease"], where)
+        if "next" in fields:
+            if facts.lease is None:
+                message = "'next' is for the time after a lease, and there is none"
+                raise NonsenseError(f"{where}: {message}")
+            parts = decode_mapping(fields["next"], "next", where)
+            facts.beside = Beside(
+                _payload(parts, where, now),
+                decode_whole(parts, "priority", where, least=-LARGEST),
+                decode_moment(parts, "due", where),
+            )
+        return facts
+
+    # YAML
+
+    def render_yaml(self, document: Document) -> str:
+        """As `Form.render_yaml`."""
+        parts = [render_fields(document.head, STYLE, "", ""), document.lead]
+        parts.append("queues:\n" if document.sections else "queues: {}\n")
+        for name, section in document.sections.items():
+            head = section.head
+            if not head.text:
+                rest = render_fields(head, STYLE, "    ", "    ", lead=False)
+                head.text = f"{head.lead}  {title(name)}:\n{rest}"
+            parts.append(head.text)
+            parts.append("    items:\n" if section.entries else _EMPTY)
+            parts.extend(render_item(entry, STYLE) for entry in section.entries)
+            parts.append(section.tail)
+        parts.append(document.tail)
+        return "".join(parts)
+
+    def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
+        """As `Form.parse_yaml`."""
+        if "\r" in body or not body.endswith("\n"):
+            raise FreeFormError
+        document = Document(self)
+        head, found, rest = f"\n{body}".partition("\nqueues:\n")
+        if not found:
+            head, found, rest = f"\n{body}".partition("\nqueues: {}\n")
+            if not found or not only_comments(rest):
+                raise FreeFormError
+            document.tail, rest = rest, ""
+        read_fields(f"{head[1:]}\n" if head[1:] else "", STYLE, "", document.head)
+        # Comments after the last counter belong to the list of queues.
+        document.lead = loose_comments(document.head)
+        lines = split_lines(rest)
+        _read_queues(document, Items(lines, STYLE, cache, read_item), lines)
+        return document
+
+    # YAML that a person wrote, and JSON
+
+    def is_form_of(self, names: set[str]) -> bool:
+        """As `Form.is_form_of`."""
+        return "queues" in names
+
+    def parse_free(self, top: Any, reader: FreeReader) -> Document:
+        """As `Form.parse_free`."""
+        document = Document(self)
+        for name in top:
+            if name == "queues":
+                reader.above(top, name, document.add_lead)
+                _read_free_queues(top[name], document, reader)
+            else:
+                reader.field(top, name, document.head)
+        return document
+
+    def render_json(self, document: Document) -> str:
+        """As `Form.render_json`."""
+        fields = document.head.fields
+        parts = ["{\n", *(f"{encode(name)}: {text},\n" for name, text in fields.items())]
+        parts.append('"queues": {')
+        between = "\n"
+        for name, section in document.sections.items():
+            parts.append(f"{between}{encode(name)}: {{")
+            parts.extend(
+                f"{encode(field)}: {text}, " for field, text in section.head.fields.items()
+            )
+            items = list(map(plain_json.render_item, section.entries))
+            parts.append(f'"items": {plain_json.render_list(items)}}}')
+            between = ",\n"
+        parts.append("\n},\n" if document.sections else "},\n")
+        return "".join(parts)
+
+    def parse_json(self, top: plain_json.Members) -> Document:
+        """As `Form.parse_json`."""
+        document = Document(self)
+        queues = _queues.decode(top.pop("queues", msgspec.Raw(b"{}")))
+        document.head.fields = plain_json.read_fields(top)
+        for name, members in queues.items():
+            section = document.sections[name] = Section()
+            section.entries = plain_json.read_items(members.pop("items", msgspec.Raw(b"[]")))
+            section.head.fields = plain_json.read_fields(members)
+        return document
+
+
+def _beside(beside: Beside) -> dict[str, str]:
+    payload = beside.payload
+    parts = _value(payload.value)
+    if payload.kind:
+        parts["kind"] = encode(payload.kind)
+    if beside.priority:
+        parts["priority"] = str(beside.priority)
+    if beside.due is not None:
+        parts["due"] = encode_time(beside.due)
+    if payload.deadline is not None:
+        parts["deadline"] = encode_time(payload.deadline)
+    return parts | {"id": str(payload.id), "put_at": encode_time(payload.put_at)}
+
+
+def _value(value: bytes) -> dict[str, str]:
+    """A value as data that one can read, or as Base64 where it is not JSON."""
+    try:
+        text = readable(value)
+        if b"\\u" in value or _same(text, value):
+            return {"value": text}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        pass
+    return {"raw": encode(base64.b64encode(value).decode())}
+
+
+def _same(text: str, value: bytes) -> bool:
+    """Whether `text` is valid and says what `value` says, letter by letter but for spaces."""
+    msgspec.json.decode(text)
+    return msgspec.json.format(text.encode(), indent=-1) == msgspec.json.format(value, indent=-1)
+
+
+def _state(fields: dict[str, str], where: str) -> StoredState:
+    state = decode_text(fields, "state", where) if "state" in fields else ""
+    if state == "done":
+        return "done"
+    if state == "buried":
+        return "buried"
+    if state not in {"", "available", "scheduled", "in_flight"}:
+        raise NonsenseError(f"{where}: no such state: {state!r}")
+    if "lease" in fields:
+        return "in_flight"
+    return "scheduled" if "due" in fields else "available"
+
+
+def _payload(fields: dict[str, str], where: str, now: float) -> Payload:
+    put_at = decode_moment(fields, "put_at", where)
+    history: tuple[Attempt, ...] = ()
+    if "history" in fields:
+        history = decode_history(fields["history"], where)
+    return Payload(
+        _stored_value(fields, where),
+        decode_whole(fields, "id", where),
+        now if put_at is None else put_at,
+        history,
+        decode_text(fields, "kind", where) if "kind" in fields else "",
+        decode_moment(fields, "deadline", where),
+    )
+
+
+def _stored_value(fields: dict[str, str], where: str) -> bytes:
+    if "raw" not in fields:
+        return msgspec.json.format(fields.get("value", "null").encode(), indent=-1)
+    if "value" in fields:
+        raise NonsenseError(f"{where}: it has both a value and a raw value")
+    try:
+        return base64.b64decode(decode_text(fields, "raw", where), validate=True)
+    except binascii.Error as error:
+        raise NonsenseError(f"{where}: raw is not Base64: {error}") from error
+
+
+def _read_queues(document: Document, items: Items, lines: list[str]) -> None:
+    section: Section | None = None
+    comments = ""
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if is_comment(line):
+            comments += line
+            at += 1
+            continue
+        if not line.startswith(STYLE.item):
+            section, at = _read_title(document, lines, at, comments)
+        elif section is None or (not section.entries and lines[at - 1] == _EMPTY):
+            raise FreeFormError
+        else:
+            entry, at = items.read(at, comments)
+            section.entries.append(entry)
+        comments = ""
+    document.tail += comments
+    items.close()
+
+
+def _read_title(
+    document: Document, lines: list[str], at: int, comments: str
+) -> tuple[Section, int]:
+    """Read the name of a queue and what stands before its items."""
+    line = lines[at]
+    if not line.startswith("  ") or line[2] == " ":
+        raise FreeFormError
+    name = read_title(line[2:-1])
+    if name in document.sections:
+        raise NonsenseError(f"the queue {name!r} is there twice")
+    section = document.sections[name] = Section()
+    section.head.lead = comments
+    end = at + 1
+    while end < len(lines) and not lines[end].startswith("    items:"):
+        if not lines[end].startswith("    ") and not is_comment(lines[end]):
+            raise FreeFormError
+        end += 1
+    if end == len(lines) or lines[end] not in {_EMPTY, "    items:\n"}:
+        raise FreeFormError
+    read_fields("".join(lines[at + 1 : end]), STYLE, "    ", section.head)
+    if loose_comments(section.head):
+        raise FreeFormError
+    return section, end + 1
+
+
+def _read_free_queues(queues: Any, document: Document, reader: FreeReader) -> None:
+    if queues is None:
+        return
+    check_mapping(queues, "queues")
+    for name, members in queues.items():
+        queue = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+        if not isinstance(queue, str):
+            raise NonsenseError(f"the name of a queue must be text: {name!r}")
+        section = document.sections[queue] = Section()
+        reader.above(queues, name, section.head.add_lead)
+        if isinstance(members, list) or members is None:
+            reader.items(members, section, f"queue {queue!r}")
+            continue
+        check_mapping(members, f"the queue {queue!r}")
+        for field in members:
+            if field == "items":
+                reader.above(members, field, section.head.add_lead)
+                reader.items(members[field], section, f"queue {queue!r}")
+            else:
+                reader.field(members, field, section.head)

@@ -1,0 +1,360 @@
+"""The items of a document that is one queue: their fields and their records.
+
+The state of an item in the store is its ``status``:
+
+- pending: available, or scheduled where ``scheduled_at`` lies ahead,
+- processing: in flight,
+- failed: buried,
+- completed and cancelled: done.
+
+The value of an item that is not done has its fields as far as they do not follow from its state:
+``type``, ``payload``, ``created_at``, ``max_retries``, ``metadata``, and where they are set,
+``scheduled_at``, ``started_at``, ``completed_at``, ``error_message`` and ``retry_count``, which
+counts what was before: the attempts that have ended come on top. The value of an item that is done
+has all fields. Other values have no place in such a document.
+
+What else the store has to know about an item is in its record. A record counts as long as the item
+has the status that it was written for; after that, what the person wrote counts.
+"""
+
+import uuid
+from typing import cast
+
+from leasedkeyq.engines.file.document.document import Beside, Entry, Facts, Held
+from leasedkeyq.engines.file.document.fields import (
+    LARGEST,
+    NonsenseError,
+    decode_history,
+    decode_key,
+    decode_mapping,
+    decode_moment,
+    decode_text,
+    decode_time,
+    decode_whole,
+    encode,
+    encode_history,
+    encode_mapping,
+    encode_time,
+)
+from leasedkeyq.engines.file.document.repository_fields import (
+    FIELDS,
+    FINISHED,
+    NEEDED,
+    OPTIONAL,
+    check_fields,
+    encode_utc,
+    make_value,
+    read_value,
+)
+from leasedkeyq.model.queue_model import Payload
+from leasedkeyq.model.requests import StoredState
+
+LIVE_VALUE = (*NEEDED, *OPTIONAL, "retry_count")
+FOUND_LEASE = 300.0
+"""Seconds that an item is held which somebody works on whom the store does not know."""
+SAME_MOMENT = 1.0
+"""Seconds by which the store's idea of `scheduled_at` may differ from what the item says."""
+
+_STATUS: dict[str, str] = {
+    "available": "pending",
+    "scheduled": "pending",
+    "in_flight": "processing",
+    "buried": "failed",
+}
+_NOTHING = dict.fromkeys(OPTIONAL, "null")
+
+# Writing
+
+
+def write_item(facts: Facts, max_retries: int) -> tuple[dict[str, str], dict[str, str]]:
+    """The fields and the record of an item; `max_retries` is for one that does not tell.
+
+    Raises:
+        NonsenseError: Its value has no place in such a document.
+    """
+    where = f"the item {facts.key!r}"
+    payload = facts.payload
+    fields = {
+        "id": encode(facts.key),
+        "created_at": encode_utc(payload.put_at),
+        "priority": str(facts.priority),
+        "retry_count": "0",
+        "max_retries": str(max_retries),
+        "metadata": "{}",
+        **_NOTHING,
+    }
+    if facts.state == "done":
+        value = read_value(payload.value, FIELDS, where)
+        if value.get("id", fields["id"]) != fields["id"]:
+            raise NonsenseError(f"{where}: its result has the id {value['id']}")
+        if decode_text(value, "status", where) not in FINISHED:
+            raise NonsenseError(f"{where}: its result has the status {value['status']}")
+        fields |= value
+        own: dict[str, str] = {}
+    else:
+        value = read_value(payload.value, LIVE_VALUE, where)
+        fields |= value
+        fields |= _shown(facts, value, where)
+        own = {
+            name: value.get(name, default)
+            for name, default in _NOTHING.items()
+            if fields[name] != value.get(name, default)
+        }
+        count = decode_whole(value, "retry_count", where, least=-LARGEST)
+        if int(fields["retry_count"]) != count + _ended(facts):
+            own["retry_count"] = str(count)
+    return fields, _record(facts, fields, own)
+
+
+def _shown(facts: Facts, value: dict[str, str], where: str) -> dict[str, str]:
+    """What follows from the state of an item that is not done."""
+    count = decode_whole(value, "retry_count", where, least=-LARGEST) + _ended(facts)
+    shown = {"status": encode(_STATUS[facts.state]), "retry_count": str(max(count, 0))}
+    if facts.state == "scheduled" and facts.due is not None:
+        said = decode_moment(value, "scheduled_at", where)
+        if said is None or abs(said - facts.due) > SAME_MOMENT:
+            shown["scheduled_at"] = encode_utc(facts.due)
+    if facts.lease is not None and facts.lease.leased_at is not None:
+        shown["started_at"] = encode_utc(facts.lease.leased_at)
+    if facts.error:
+        shown["error_message"] = encode(facts.error)
+    return shown
+
+
+# Reading
+
+
+def read_item(entry: Entry, max_retries: int, where: str, now: float) -> Facts:
+    """What an entry says; what a person left out is filled in.
+
+    Raises:
+        NonsenseError: It says what an item cannot be.
+    """
+    fields = check_fields(entry.fields, FIELDS[1:], where)
+    record = decode_mapping(entry.record, "its record", where) if entry.record else {}
+    state, known = _state(fields, record, where, now)
+    put_at = decode_moment(record, "put_at", where)
+    if put_at is None:
+        put_at = decode_time(fields["created_at"], where) if "created_at" in fields else now
+    decode_whole(fields, "retry_count", where)
+    key = decode_key(entry.fields, "id", where)
+    fields = {
+        "id": encode(key),
+        "type": '"task"',
+        "payload": _bare_payload(entry),
+        "status": '"pending"',
+        "priority": "0",
+        **_NOTHING,
+        "retry_count": "0",
+        "max_retries": str(max_retries),
+        "metadata": "{}",
+        **fields,
+    }
+    fields.setdefault("created_at", encode_utc(put_at))
+    facts = Facts(
+        key=key,
+        state=state,
+        payload=Payload(
+            b"",
+            decode_whole(record, "number", where),
+            put_at,
+            decode_history(record["history"], where) if "history" in record else (),
+            decode_text(record if "kind" in record else fields, _kind(record), where),
+            decode_moment(record, "deadline", where),
+        ),
+        priority=int(fields["priority"]),
+        attempt=decode_whole(record, "attempt", where),
+    )
+    if not known:
+        record.pop("own", None)
+        _find(facts, fields, record, where, now)
+    else:
+        _recall(facts, fields, record, where, now)
+    facts.payload.value = _value(facts, fields, record, where)
+    return facts
+
+
+def was_written_for(record: dict[str, str], entry: Entry) -> bool:
+    """Whether an entry has the status that its record was written for."""
+    state, status = record.get("state", "").strip('"'), entry.fields.get("status", '"pending"')
+    if state == "done":
+        return status.strip('"') in FINISHED
+    return status == f'"{_STATUS.get(state)}"'
+
+
+def _find(
+    facts: Facts, fields: dict[str, str], record: dict[str, str], where: str, now: float
+) -> None:
+    """An item in a state that the store did not bring it to."""
+    if "next" in record:
+        message = "a newer value waits until its lease ends; to drop that, remove its 'next'"
+        raise NonsenseError(f"{where}: {message}")
+    if facts.state == "scheduled":
+        facts.due = decode_moment(fields, "scheduled_at", where)
+    elif facts.state == "in_flight":
+        facts.attempt += 1
+        since = decode_moment(fields, "started_at", where)
+        expires_at = now + FOUND_LEASE
+        facts.lease = Held(str(uuid.uuid4()), 0, expires_at, now if since is None else since)
+    elif facts.state == "buried":
+        facts.error = _error(fields, where)
+        facts.buried_at = now
+    elif fields["status"] == '"completed"' and fields["completed_at"] == "null":
+        fields["completed_at"] = encode_utc(now)
+
+
+def _recall(
+    facts: Facts, fields: dict[str, str], record: dict[str, str], where: str, now: float
+) -> None:
+    """An item in the state for which its record was written."""
+    if facts.state != "available":
+        facts.due = decode_moment(record, "due", where)
+    if "place" in record:
+        facts.place = decode_whole(record, "place", where, least=-LARGEST)
+    if facts.state == "in_flight":
+        facts.lease = Held.decode(record["lease"], where)
+        if "next" in record:
+            parts = decode_mapping(record["next"], "next", where)
+            facts.beside = _read_beside(parts, where, now)
+    if facts.state == "buried":
+        moment = decode_moment(record, "buried_at", where)
+        facts.buried_at = now if moment is None else moment
+        facts.error = _error(record if "error_message" in record else fields, where)
+    if facts.state == "done" and "priority" in record:
+        facts.priority = decode_whole(record, "priority", where, least=-LARGEST)
+
+
+def _value(facts: Facts, fields: dict[str, str], record: dict[str, str], where: str) -> bytes:
+    if facts.state == "done":
+        return make_value({name: fields[name] for name in FIELDS})
+    own = decode_mapping(record["own"], "own", where) if "own" in record else {}
+    own = check_fields(own, LIVE_VALUE, where)
+    value = {name: fields[name] for name in NEEDED}
+    for name in OPTIONAL:
+        text = own.get(name, fields[name])
+        if text != "null":
+            value[name] = text
+    count = own.get("retry_count", str(int(fields["retry_count"]) - _ended(facts)))
+    if count != "0":
+        value["retry_count"] = count
+    return make_value(value)
+
+
+def _ended(facts: Facts) -> int:
+    """How many attempts have ended."""
+    return facts.attempt - (facts.state == "in_flight")
+
+
+def _error(fields: dict[str, str], where: str) -> str:
+    return "" if fields["error_message"] == "null" else decode_text(fields, "error_message", where)
+
+
+def _kind(record: dict[str, str]) -> str:
+    return "kind" if "kind" in record else "type"
+
+
+def _bare_payload(entry: Entry) -> str:
+    """An item without a payload has written what it is about beside the fields that we know."""
+    others = {name: text for name, text in entry.fields.items() if name not in FIELDS}
+    return "{" + ", ".join(f"{encode(name)}: {text}" for name, text in others.items()) + "}"
+
+
+def _state(
+    fields: dict[str, str], record: dict[str, str], where: str, now: float
+) -> tuple[StoredState, bool]:
+    """The state of an item, and whether its record was written for that."""
+    status = decode_text(fields, "status", where) if "status" in fields else "pending"
+    scheduled = decode_moment(fields, "scheduled_at", where)
+    if "state" in record:
+        state = cast("StoredState", decode_text(record, "state", where))
+        if state != "done" and state not in _STATUS:
+            raise NonsenseError(f"{where}: no such state: {state!r}")
+        due = decode_moment(record, "due", where)
+        if state == "done":
+            known = status in FINISHED
+        elif _STATUS[state] != status:
+            known = False
+        elif status == "pending":
+            known = scheduled == due or (
+                scheduled is not None and due is not None and abs(scheduled - due) <= SAME_MOMENT
+            )
+        else:
+            known = state != "in_flight" or "lease" in record
+        if known:
+            return state, True
+    if status == "pending":
+        ahead = scheduled is not None and scheduled > now
+        return ("scheduled" if ahead else "available"), False
+    if status == "processing":
+        return "in_flight", False
+    return ("buried" if status == "failed" else "done"), False
+
+
+def _record(facts: Facts, fields: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+    """What the fields of an item do not tell.
+
+    ``own`` are the fields in its value where others are shown.
+    """
+    payload, lease, beside = facts.payload, facts.lease, facts.beside
+    due = None if facts.due is None else encode_time(facts.due)
+    if facts.state == "available" and fields["scheduled_at"] != "null":
+        # That time has come. Another one in the document would be the work of a person.
+        due = fields["scheduled_at"]
+    buried = facts.state == "buried"
+    live = None if buried or facts.state == "done" else payload.deadline
+    silent = buried and not facts.error and fields["error_message"] != "null"
+    parts = {
+        "id": fields["id"],
+        "number": str(payload.id),
+        "state": encode(facts.state),
+        "put_at": encode_time(payload.put_at),
+        "kind": _unless(encode(payload.kind), fields["type"]),
+        "attempt": _unless(str(facts.attempt), "0"),
+        "priority": _unless(str(facts.priority), fields["priority"]),
+        "history": encode_history(payload.history) if payload.history else None,
+        "due": due,
+        "deadline": None if live is None else encode_time(live),
+        "lease": None if lease is None else lease.encode(),
+        "next": None if beside is None else encode_mapping(_beside(beside, fields["id"])),
+        "place": None if facts.place is None else str(facts.place),
+        "buried_at": encode_time(facts.buried_at) if buried else None,
+        "error_message": "null" if silent else None,
+        "own": encode_mapping(own) if own else None,
+    }
+    return {name: text for name, text in parts.items() if text is not None}
+
+
+def _unless(text: str, known: str) -> str | None:
+    return None if text == known else text
+
+
+def _beside(beside: Beside, name: str) -> dict[str, str]:
+    payload = beside.payload
+    value = read_value(payload.value, LIVE_VALUE, f"the newer value of {name}")
+    parts = {"value": encode_mapping(value), "number": str(payload.id)}
+    parts["put_at"] = encode_time(payload.put_at)
+    kind = encode(payload.kind)
+    if kind != value["type"]:
+        parts["kind"] = kind
+    if beside.priority:
+        parts["priority"] = str(beside.priority)
+    if beside.due is not None:
+        parts["due"] = encode_time(beside.due)
+    if payload.deadline is not None:
+        parts["deadline"] = encode_time(payload.deadline)
+    return parts
+
+
+def _read_beside(parts: dict[str, str], where: str, now: float) -> Beside:
+    value = read_value(parts.get("value", "null").encode(), LIVE_VALUE, where)
+    put_at = decode_moment(parts, "put_at", where)
+    payload = Payload(
+        make_value(value),
+        decode_whole(parts, "number", where),
+        now if put_at is None else put_at,
+        (),
+        decode_text(parts if "kind" in parts else value, _kind(parts), where),
+        decode_moment(parts, "deadline", where),
+    )
+    priority = decode_whole(parts, "priority", where, least=-LARGEST)
+    return Beside(payload, priority, decode_moment(parts, "due", where))

@@ -1,0 +1,321 @@
+"""The file store: queues in one YAML or JSON document that people can read and edit."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from leasedkeyq.engines.file.document.document import RepositorySettings
+from leasedkeyq.engines.file.document.repository_form import StatusMap
+from leasedkeyq.engines.file.document_file import DocumentForm
+from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
+from leasedkeyq.engines.file.fileops import FileOps
+from leasedkeyq.engines.file.watch import FileWatch
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.model.admission import admitted
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    Request,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
+from leasedkeyq.stores.paging import check_listing, page_of
+from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.watching import Watchers
+
+__all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
+
+T = TypeVar("T")
+Call: TypeAlias = "Request | Edit | Work[Any]"
+
+
+class _Sweep:
+    """Looks at what is due. Unlike other looking it is written down, so that it is done once."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.queues = queues
+
+    def __call__(self, machine: StoreMachine, now: float) -> list[float | None]:
+        return [machine.sweep(queue, now) for queue in self.queues]
+
+
+class FileStore(Store):
+    """Queues in a document, which any number of processes may use, and people may edit.
+
+    The whole document is written with each batch: good for hundreds of items, and for thousands
+    where a few milliseconds do not matter. Move on to SQLite from there.
+
+    Args:
+        path: The document: ``.yaml``, ``.yml`` or ``.json``. It is created if need be, its folder
+            is not. Beside it stand ``.bak``, a copy of the last version, and ``.lock``.
+        form: What the document must be: ``"queues"``, or ``"repository"`` for one queue with the
+            items of a `leasedkeyq.repository.QueueRepository`. None takes what is there, and
+            ``"queues"`` for a new one.
+        name: The name that the queue of a repository must have. Where the document does not tell
+            a name, it is this one, or else the stem of the path.
+        max_size: For a repository whose document does not tell.
+        default_max_retries: The same.
+        status_map: For a repository in whose document an item has a status that is none of the
+            five: which one it is, by its name or by a function of that.
+        limits: How much the store takes.
+        clock: Unix time, for tests.
+        ops: How files are handled, for tests.
+
+    Raises:
+        ValueError: The path has another suffix.
+        StoreError: The folder is not there.
+    """
+
+    capabilities: Capabilities = Capabilities(durability="power", cross_process=True)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        form: DocumentForm | None = None,
+        name: str | None = None,
+        max_size: int | None = None,
+        default_max_retries: int = 3,
+        status_map: StatusMap | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] | None = None,
+        ops: FileOps | None = None,
+    ) -> None:
+        self.engine: FileEngine = FileEngine(
+            path,
+            form=form,
+            name=name,
+            max_size=max_size,
+            default_max_retries=default_max_retries,
+            status_map=status_map,
+            limits=limits,
+            clock=clock,
+            ops=ops,
+        )
+        self.path: Path = self.engine.path
+        self.limits: Limits = self.engine.limits
+        self._closed = False
+        self._loads = 0
+        self._batcher: Batcher[Call, Any] = Batcher(
+            self._apply, name=f"file store {self.path}", undo=give_back, at_end=self.engine.close
+        )
+        self._watchers = Watchers()
+        self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What happened to the document: damage that was mended, edits that were taken up."""
+        return list(self.engine.notices)
+
+    # A repository
+
+    @property
+    def settings(self) -> RepositorySettings | None:
+        """What the document says about its queue; None if it has several, or is not known yet.
+
+        Inside the work of an edit that is what the document says and will say then; otherwise it is
+        as of the last call.
+        """
+        return self.engine.settings
+
+    async def read_settings(self) -> RepositorySettings | None:
+        """What the document says about its queue now; None if it has several queues."""
+
+        def work(_machine: StoreMachine, _now: float) -> RepositorySettings | None:
+            return self.engine.settings
+
+        found: RepositorySettings | None = _checked(await self._batcher.submit(work))
+        return found
+
+    def change_settings(self, **changes: Any) -> None:
+        """Inside the work of an edit: change settings, together with the edit or not at all.
+
+        Another name counts for the calls after the edit.
+
+        Args:
+            changes: The fields of `RepositorySettings`, as far as they change.
+
+        Raises:
+            RuntimeError: Called outside of the work of an edit.
+            ValueError: No queue can have such settings.
+            StoreError: The document has several queues.
+        """
+        self.engine.change_settings(**changes)
+
+    # The contract
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        return await admitted(requests, self.limits, self._batcher.submit_many)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
+        return [_checked(answer) for answer in answers]
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        return await admitted(requests, self.limits, self._batcher.submit_many)
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `StoreContract.sweep`."""
+        seconds: list[float | None] = _checked(await self._batcher.submit(_Sweep(queues)))
+        return seconds
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
+        if self._closed:
+            raise StoreClosedError(f"the file store {self.path} is closed")
+        remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
+        self._watch.start()
+        return remove
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+
+        def work(machine: StoreMachine, now: float) -> dict[str, Counts]:
+            names = list(machine.spaces) if queues is None else queues
+            found = {name: machine.count(name, now) for name in names}
+            return {name: c for name, c in found.items() if queues is not None or c != Counts()}
+
+        counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
+        return counts
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+
+        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
+            return [machine.head(queue, now) for queue in queues]
+
+        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
+        return found
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+
+        def work(machine: StoreMachine, now: float) -> list[tuple[StoredItem, ...]]:
+            return [machine.look(queue, key, now) for key in keys]
+
+        found: list[tuple[StoredItem, ...]] = _checked(await self._batcher.submit(work))
+        return found
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        after = check_listing(states, prefix, cursor, limit)
+
+        def work(machine: StoreMachine, now: float) -> Page:
+            found = machine.browse(queue, states, prefix, now, after=after, limit=limit)
+            return page_of(found, after, limit)
+
+        listing: Page = _checked(await self._batcher.submit(work))
+        return listing
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+
+        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
+            return [machine.result(queue, number, now) for number in ids]
+
+        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
+        return found
+
+    async def close(self) -> None:
+        """As `StoreContract.close`."""
+        self._closed = True
+        await self._batcher.close()
+        self._watch.close()
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+
+    # In the batcher's thread
+
+    def _apply(self, calls: list[Call]) -> list[Any]:
+        """One transaction for all; if one of them cannot be stored at all, one for each."""
+        try:
+            return self._transact(calls)
+        except (TypeError, ValueError, OverflowError) as error:
+            if len(calls) > 1:
+                return [self._alone(call) for call in calls]
+            if isinstance(error, UnstorableError):
+                return [error]
+            refusal = StoreError(f"{self.path}: the request cannot be stored: {error}")
+            refusal.__cause__ = error
+            return [refusal]
+
+    def _alone(self, call: Call) -> Any:
+        """One call; a failure is its answer, as others may have been stored before it."""
+        try:
+            return self._apply([call])[0]
+        except StoreError as error:
+            return error
+
+    def _transact(self, calls: list[Call]) -> list[Any]:
+        moved: set[str] = set()
+
+        def work(machine: StoreMachine, now: float) -> list[Any]:
+            answers = [_apply_call(call, machine, now) for call in calls]
+            moved.update(machine.moved)
+            machine.moved.clear()
+            return answers
+
+        engine = self.engine
+        # Reading does not need the exclusive lock.
+        reading = all(callable(call) and not isinstance(call, _Sweep) for call in calls)
+        answers = engine.read(work) if reading else engine.change(work)
+        if engine.loads != self._loads:
+            # Whatever others did before this transaction, somebody here may wait for it.
+            self._loads = engine.loads
+            self._watchers.wake_all()
+        touched: set[str] = set()
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(call, Claim):
+                touched.update(claimed.queue for claimed in answer)
+            elif not callable(call) and not isinstance(answer, Exception):
+                # What is refused wakes nobody: who waits for room would ask again without end.
+                touched.add(call.queue)
+        self._watchers.wake(touched | moved)
+        return answers
+
+    def _heard(self) -> None:
+        """The document was written, maybe by ourselves."""
+        if self.engine.changed_by_others():
+            self._watchers.wake_all()
+
+
+def _checked(answer: "T | StoreError") -> T:
+    """The answer of a request that is never refused."""
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
+
+
+def _apply_call(call: Call, machine: StoreMachine, now: float) -> Any:
+    if isinstance(call, Edit):
+        return machine.edit(call, now)
+    return call(machine, now) if callable(call) else apply_request(machine, call, now)

@@ -1,0 +1,648 @@
+"""A batch of requests as the arguments of one call of the server, and its answers.
+
+What is alike and follows each other goes together: one statement for many rows.
+"""
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, islice, repeat
+from math import inf
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
+from leasedkeyq.model.requests import (
+    Ack,
+    Bury,
+    Cancel,
+    Cap,
+    Change,
+    Claim,
+    Claimed,
+    Discard,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Request,
+    Requeue,
+    Urgency,
+)
+from leasedkeyq.model.store_model import queue_full
+
+SAID: Final = len(Claimed.__struct_fields__) + 1
+FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
+MOST_LEASED: Final = 1_000_000
+"""By one claim: more than that is no limit."""
+
+MOST_KNOWN: Final = 10_000
+"""Leases of which it is remembered where their rows are."""
+
+STATEMENTS: Final = {
+    "apply_1": (
+        "SELECT * FROM lkq.apply_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    ),
+    "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
+    "work_1": (
+        "SELECT * FROM lkq.work_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
+    ),
+    "count_leased_1": "SELECT lkq.count_leased_1($1)",
+}
+"""Of the functions that apply a batch, or prepare for it."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a call of the server has to say beside what was claimed."""
+
+    said: list[tuple[int, str, Any]]
+    """The number of a request, what sort of answer it is, and the answer."""
+    changed: list[str]
+    dropped: list[tuple[str, str]]
+
+
+decode_outcome = msgspec.json.Decoder(Outcome).decode
+
+
+@lru_cache(4096)
+def lock_number(schema: str, sort: str, queue: str) -> int:
+    """The advisory lock of a queue; ``lock_1`` in the server says the same."""
+    digest = hashlib.md5(f"{schema}/{sort}/{queue}".encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+Told: TypeAlias = tuple[str, tuple[Any, ...]]
+"""A function of the server, and what it is called with, but for its first four arguments."""
+
+
+class Leased:
+    """Where the rows of leases are that were claimed here, by their tokens; of the latest ones.
+
+    A row stays there until somebody changes it.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
+
+    def add(self, rows: Iterable[tuple[Claimed, str]]) -> None:
+        """Remember where these are."""
+        known = self._known
+        for item, at in rows:
+            known[item.token] = (item.queue, item.key, at)
+        while len(known) > MOST_KNOWN:
+            known.popitem(last=False)
+
+    def pop(self, token: str, queue: str, key: str) -> str | None:
+        """Where a row is that is changed now; None: not known."""
+        known = self._known.pop(token, None)
+        return known[2] if known is not None and known[:2] == (queue, key) else None
+
+
+class Run:
+    """Requests that are applied together: what the server is told, and which they are."""
+
+    __slots__ = ("like", "numbers", "sizes", "told")
+
+    def __init__(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> None:
+        self.like = like
+        """Another request joins if it is like this; None: no other does."""
+        self.told: dict[str, Any] = {"n": number, **told}
+        self.numbers = [number]
+        self.sizes: list[int] = []
+
+
+class Batch:
+    """Requests on their way to the server.
+
+    Args:
+        schema: Where the tables are; the locks of queues depend on it.
+        requests: What is asked for.
+        leased: Where the rows of leases are; None: nothing is known.
+        edit: Whether they are those of an edit, which has the queue for itself: they are applied in
+            this order, and to what it has seen, and not to what has come to the inbox since.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        requests: Sequence[Request],
+        leased: Leased | None = None,
+        *,
+        edit: bool = False,
+    ) -> None:
+        self._schema = schema
+        self._leased = Leased() if leased is None else leased
+        self._at: list[str | None] = []
+        self._edit = edit
+        self._order = None if edit else call_order(requests)
+        self._requests = requests if self._order is None else [requests[i] for i in self._order]
+        self._runs: list[Run] = []
+        self._keys: list[str] = []
+        self._tokens: list[str] = []
+        self._values: list[bytes] = []
+        self._priorities: list[int | None] = []
+        self._kinds: list[str] = []
+        self._deadlines: list[float | None] = []
+        self._alone: set[int] = set()
+        self._named: set[tuple[str, str]] = set()
+        self._naming = 0
+        self._acked: set[str] = set()
+        """The keys of the last run of acks."""
+        self._putting: dict[str, int | None] = {}
+        """Those of the last run of puts, with their priorities."""
+        self.queues: set[str] = set()
+        """All that are named."""
+        self.counted: set[str] = set()
+        """Those of which the leased keys of a pattern are counted."""
+        self.claims = False
+        """Whether something may be leased."""
+        start = self._first_acks()
+        for number, request in enumerate(self._requests[start:], start):
+            _ADD[type(request)](self, number, request)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What ``apply_1`` is called with, but for its first four arguments."""
+        queues = names = None
+        if self._naming > 1:
+            # Who changes several keys that others may change, too, takes them in one order.
+            queues = [queue for queue, _ in self._named]
+            names = [key for _, key in self._named]
+        return (
+            _secret(),
+            sorted(lock_number(self._schema, "queue", q) for q in self.queues if not self._edit),
+            sorted(self._alone),
+            queues,
+            names,
+            _encode([run.told for run in self._runs]).decode(),
+            self._keys,
+            self._tokens,
+            self._values,
+            self._priorities,
+            self._kinds,
+            self._deadlines,
+        )
+
+    def told(self) -> Told:
+        """The function that applies this batch the fastest, and what it is called with."""
+        return self._plain() or ("apply_1", self.arguments())
+
+    def _plain(self) -> Told | None:
+        """The same, if ``apply_1`` is not needed."""
+        if len(self.queues) != 1 or self._alone or self._edit:
+            return None
+        [queue] = self.queues
+        where = lock_number(self._schema, "queue", queue), queue
+        told = [run.told for run in self._runs]
+        match [run["op"] for run in told]:
+            case ["puts"] if len(self._keys) == 1:
+                items = (
+                    self._keys,
+                    self._tokens,
+                    self._values,
+                    self._priorities,
+                    self._kinds,
+                    self._deadlines,
+                )
+                return "put_1", (*where, *[column[0] for column in items])
+            case ["acks"]:
+                return "work_1", (*where, "", *self._acks(), 0, 0, 1, None, None, None)
+            case ["claims"] | ["claim"] | ["acks", "claims"] | ["acks", "claim"]:
+                claim = _plain_claim(told[-1])
+                if claim is not None:
+                    return "work_1", (*where, _secret(), *self._acks(), *claim)
+            case _:
+                pass
+        return None
+
+    def _acks(self) -> tuple[int, str, str | None, str | None]:
+        """What ``work_1`` is told of the acks; texts, as the driver is slow with lists."""
+        acks = _encode((self._keys, self._tokens)).decode()
+        at = [at for at in self._at if at is not None]
+        if len(at) < len(self._keys):
+            return len(self._keys), acks, None, None
+        return len(at), acks, " ".join(self._tokens), " ".join(at)
+
+    # Runs
+
+    def _add(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> Run:
+        run = Run(number, like, **told)
+        self._runs.append(run)
+        return run
+
+    def _joined(self, number: int, like: tuple[Any, ...]) -> Run | None:
+        """The last run, if this request joins it."""
+        if self._runs and self._runs[-1].like == like:
+            self._runs[-1].numbers.append(number)
+            return self._runs[-1]
+        return None
+
+    def _item(
+        self,
+        key: str = "",
+        token: str = "",
+        value: bytes = b"",
+        priority: int | None = None,
+        kind: str = "",
+        *,
+        deadline: float | None = None,
+    ) -> int:
+        """Pass an item; returns its number."""
+        self._keys.append(key)
+        self._tokens.append(token)
+        self._values.append(value)
+        self._priorities.append(priority)
+        self._kinds.append(kind)
+        self._deadlines.append(deadline)
+        return len(self._keys)
+
+    def _put(self, number: int, put: Put) -> None:
+        if not put.items:
+            return
+        queue = put.queue
+        self.queues.add(queue)
+        self._named.update([(queue, key) for key, _ in put.items])
+        start = len(self._keys) + 1
+        if put.policy == "reject" or put.max_items or put.delay is not None:
+            self._naming += 1
+            if put.max_items:
+                self._alone.add(lock_number(self._schema, "room", queue))
+            for _, value in put.items:
+                self._item(value=value)
+            run = self._add(
+                number,
+                None,
+                op="put",
+                queue=queue,
+                keys=[key for key, _ in put.items],
+                policy=put.policy,
+                priority=put.priority,
+                delay=_seconds(put.delay),
+                max_items=put.max_items,
+                kind=put.kind,
+                deadline=_seconds(put.deadline),
+            )
+            run.told["from"] = start
+            run.sizes.append(len(put.items))
+            return
+        like = ("puts", queue)
+        # A key that comes again with another priority moves: not before what is put in between.
+        moves = any(self._putting.get(key, put.priority) != put.priority for key, _ in put.items)
+        joined = None if moves else self._joined(number, like)
+        if joined is None:
+            self._naming += 1
+            self._putting.clear()
+            joined = self._add(number, like, op="puts", queue=queue)
+            joined.told["from"] = start
+        joined.sizes.append(len(put.items))
+        for key, value in put.items:
+            self._putting[key] = put.priority
+            self._item(key, put.policy, value, put.priority, put.kind, deadline=put.deadline)
+        joined.told["to"] = len(self._keys)
+
+    def _change(self, number: int, change: Change) -> None:
+        self.queues.add(change.queue)
+        if isinstance(change, Ack):
+            self._ack(number, change)
+            return
+        run = self._add(number, None, op=type(change).__name__.lower(), queue=change.queue)
+        told = run.told
+        self._naming += 1
+        match change:
+            case Cancel():
+                told["id"] = change.id
+                told["keep"] = _seconds(change.keep)
+                told["from"] = self._item(value=_result_of(change))
+            case Release():
+                told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
+                told["error"] = _storable(change.error)
+            case Extend():
+                told["lease"] = _seconds(change.lease_time)
+            case Bury():
+                told["error"] = _storable(change.error)
+            case Requeue():
+                told.update(id=change.id, policy=change.policy, max_items=change.max_items)
+                if change.max_items:
+                    self._alone.add(lock_number(self._schema, "room", change.queue))
+            case Discard():
+                told["id"] = change.id
+            case Purge():
+                told["part"] = change.part
+        if isinstance(change, Release | Extend | Bury | Cancel):
+            told["key"] = change.key
+            self._named.add((change.queue, change.key))
+        if isinstance(change, Release | Extend | Bury):
+            told["token"] = change.token
+            self._leased.pop(change.token, change.queue, change.key)
+
+    def _ack(self, number: int, ack: Ack) -> None:
+        """Those that follow each other are one run as long as each is of another key."""
+        sort = _sort_of_ack(ack)
+        like = (sort, ack.queue)
+        result = _result_of(ack) if sort == "kept" else b""
+        item = self._item(ack.key, ack.token, result, deadline=ack.keep)
+        self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
+        run = None if ack.key in self._acked else self._joined(number, like)
+        if run is None:
+            self._naming += 1
+            self._acked.clear()
+            run = self._add(number, like, op=sort, queue=ack.queue)
+            run.told["from"] = item
+        run.told["to"] = item
+        self._acked.add(ack.key)
+        self._named.add((ack.queue, ack.key))
+
+    def _first_acks(self) -> int:
+        """Take the acks that come first, if each is of another key: a worker's batch has many.
+
+        It does at once what `_ack` does for each. Returns how many they are.
+        """
+        acks: list[Ack] = []
+        for request in self._requests:
+            if type(request) is not Ack:
+                break
+            acks.append(request)
+        many = len(acks)
+        keys = [ack.key for ack in acks]
+        likes = {(_sort_of_ack(ack), ack.queue) for ack in acks}
+        if len(likes) != 1 or len(set(keys)) < many:
+            return 0
+        [(sort, queue)] = likes
+        self.queues.add(queue)
+        self._keys = keys
+        self._tokens = [ack.token for ack in acks]
+        pop = self._leased.pop
+        self._at = [pop(ack.token, queue, ack.key) for ack in acks]
+        self._values = [_result_of(ack) if sort == "kept" else b"" for ack in acks]
+        self._priorities = [None] * many
+        self._kinds = [""] * many
+        self._deadlines = [ack.keep for ack in acks]
+        run = self._add(0, (sort, queue), op=sort, queue=queue)
+        run.told.update({"from": 1, "to": many})
+        run.numbers = list(range(many))
+        self._naming = 1
+        self._acked.update(keys)
+        self._named.update(zip(repeat(queue), keys, strict=False))
+        return many
+
+    def _claim(self, number: int, claim: Claim) -> None:
+        queues = [
+            (queue, min(most, MOST_LEASED), claim.lease_time_of(place))
+            for place, (queue, most) in enumerate(claim.queues)
+            if most > 0
+        ]
+        if claim.limit <= 0 or claim.kinds == () or not queues:
+            return
+        self.queues.update([queue for queue, *_ in queues])
+        self.claims = True
+        caps: dict[str, list[dict[str, Any]]] = {}
+        for cap in claim.caps:
+            if cap.queue in self.queues:
+                self._alone.add(lock_number(self._schema, "caps", cap.queue))
+                told_cap = _told_cap(cap)
+                caps.setdefault(cap.queue, []).append(told_cap)
+                if cap.in_flight is not None and told_cap["like"] != "%":
+                    self.counted.add(cap.queue)
+        lifts = [claim.lifts(place) for place, (_, most) in enumerate(claim.queues) if most > 0]
+        any_key = claim.key is None and claim.kinds is None and not caps and not any(lifts)
+        queue, most, lease = queues[0]
+        if any_key and len(queues) == 1 and (lease is None or lease > 0):
+            each = min(most, claim.limit)
+            like = ("claims", queue, each, lease)
+            # The server counts on from the first: none that asks for nothing is in between.
+            follows = bool(self._runs) and self._runs[-1].numbers[-1] == number - 1
+            run = self._joined(number, like) if follows else None
+            if run is None:
+                run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
+                run.told["lease"] = _seconds(lease)
+            run.told["many"] += each
+            return
+        limit = min(claim.limit, MOST_LEASED)
+        urgencies = [
+            u for u, (_, most) in zip(claim.urgencies, claim.queues, strict=False) if most > 0
+        ]
+        if claim.by_turns and len(queues) > 1:
+            told = [
+                _told_queue(*one, urgency, caps)
+                for one, urgency in zip(queues, urgencies, strict=True)
+            ]
+            run = self._add(number, None, op="urgent", queues=told, limit=limit)
+        else:
+            listed = [
+                (name, many, _seconds(until), _told_urgency(urgencies[place]) if up else None)
+                for place, ((name, many, until), up) in enumerate(zip(queues, lifts, strict=True))
+            ]
+            run = self._add(number, None, op="claim", queues=listed, limit=limit)
+            if caps:
+                run.told["caps"] = caps
+        if claim.key is not None:
+            run.told["key"] = claim.key
+        if claim.kinds is not None:
+            run.told["kinds"] = claim.kinds
+
+    # Answers
+
+    def answers(self, claimed: Iterable[Sequence[Any]], outcome: Outcome) -> list[Any]:
+        """The answers to the requests.
+
+        Of a row of `claimed` the first is the request, and the last one of use where it is.
+        """
+        answers: list[Any] = [_NOTHING.get(type(request)) for request in self._requests]
+        leased = [
+            (row[0], Claimed(*row[1:SAID]), row[SAID]) for row in sorted(claimed, key=_fence_of)
+        ]
+        self._leased.add([(item, at) for _, item, at in leased])
+        for number, of_one in groupby(leased, itemgetter(0)):
+            answers[number] += tuple([item for _, item, _ in of_one])
+        runs = {run.numbers[0]: run for run in self._runs}
+        for number, word, what in outcome.said:
+            run = runs[number]
+            if word == "ids":
+                ids: Iterator[int] = iter(what)
+                for one, size in zip(run.numbers, run.sizes, strict=True):
+                    answers[one] = tuple(islice(ids, size))
+            elif word == "refused":
+                positions: list[int] = what
+                for position in positions:
+                    one = run.numbers[position - 1]
+                    answers[one] = _refusal(self._requests[one], {})
+            elif word == "no":
+                answers[number] = _refusal(self._requests[number], what)
+            elif isinstance(self._requests[number], Extend):
+                answers[number] = None if what is None else float(what)
+            else:
+                answers[number] = what
+        if self._order is None:
+            return answers
+        in_place: list[Any] = [None] * len(answers)
+        for number, answer in zip(self._order, answers, strict=True):
+            in_place[number] = answer
+        return in_place
+
+
+def call_order(requests: Sequence[Request]) -> list[int] | None:
+    """The order in which requests are applied; None: as they are.
+
+    Requests act in the order in which they were made. Only an ack goes ahead of claims and of puts
+    of other keys: acks that go together are cheaper. Nobody can tell, unless a value is buffered
+    beside the item: a claim may find it, and its place is before those of the puts.
+    """
+    if len(set(map(type, requests))) <= 1:
+        return None
+    order: list[int] = []
+    behind: list[int] = []
+    put: set[tuple[str, str]] = set()
+    for number, request in enumerate(requests):
+        if isinstance(request, Ack) and (request.queue, request.key) not in put:
+            order.append(number)
+        elif isinstance(request, Put):
+            behind.append(number)
+            put.update([(request.queue, key) for key, _ in request.items])
+        elif isinstance(request, Ack | Claim):
+            behind.append(number)
+        else:
+            # What else there is may change the key of any ack behind it.
+            order += [*behind, number]
+            behind.clear()
+            put.clear()
+    order += behind
+    return None if order == list(range(len(order))) else order
+
+
+class Named:
+    """The keys that requests name: those who name them later have to wait for their turn."""
+
+    __slots__ = ("_keys", "_queues", "_whole")
+
+    def __init__(self, requests: Iterable[Any]) -> None:
+        self._keys: set[tuple[str, str]] = set()
+        self._queues: set[str] = set()
+        self._whole: set[str] = set()
+        """The queues any of whose keys may be meant."""
+        for request in requests:
+            if isinstance(request, Put):
+                self._keys.update([(request.queue, key) for key, _ in request.items])
+                self._queues.add(request.queue)
+            elif isinstance(request, Claim):
+                if request.key is not None:
+                    self._keys.update([(queue, request.key) for queue, _ in request.queues])
+            else:
+                self._queues.add(request.queue)
+                key = getattr(request, "key", None)
+                if key is None:
+                    self._whole.add(request.queue)
+                else:
+                    self._keys.add((request.queue, key))
+
+    def meets(self, other: "Named") -> bool:
+        """Whether both name a key, or may do so."""
+        return not (
+            self._keys.isdisjoint(other._keys)
+            and self._whole.isdisjoint(other._queues)
+            and self._queues.isdisjoint(other._whole)
+        )
+
+
+# By their types: `isinstance` takes a while for such classes, and there is a lot to do.
+_ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
+    Claim: Batch._claim,
+    Put: Batch._put,
+    **dict.fromkeys((Ack, Release, Extend, Bury, Cancel, Requeue, Purge, Discard), Batch._change),
+}
+_NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
+"""What is answered if nothing is said."""
+
+
+def _secret() -> str:
+    """What nobody can guess, for the tokens of leases."""
+    return secrets.token_hex(16)
+
+
+def _sort_of_ack(ack: Ack) -> str:
+    return "kept" if ack.keep > 0 else "acks"
+
+
+def _result_of(change: Ack | Cancel) -> bytes:
+    return b"null" if change.result is None else change.result
+
+
+def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Which items ``work_1`` is to claim; None if it cannot be told."""
+    if told["op"] == "claims":
+        lease = told["lease"]
+        return told["n"], told["many"], told["each"], lease and float(lease), None, None
+    if "key" in told or "caps" in told or len(told["queues"]) > 1:
+        return None
+    [(_, most, lease, urgency)] = told["queues"]
+    many = min(most, told["limit"])
+    hurry = None if urgency is None else _encode(urgency).decode()
+    return told["n"], many, many, lease and float(lease), told.get("kinds"), hurry
+
+
+def _seconds(seconds: float | None) -> float | str | None:
+    """A time as JSON takes it, and as the server reads it: without an end it is a text."""
+    return "Infinity" if seconds == inf else seconds
+
+
+def _fence_of(row: Sequence[Any]) -> int:
+    fence: int = row[FENCE]
+    return fence
+
+
+def _told_queue(
+    queue: str, most: int, lease: float | None, urgency: Urgency, caps: dict[str, Any]
+) -> dict[str, Any]:
+    """A queue of a claim by urgency."""
+    told = {
+        "queue": queue,
+        "most": most,
+        "lease": _seconds(lease),
+        **_told_urgency(urgency),
+    }
+    return told | {"caps": caps[queue]} if queue in caps else told
+
+
+def _told_urgency(urgency: Urgency) -> dict[str, Any]:
+    return msgspec.structs.asdict(urgency)
+
+
+def _told_cap(cap: Cap) -> dict[str, Any]:
+    told: dict[str, Any] = {"pattern": cap.pattern, "each": cap.each}
+    parts = [_literally(part) for part in cap.pattern.split("*")]
+    told["like"] = "%".join(parts) if cap.pattern.strip("*") else "%"
+    told["prefix"] = cap.pattern.partition("*")[0]
+    if cap.in_flight is not None:
+        told["in_flight"] = cap.in_flight
+    if cap.rate is not None:
+        told["rate"] = cap.rate
+        told["burst"] = cap.burst
+    return told
+
+
+def _storable(text: str) -> str:
+    """A text without what PostgreSQL takes in none: who failed has to be able to say so."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
+def _literally(part: str) -> str:
+    """A part of a pattern for LIKE, in which everything stands for itself."""
+    return part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
+    if "in_flight" in what:
+        of = len({key for key, _ in request.items}) if isinstance(request, Put) else 1
+        return keys_in_flight(tuple(what["in_flight"]), of)
+    if "full" in what and not isinstance(request, Claim):
+        return queue_full(request.queue, what["full"])
+    return Refusal(getattr(request, "key", ""))

@@ -1,0 +1,760 @@
+"""The way from one event loop to a PostgreSQL server: held connections, batches, and faults.
+
+Calls that arrive while a batch is under way form the next one, in one round trip and one
+transaction. A connection that breaks is made anew, and a batch whose answer was lost is asked for:
+the server knows whether it was applied, and one that was not never will be.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Any, Final, cast
+
+import msgspec
+
+from leasedkeyq.engines.postgres.batch import (
+    STATEMENTS,
+    Batch,
+    Leased,
+    Named,
+    Outcome,
+    Told,
+    decode_outcome,
+    lock_number,
+)
+from leasedkeyq.engines.postgres.driver import LOST, REPEATABLE, UNDONE, UNSTORABLE, asyncpg
+from leasedkeyq.engines.postgres.errors import explain
+from leasedkeyq.engines.postgres.lone import AnyBatch, batch_of
+from leasedkeyq.engines.postgres.rows import EVERY_STATE, NO_LIMIT, shown
+from leasedkeyq.engines.postgres.schema import in_schema
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import Limits, Release, Request
+from leasedkeyq.stores.batching import give_back
+
+logger = logging.getLogger("leasedkeyq")
+
+MOST: Final = 1000
+"""Requests in one batch; a call with more is a batch of its own."""
+LONGEST_WAIT: Final = 2**31 - 1
+"""Milliseconds: the server knows no longer time."""
+SLOW: Final = 0.004
+"""Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
+RAISE_PAUSES: Final = (0.2, 30.0)
+"""Seconds between two looks where a queue begins, while they help and while they do not."""
+COUNT_PAUSE: Final = 5.0
+"""Seconds before leased keys are to be counted again, if others did not let it be."""
+TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"
+TIDY_EVERY: Final = 256
+"""Batches between two times of tidying up."""
+TIDY_ROUNDS: Final = 64
+"""Transactions of tidying up at a time, at most: enough for the results of so many full batches."""
+WRITING, READING, LISTENING = range(3)
+"""What a connection is for."""
+CLOSING_PATIENCE: Final = 1.0
+"""Seconds for which calls wait for a server that is away while the store is closed."""
+PAUSES: Final = (0.02, 1.0)
+"""The shortest and the longest pause between two tries to reach the server, in seconds."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the server, and how to use it."""
+
+    where: str
+    """The server and the database, for people."""
+    connect: Callable[[], Awaitable[Any]]
+    schema: str
+    limits: Limits
+    clock: Callable[[], float] | None
+    connections: int
+    patience: float
+    call_timeout: float
+
+
+class Call:
+    """What one caller asks for, and where the answers go."""
+
+    __slots__ = ("looked", "requests", "taken", "turn")
+
+    def __init__(self, requests: Sequence[Any], turn: "asyncio.Future[list[Any]] | None") -> None:
+        self.requests = requests
+        self.turn = turn
+        self.taken = False
+        self.looked: asyncio.Future[None] | None = None
+        """Of a caller who only looks: done when that is over."""
+
+
+class Writer:
+    """Who applies batches, with a connection while there is one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+
+
+class Link:
+    """Connections of one event loop.
+
+    `changed` is told which queues a batch has changed.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Iterable[str]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        self._statements = {
+            name: in_schema(statement, settings.schema) for name, statement in STATEMENTS.items()
+        }
+        self._client = secrets.token_urlsafe(9).replace(".", "-")
+        self._calls = 0
+        self._batches = 0
+        self._touched: set[str] = set()
+        self._waiting: deque[Call] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._writers: list[Writer] = []
+        self._reader = Writer()
+        self._reading = asyncio.Lock()
+        self._closed = False
+        self._closed_at = 0.0
+        self._abandoned = False
+        self._chores: set[asyncio.Task[None]] = set()
+        self._tidied = 0
+        self._tidying = False
+        self._open_calls: dict[Writer, int] = {}
+        """The calls that may have to be asked for."""
+        self._raise_at = float("-inf")
+        self._raise_pause = RAISE_PAUSES[0]
+        self._end_of_loop: AsyncGenerator[None] | None = None
+        self._leased = Leased()
+        self._counted: set[str] = set()
+        """Queues of which the server knows that their leased keys are counted."""
+        self._count_at = float("-inf")
+        self._under_way: dict[asyncio.Future[None], Named] = {}
+        """One for each batch that is being applied, with the keys that it names."""
+        self._troubles: dict[int, BaseException] = {}
+        """What the last calls have met that failed, by what they did."""
+        self._lost_since = 0.0
+        self.own: set[int] = set()
+        """Backends whose notifications are known already."""
+
+    # Calls
+
+    async def submit(self, requests: Sequence[Any]) -> list[Any]:
+        """Have requests applied in one batch, in order, and return their answers."""
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        turn: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        call = Call(requests, turn)
+        self._enqueue(call)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            withdrawn = not call.taken
+            call.taken = True
+            # A result that came together with the cancellation has reached nobody.
+            if not withdrawn and turn.done() and not turn.cancelled() and not turn.exception():
+                self._take_back(call, turn.result())
+            raise
+
+    def _enqueue(self, call: Call) -> None:
+        self._waiting.append(call)
+        if len(self._runners) < self._settings.connections:
+            runner = asyncio.get_running_loop().create_task(self._run())
+            self._runners.add(runner)
+
+    def _take_back(self, call: Call, answers: list[Any]) -> None:
+        """Undo what nobody waits for."""
+        undo = [
+            release
+            for request, answer in zip(call.requests, answers, strict=True)
+            for release in give_back(request, answer)
+        ]
+        if undo:
+            self._enqueue(Call(undo, None))
+
+    @asynccontextmanager
+    async def _turn_to_look(self) -> AsyncGenerator[None]:
+        """While it is the turn of a caller who looks, who sees the calls before it, none after."""
+        loop = asyncio.get_running_loop()
+        call = Call((), loop.create_future())
+        call.looked = loop.create_future()
+        self._enqueue(call)
+        try:
+            await cast("asyncio.Future[list[Any]]", call.turn)
+            yield
+        finally:
+            call.taken = True
+            call.looked.set_result(None)
+
+    async def _run(self) -> None:
+        """Apply what waits, batch by batch."""
+        writer = self._writers.pop() if self._writers else Writer()
+        try:
+            while calls := await self._next_calls():
+                requests = [request for call in calls for request in call.requests]
+                over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._under_way[over] = self._named(requests)
+                try:
+                    answers = await self._apply(writer, requests)
+                except BaseException as error:
+                    self._fail(calls, error)
+                    if not isinstance(error, Exception):
+                        self._drop(writer)
+                        raise
+                    continue
+                finally:
+                    self._open_calls.pop(writer, None)
+                    del self._under_way[over]
+                    over.set_result(None)
+                start = 0
+                for call in calls:
+                    end = start + len(call.requests)
+                    self._hand_out(call, answers[start:end])
+                    start = end
+                self._batches += 1
+                if self._batches % TIDY_EVERY == 0:
+                    self._aside(self._tidy())
+        finally:
+            self._writers.append(writer)
+            if self._abandoned:
+                self._drop(writer)
+            # Here and not a moment later: a call that comes in between starts another runner.
+            self._runners.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _next_calls(self) -> list[Call]:
+        """The calls of the next batch, when it is their turn."""
+        while self._waiting:
+            first = self._waiting[0]
+            if first.taken:
+                self._waiting.popleft()
+            elif first.looked is not None:
+                await self._let_look(first)
+            elif calls := self._batch_of_calls():
+                return calls
+            else:
+                await asyncio.wait(list(self._under_way), return_when="FIRST_COMPLETED")
+        return []
+
+    def _batch_of_calls(self) -> list[Call]:
+        """The calls of the next batch; none if the first has to wait for one that is under way."""
+        calls: list[Call] = []
+        size = 0
+        while self._waiting:
+            first = self._waiting[0]
+            alone = isinstance(first.requests[0], Edit) if first.requests else False
+            if calls and (alone or size + len(first.requests) > MOST):
+                break
+            if first.looked is not None and not first.taken:
+                break
+            if self._under_way and not first.taken:
+                named = self._named(first.requests)
+                if any(named.meets(other) for other in self._under_way.values()):
+                    break
+            self._waiting.popleft()
+            if first.taken:
+                continue
+            first.taken = True
+            calls.append(first)
+            size += len(first.requests)
+            if alone:
+                break
+        return calls
+
+    async def _let_look(self, call: Call) -> None:
+        """Wait for the batches under way, then for the caller who looks, still first in line."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+            return
+        if call.turn is not None and not call.turn.done():
+            call.turn.set_result([])
+        await asyncio.wait([cast("asyncio.Future[None]", call.looked)])
+
+    def _named(self, requests: Iterable[Any]) -> Named:
+        """The keys that requests name, if batches may be under way side by side."""
+        return Named(requests if self._settings.connections > 1 else ())
+
+    def _hand_out(self, call: Call, answers: list[Any]) -> None:
+        turn = call.turn
+        if turn is None:
+            return
+        if turn.done():
+            self._take_back(call, answers)
+        else:
+            turn.set_result(answers)
+
+    def _fail(self, calls: list[Call], error: BaseException) -> None:
+        for call in calls:
+            if call.turn is not None and not call.turn.done():
+                call.turn.set_exception(
+                    error if isinstance(error, Exception) else StoreError("cancelled")
+                )
+
+    # Batches
+
+    async def _apply(self, writer: Writer, requests: list[Any]) -> list[Any]:
+        if not requests:
+            return []
+        try:
+            if isinstance(requests[0], Edit):
+                return [await self._edit(writer, requests[0])]
+            return await self._apply_batch(writer, requests)
+        except UNSTORABLE as error:
+            if len(requests) == 1:
+                where = self._settings.where
+                refusal = StoreError(f"{where}: the request cannot be stored: {error}")
+                refusal.__cause__ = error
+                return [refusal]
+        except asyncpg.QueryCanceledError as error:
+            # It took too long: those who ask for little must not fail with those who ask for much.
+            if len(requests) == 1:
+                refusal = explain(error, self._settings.where)
+                refusal.__cause__ = error
+                return [refusal]
+        except asyncpg.PostgresError as error:
+            raise explain(error, self._settings.where) from error
+        return await self._apply_each(writer, requests)
+
+    async def _apply_each(self, writer: Writer, requests: list[Any]) -> list[Any]:
+        """One by one. A failure is an answer, as others may have been stored before it."""
+        answers: list[Any] = []
+        deadline = self._deadline()
+        for request in requests:
+            failed = answers and isinstance(answers[-1], StoreError)
+            if failed and self._is_over(deadline):
+                # Each would wait for the same thing, for as long again.
+                where = self._settings.where
+                told = StoreUnavailableError(f"{where}: not sent, as others failed: {answers[-1]}")
+                return answers + [told] * (len(requests) - len(answers))
+            try:
+                answers += await self._apply(writer, [request])
+            except StoreError as error:
+                answers.append(error)
+        return answers
+
+    async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
+        batch = batch_of(self._settings.schema, requests, self._leased)
+        told = batch.told()
+        deadline = self._deadline()
+        lost = False
+        while True:
+            call = self._next_call(writer)
+            sent = False
+            try:
+                connection = await self._connected(writer, deadline)
+                if not batch.counted <= self._counted:
+                    await self._count(connection, batch.counted - self._counted)
+                began = time.monotonic()
+                sent = True
+                rows = await self._send(connection, call, self._now(), told)
+                if batch.claims:
+                    self._notice(batch.queues, time.monotonic() - began)
+            except UNSTORABLE:
+                raise
+            except REPEATABLE as error:
+                self._check(deadline, error)
+                continue
+            except LOST as error:
+                self._drop(writer)
+                self.lost(WRITING, error)
+                if not lost:
+                    # Only now is the server known to be away.
+                    lost, deadline = True, self._deadline()
+                if isinstance(error, UNDONE) or not sent:
+                    await self._wait(deadline, error)
+                    continue
+                found = await self._ask(writer, batch, call, deadline, error)
+                if found is None:
+                    continue
+                claimed, outcome = found
+            else:
+                claimed, outcome = rows[:-1], self._outcome(rows[-1]["answers"])
+            if self._troubles:
+                self.found(WRITING)
+            self._tell(outcome)
+            return self._answers(batch, claimed, outcome)
+
+    def _outcome(self, said: str) -> Outcome:
+        """What the server said of a batch that it has applied."""
+        try:
+            return decode_outcome(said)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _answers(self, batch: AnyBatch, claimed: Sequence[Any], outcome: Outcome) -> list[Any]:
+        """The answers to a batch that was applied: no error in them makes it be applied again."""
+        try:
+            return batch.answers(claimed, outcome)
+        except Exception as error:
+            undo = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
+            if undo:
+                self._enqueue(Call(undo, None))
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self._settings.where}: the request was applied, but the answer of the server cannot "
+            f"be read: {error!r}"
+        )
+
+    async def _count(self, connection: Any, queues: Iterable[str]) -> None:
+        """Have leased keys counted; without it, caps are as right, but claims with them slower."""
+        clock = asyncio.get_running_loop().time
+        for queue in queues:
+            if clock() < self._count_at:
+                return
+            try:
+                await connection.fetch(
+                    self._statements["count_leased_1"], queue, timeout=self._settings.call_timeout
+                )
+            except asyncpg.LockNotAvailableError:
+                # Somebody's transaction is long, and all others have waited behind this.
+                self._count_at = clock() + COUNT_PAUSE
+            else:
+                self._counted.add(queue)
+
+    async def _send(self, connection: Any, call: str, now: float | None, told: Told) -> list[Any]:
+        limits = self._settings.limits
+        function, arguments = told
+        try:
+            rows: list[Any] = await connection.fetch(
+                self._statements[function],
+                call,
+                now,
+                limits.buried,
+                limits.history,
+                *arguments,
+                timeout=self._settings.call_timeout,
+            )
+        except (TypeError, ValueError) as error:
+            # What cannot be sent is the driver's DataError: this is about the answer.
+            raise self._unreadable(error) from error
+        return rows
+
+    async def _ask(
+        self, writer: Writer, batch: AnyBatch, call: str, deadline: float, error: BaseException
+    ) -> tuple[list[Any], Outcome] | None:
+        """Find out what became of a call; if it was not applied, see that it never is.
+
+        A call writes its name together with what it does. Who writes it first, wins.
+        """
+        schema = self._settings.schema
+        while True:
+            if self._is_over(deadline):
+                raise self._unknown(explain(error, self._settings.where)) from error
+            try:
+                connection = await self._connected(writer, deadline)
+                stopped = await connection.fetchval(
+                    f'INSERT INTO "{schema}".calls (at, call) VALUES '
+                    "(extract(epoch FROM now()), $1) ON CONFLICT (call) DO NOTHING RETURNING true",
+                    call,
+                    timeout=self._settings.call_timeout,
+                )
+                if stopped:
+                    return None
+                said = await connection.fetchval(
+                    f'SELECT answers FROM "{schema}".calls WHERE call = $1', call
+                )
+                if said is None:
+                    return None
+                claimed = await connection.fetch(
+                    f'SELECT * FROM "{schema}".claimed_1($1, $2)', list(batch.queues), call
+                )
+            except LOST as again:
+                self._drop(writer)
+                self.lost(WRITING, again)
+                error = again
+            except StoreError as given_up:
+                raise self._unknown(given_up) from error
+            else:
+                return claimed, self._outcome(said)
+
+    def _unknown(self, error: StoreError) -> StoreError:
+        return StoreUnavailableError(
+            f"{error}; the answer to the last call was lost: it is not known whether it was applied"
+        )
+
+    def _tell(self, outcome: Outcome) -> None:
+        for queue, key in outcome.dropped:
+            logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
+        if outcome.changed:
+            self._touched.update(outcome.changed)
+            self._changed(outcome.changed)
+
+    def _next_call(self, writer: Writer) -> str:
+        self._calls += 1
+        self._open_calls[writer] = self._calls
+        return f"{self._client}.{self._calls:012x}"
+
+    async def _edit(self, writer: Writer, edit: Edit) -> list[Any]:
+        """Look, have the work done, and apply it, while nobody else can change the queue."""
+        deadline = self._deadline()
+        call = self._next_call(writer)
+        while True:
+            done: list[tuple[Batch, Outcome]] = []
+            try:
+                connection = await self._connected(writer, deadline)
+                async with connection.transaction():
+                    done.append(await self._edit_within(connection, edit, call))
+            except UNSTORABLE:
+                raise
+            except (*LOST, *REPEATABLE) as error:
+                if isinstance(error, LOST):
+                    self._drop(writer)
+                    self.lost(WRITING, error)
+                if not edit.called:
+                    await self._wait(deadline, error)
+                    continue
+                found = None
+                if done:
+                    batch = done[0][0]
+                    found = await self._ask(writer, batch, call, self._deadline(), error)
+                if found is None:
+                    told = explain(error, self._settings.where)
+                    raise type(told)(f"{told}; the edit has not happened") from error
+            if self._troubles:
+                self.found(WRITING)
+            [(batch, outcome)] = done
+            self._tell(outcome)
+            return self._answers(batch, (), outcome)
+
+    async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
+        schema = self._settings.schema
+        wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
+        await connection.execute(f"SET LOCAL lock_timeout = {wait}")
+        lock = lock_number(schema, "queue", edit.queue)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
+        now = await connection.fetchval(f'SELECT "{schema}".now_1($1)', self._now())
+        rows = await connection.fetch(
+            f'SELECT * FROM "{schema}".list_1($1, $2, $3, $4, $5, $6, $7, $8)',
+            edit.queue,
+            now,
+            self._settings.limits.history,
+            EVERY_STATE,
+            "",
+            0,
+            NO_LIMIT,
+            None if edit.keys is None else list(edit.keys),
+        )
+        changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
+        batch = Batch(schema, changes, self._leased, edit=True)
+        sent = await self._send(connection, call, now, batch.told())
+        outcome = decode_outcome(sent[-1]["answers"])
+        for answer in batch.answers((), outcome):
+            if isinstance(answer, LeasedKeyQError):
+                raise EditStoppedError(answer)
+        return batch, outcome
+
+    # Looking
+
+    async def read(self, sql: str, *arguments: Any, in_turn: bool = False) -> list[Any]:
+        """Ask for something that may be asked twice. "lkq" stands for the schema.
+
+        With `in_turn` it is one of the calls that act in the order in which they were made.
+        """
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        statement = in_schema(sql, self._settings.schema)
+        deadline = self._deadline()
+        turn = self._turn_to_look() if in_turn else nullcontext()
+        async with turn, self._reading:
+            while True:
+                try:
+                    connection = await self._connected(self._reader, deadline, own=False)
+                    rows: list[Any] = await connection.fetch(
+                        statement, *arguments, timeout=self._settings.call_timeout
+                    )
+                except UNSTORABLE as error:
+                    raise explain(error, self._settings.where) from error
+                except LOST as error:
+                    self._drop(self._reader)
+                    self.lost(READING, error)
+                    await self._wait(deadline, error)
+                except REPEATABLE as error:
+                    self._check(deadline, error)
+                except asyncpg.PostgresError as error:
+                    raise explain(error, self._settings.where) from error
+                else:
+                    if self._troubles:
+                        self.found(READING)
+                    return rows
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what makes the next calls faster, and nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _tidy(self) -> None:
+        """In small transactions, by one at a time: the next one goes on where this one ends."""
+        if self._tidying:
+            return
+        self._tidying = True
+        queues, *what = self._untidy()
+        try:
+            with suppress(LeasedKeyQError):
+                for _ in range(TIDY_ROUNDS):
+                    [[queues]] = await self.read(TIDY, queues, *what)
+                    if not queues:
+                        break
+        finally:
+            self._touched.update(queues)
+            self._tidying = False
+
+    def _untidy(self) -> tuple[Any, ...]:
+        """What there is to tidy up: queues, and calls that have been answered."""
+        queues, self._touched = list(self._touched), set()
+        start, self._tidied = self._tidied, min(self._open_calls.values(), default=self._calls + 1)
+        names = [f"{self._client}.{number:012x}" for number in (start, self._tidied)]
+        return queues, self._now(), *names
+
+    def _notice(self, queues: Iterable[str], seconds: float) -> None:
+        """A batch with claims took so long. If that is too long, look where the queues begin."""
+        now = asyncio.get_running_loop().time()
+        if seconds > SLOW and now > self._raise_at:
+            self._raise_at = now + self._raise_pause
+            self._aside(self._raise(list(queues)))
+
+    async def _raise(self, queues: list[str]) -> None:
+        history = self._settings.limits.history
+        took = 0.0
+        with suppress(LeasedKeyQError):
+            sql = "SELECT lkq.raise_1($1, $2, $3)"
+            [[took]] = await self.read(sql, queues, self._now(), history)
+        # If the beginning was soon found, the batch was slow for another reason. If it could not
+        # be looked for, everybody has waited behind who wanted to.
+        useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
+        self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
+
+    # Outages
+
+    @property
+    def outage(self) -> StoreUnavailableError | None:
+        """Why the server does not answer now, if a call has failed since the last that did not."""
+        if not self._troubles:
+            return None
+        error = next(iter(self._troubles.values()))
+        seconds = time.monotonic() - self._lost_since
+        return StoreUnavailableError(
+            f"{explain(error, self._settings.where)}; the server has been away for {seconds:.1f} s"
+        )
+
+    def lost(self, doing: int, error: BaseException) -> None:
+        """A call has failed, and is tried again."""
+        if not self._troubles:
+            self._lost_since = time.monotonic()
+            patience = self._settings.patience
+            logger.warning(
+                "%s; trying again for %g s", explain(error, self._settings.where), patience
+            )
+        self._troubles[doing] = error
+
+    def found(self, doing: int) -> None:
+        """A call was answered: who can write can do all else, but a standby can be listened to."""
+        self._troubles = {other: e for other, e in self._troubles.items() if other < doing}
+        if not self._troubles:
+            seconds = time.monotonic() - self._lost_since
+            where = self._settings.where
+            logger.info("%s: the server answers again after %.1f s", where, seconds)
+
+    # Connections
+
+    def _now(self) -> float | None:
+        clock = self._settings.clock
+        return None if clock is None else clock()
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._settings.patience
+
+    def _is_over(self, deadline: float) -> bool:
+        """Whether it is not tried again; who closes the store does not wait long for a server."""
+        now = asyncio.get_running_loop().time()
+        return now >= deadline or (self._closed and now >= self._closed_at + CLOSING_PATIENCE)
+
+    def _check(self, deadline: float, error: BaseException) -> None:
+        if self._is_over(deadline):
+            raise explain(error, self._settings.where) from error
+
+    async def _wait(self, deadline: float, error: BaseException) -> None:
+        """Before the next try; not for long, as a new connection is often all that is needed."""
+        self._check(deadline, error)
+        undone = isinstance(error, UNDONE)
+        await asyncio.sleep(random.uniform(0, PAUSES[1] if undone else PAUSES[0]))
+
+    async def _connected(self, writer: Writer, deadline: float, *, own: bool = True) -> Any:
+        """The connection, a new one if need be; tries until the deadline."""
+        if self._end_of_loop is None:
+            self._end_of_loop = self._until_the_end()
+            await anext(self._end_of_loop)
+        pause = PAUSES[0]
+        while writer.connection is None or writer.connection.is_closed():
+            self._drop(writer)
+            try:
+                writer.connection = await self._settings.connect()
+            except LOST as error:
+                self.lost(WRITING if own else READING, error)
+                self._check(deadline, error)
+                await asyncio.sleep(random.uniform(0, pause))
+                pause = min(pause * 2, PAUSES[1])
+            except asyncpg.PostgresError as error:
+                raise explain(error, self._settings.where) from error
+            else:
+                if own:
+                    self.own.add(writer.connection.get_server_pid())
+                    self._counted.clear()  # it may be another server
+        return writer.connection
+
+    def _drop(self, writer: Writer) -> None:
+        connection, writer.connection = writer.connection, None
+        if connection is not None:
+            self.own.discard(connection.get_server_pid())
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Finish what was asked for and let go of the connections."""
+        self._closed = True
+        self._closed_at = asyncio.get_running_loop().time()
+        while self._runners or self._chores:
+            await asyncio.wait([*self._runners, *self._chores])
+        async with self._reading:
+            for writer in self._writers[:1]:
+                if self._touched and writer.connection is not None:
+                    # Those who come for a moment leave nothing behind either.
+                    with suppress(*LOST, asyncpg.PostgresError):
+                        await writer.connection.fetch(
+                            in_schema(TIDY, self._settings.schema),
+                            *self._untidy(),
+                            timeout=self._settings.call_timeout,
+                        )
+            for writer in [*self._writers, self._reader]:
+                connection, writer.connection = writer.connection, None
+                if connection is not None:
+                    with suppress(*LOST, asyncpg.PostgresError):
+                        await connection.close(timeout=self._settings.call_timeout)
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
+
+    async def _until_the_end(self) -> AsyncGenerator[None]:
+        """Let go of the connections when the event loop ends, though nobody has closed the store.
+
+        A loop that ends gives its asynchronous generators the time to finish.
+        """
+        try:
+            yield
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the connections at once."""
+        self._closed = self._abandoned = True
+        for writer in [*self._writers, self._reader]:
+            self._drop(writer)

@@ -1,0 +1,111 @@
+"""A queue of the PostgreSQL store: puts in transactions of the caller."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from leasedkeyq import checks
+from leasedkeyq.engines.postgres.batch import Batch, Outcome
+from leasedkeyq.engines.postgres.driver import asyncpg
+from leasedkeyq.engines.postgres.errors import explain
+from leasedkeyq.errors import StoreError
+from leasedkeyq.model.admission import check_name, refusal_of
+from leasedkeyq.model.requests import Put
+from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
+from leasedkeyq.types import Duration, InFlightPolicy
+
+V = TypeVar("V")
+
+
+class PostgresQueue(StoreQueue[V]):
+    """`StoreQueue`, whose puts can be a part of a transaction of the caller."""
+
+    schema: str
+    """Where the tables of its store are."""
+
+    async def put(
+        self,
+        key: str,
+        value: V,
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> None:
+        """As `StoreQueue.put`.
+
+        With `connection`, an asyncpg connection to the same database, it is put in the transaction
+        that is open there: it can be seen, and wakes those who wait, when that is committed, and
+        never was if it is rolled back. Nobody waits for such a transaction, however long it stays
+        open. An item takes its place in the queue after the commit; a `delay` counts from the call.
+
+        Such a put does not wait for room: a full queue refuses it with `QueueFullError`, and
+        ``if_in_flight="reject"`` a key that is leased. Both are decided when `put` is called. What
+        was committed is not refused any more: a queue may so hold more than `maxsize` for a while,
+        if several such transactions overlap, and a key that was leased meanwhile has the value
+        beside it (``"buffer"``).
+        """
+        if connection is None:
+            await super().put(key, value, if_in_flight=if_in_flight, priority=priority, delay=delay)
+        else:
+            await self._put_in(connection, [(key, value)], if_in_flight, priority, delay)
+
+    async def put_many(
+        self,
+        items: Mapping[str, V] | Iterable[tuple[str, V]],
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> None:
+        """As `StoreQueue.put_many`; `connection` is as in `put`."""
+        if connection is None:
+            await super().put_many(items, if_in_flight=if_in_flight, priority=priority, delay=delay)
+        else:
+            pairs = checks.key_values("items", items).items()
+            await self._put_in(connection, pairs, if_in_flight, priority, delay)
+
+    async def _put_in(
+        self,
+        connection: Any,
+        items: Iterable[tuple[str, V]],
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: Duration | None,
+    ) -> None:
+        self._enter("put")
+        seconds = put_options(policy, priority, delay)
+        encoded: list[tuple[str, bytes]] = []
+        for key, value in items:
+            check_name("key", key, self._store.limits)
+            encoded.append((key, self._codec.encode(key, value)))
+        if not connection.is_in_transaction():
+            raise StoreError(
+                "put: the connection is in no transaction; begin one, or put without connection"
+            )
+        request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
+        raise_refusal(refusal_of(request, self._store.limits))
+        raise_refusal(await put_within(connection, self.schema, request))
+
+
+async def put_within(connection: Any, schema: str, request: Put) -> Any:
+    """Put in the transaction that is open on a connection; returns the answer."""
+    try:
+        said = await connection.fetchval(
+            f'SELECT "{schema}".post_1($1, $2, $3, $4, $5, $6, $7, $8)::text',
+            request.queue,
+            [key for key, _ in request.items],
+            [value for _, value in request.items],
+            request.policy,
+            request.priority,
+            request.delay,
+            request.max_items,
+            request.kind,
+        )
+    except asyncpg.PostgresError as error:
+        raise explain(error, "put in a transaction") from error
+    outcome = Outcome([msgspec.json.decode(said)], [], [])
+    return Batch(schema, [request]).answers((), outcome)[0]

@@ -1,0 +1,151 @@
+"""The tables of the PostgreSQL store and their migrations.
+
+Tables of an older version are brought up to date when a store is opened, in one transaction, while
+older workers go on: a migration may add, but never takes away what the version before it uses.
+Never change a migration that was released: add one.
+"""
+
+import re
+from importlib.resources import files
+from typing import Any, Final
+
+from leasedkeyq.errors import StoreError
+
+OLDEST_SERVER: Final = 140000
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (("tables_1.sql", "functions_1.sql"),)
+"""The files of each version."""
+VERSION: Final = len(MIGRATIONS)
+SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+
+
+def in_schema(sql: str, schema: str) -> str:
+    """SQL of ours, which calls the schema "lkq", for another schema."""
+    return (
+        sql.replace("lkq.", f'"{schema}".')
+        .replace("'lkq'", f"'{schema}'")
+        .replace("SCHEMA lkq;", f'SCHEMA "{schema}";')
+    )
+
+
+def migration(version: int, schema: str) -> str:
+    """What brings a schema from the version before to this one."""
+    texts = [
+        files("leasedkeyq.engines.postgres").joinpath("sql", name).read_text()
+        for name in MIGRATIONS[version - 1]
+    ]
+    return in_schema("\n".join(texts), schema)
+
+
+def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
+    """The SQL that makes the tables of the store, or brings those of `version` up to date.
+
+    For those who do not let programs make tables: run it as their owner, in one transaction, and
+    open the store with ``create=False``.
+    """
+    check_schema_name(schema)
+    steps = [migration(number, schema) for number in range(version + 1, VERSION + 1)]
+    start = _START if not version else ""
+    end = f"UPDATE lkq.version SET version = {VERSION};\n"
+    return in_schema(start, schema) + "\n".join(steps) + "\n" + in_schema(end, schema)
+
+
+# Who may make tables in a schema that is there need not be allowed to make a schema.
+_START: Final = """
+DO $$ BEGIN
+    IF to_regnamespace('lkq') IS NULL THEN
+        CREATE SCHEMA lkq;
+    END IF;
+END $$;
+CREATE TABLE lkq.version (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version int NOT NULL,
+    usable_from int NOT NULL -- programs that know this version may still use the tables
+);
+INSERT INTO lkq.version (version, usable_from) VALUES (0, 1);
+"""
+
+
+def check_schema_name(schema: str) -> str:
+    """A schema that the store may use."""
+    if not isinstance(schema, str) or not SCHEMA_NAME.fullmatch(schema):
+        raise ValueError(
+            "schema must be up to 48 lower-case letters, digits and underscores and not begin "
+            f"with a digit, got {schema!r}"
+        )
+    return schema
+
+
+async def versions_of(connection: Any, schema: str) -> tuple[int, int]:
+    """The version of the tables, 0 if there are none, and the oldest that may use them."""
+    # The catalogue itself, as this is asked again after somebody else may have made the tables.
+    found = await connection.fetchval(
+        "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = $1 AND c.relname = 'version'",
+        schema,
+    )
+    if not found:
+        return 0, 0
+    row = await connection.fetchrow(f'SELECT version, usable_from FROM "{schema}".version')
+    return row["version"], row["usable_from"]
+
+
+async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> None:
+    """See that the server will do, and bring the tables up to date.
+
+    Raises:
+        StoreError: The server is too old or only reads, or the tables are missing, old or too new.
+    """
+    number = int(await connection.fetchval("SHOW server_version_num"))
+    if number < OLDEST_SERVER:
+        raise StoreError(
+            f"{where} is PostgreSQL {number // 10000}; the store needs {OLDEST_SERVER // 10000} or "
+            "newer"
+        )
+    if await connection.fetchval("SHOW transaction_read_only") == "on":
+        standby = await connection.fetchval("SELECT pg_is_in_recovery()")
+        raise StoreError(
+            f"{where} is a standby, which only reads; connect to the primary, or name all servers "
+            "in the URL, with ?target_session_attrs=read-write"
+            if standby
+            else f"{where} only reads: default_transaction_read_only is on for this user or "
+            "database; turn it off, with ALTER ROLE or ALTER DATABASE"
+        )
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(
+            f"the database of {where} has the encoding {encoding}; the store needs UTF8: "
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+    version, usable_from = await versions_of(connection, schema)
+    if version < VERSION and not create:
+        what = f"has tables of version {version}" if version else "has no tables"
+        raise StoreError(
+            f"{where}: the schema {schema!r} {what}, and create=False; let their owner run what "
+            f"python -m leasedkeyq.engines.postgres.schema {schema} {version} prints, or open the "
+            "store with create=True"
+        )
+    if version < VERSION:
+        async with connection.transaction():
+            # One at a time, whoever opens the store first.
+            lock = "SELECT pg_advisory_xact_lock(hashtext($1))"
+            await connection.execute(lock, f"leasedkeyq migrates {schema}")
+            version, usable_from = await versions_of(connection, schema)
+            if version < VERSION:
+                await connection.execute("SET LOCAL client_min_messages = warning")
+                await connection.execute(schema_sql(schema, version))
+    if usable_from > VERSION:
+        raise StoreError(
+            f"{where}: the schema {schema!r} has tables of version {version}, this leasedkeyq "
+            f"knows versions up to {VERSION}: upgrade leasedkeyq"
+        )
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(
+        schema_sql(
+            sys.argv[1] if len(sys.argv) > 1 else "leasedkeyq",
+            int(sys.argv[2]) if len(sys.argv) > 2 else 0,  # noqa: PLR2004 - the second argument
+        )
+    )

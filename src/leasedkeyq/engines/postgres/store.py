@@ -1,0 +1,475 @@
+"""The PostgreSQL store: queues on a server, shared by machines."""
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+from leasedkeyq import checks
+from leasedkeyq.engines.postgres.driver import LOST, asyncpg
+from leasedkeyq.engines.postgres.errors import explain, is_hopeless, names_missing_file
+from leasedkeyq.engines.postgres.link import PAUSES, Link, Settings
+from leasedkeyq.engines.postgres.queue import PostgresQueue
+from leasedkeyq.engines.postgres.rows import STATES, shown
+from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
+from leasedkeyq.engines.postgres.watch import NewsWatch
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.model.admission import admitted
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Durability,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.batching import claims_of
+from leasedkeyq.stores.paging import check_listing
+from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.types import Duration, QueueObserver
+
+logger = logging.getLogger("leasedkeyq")
+
+ATTEMPT_TIMEOUT = 10.0
+"""Seconds for one try to connect."""
+
+READ_COMMITTED = "read committed"
+"""The isolation in which who has waited for a lock sees what was done meanwhile."""
+
+
+class PostgresStore(Store):
+    """Queues on a PostgreSQL server, for any number of processes on any number of machines.
+
+    What many callers of an event loop ask for at a time goes into one transaction and one round
+    trip. The server's clock decides. The store holds its connections: for each event loop that
+    uses it `connections` for changing, and one for looking and for being told of changes.
+
+    Opening waits for the server, up to `patience`: it looks at its version and settings and makes
+    the tables. A server that only reads, as a standby does, is refused. A
+    connection that breaks later on is made anew, calls wait for it up to `patience`, and a call
+    whose answer was lost is answered truly: nothing is put twice or lost. A store object must not
+    be carried over a fork.
+
+    Args:
+        url: ``postgresql://user:password@host:port/database``, with the parameters that asyncpg
+            knows behind a ``?``, such as ``sslmode``. What is missing comes from the environment
+            (``PGHOST``, ``PGPASSWORD``, ``~/.pgpass`` and so on).
+        schema: The PostgreSQL schema in which the tables are. Another one is another store.
+        create: Make the tables, or bring them up to date, if need be. Otherwise a store without
+            them is refused, with the command to run.
+        listen: Be told of changes by ``NOTIFY``. Without it, as behind a proxy that gives every
+            transaction another connection, changes by others are seen every `poll` seconds.
+        prepared: Use prepared statements. Behind such a proxy: don't.
+        poll: Seconds between two looks for changes that nobody told of. None: 5, and 0.25 without
+            `listen`.
+        connections: How many batches may be under way at a time, from one event loop. Calls of an
+            event loop act in the order in which they were made; with more than one connection this
+            is so for calls that name the same key, and others may overtake each other.
+        patience: Seconds that opening or a call waits for a server that is away, or for an edit of
+            another.
+        call_timeout: Seconds after which a server that does not answer is taken to be away.
+        limits: How much the store takes.
+        clock: Unix time, for tests; None: the server's.
+
+    Attributes:
+        warnings: What the owner of this store should know, in plain sentences.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "leasedkeyq",
+        create: bool = True,
+        listen: bool = True,
+        prepared: bool = True,
+        poll: float | None = None,
+        connections: int = 1,
+        patience: float = 30.0,
+        call_timeout: float = 60.0,
+        limits: Limits | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        # With several connections, a claim may overtake another one.
+        self.calls_at_a_time = 2 if connections == 1 else 1
+        self.limits: Limits = limits or Limits()
+        self.warnings: list[str] = []
+        self.schema: str = check_schema_name(schema)
+        self._url = url
+        self._prepared = prepared
+        self._server_settings: dict[str, str] = {}
+        self._listen = listen
+        self._poll = checks.number(
+            "poll", (5.0 if listen else 0.25) if poll is None else poll, above=0
+        )
+        self._settings = Settings(
+            where=_where(url),
+            connect=self._connect,
+            schema=schema,
+            limits=self.limits,
+            clock=clock,
+            connections=checks.whole("connections", connections, 1),
+            patience=checks.number("patience", patience, least=0),
+            call_timeout=checks.number("call_timeout", call_timeout, above=0),
+        )
+        self._process = os.getpid()
+        self._closed = False
+        self._gate = threading.Lock()
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._watchers = Watchers()
+        self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
+        durability = _in_a_thread(self._open(create))
+        self.capabilities: Capabilities = Capabilities(durability=durability, cross_process=True)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        value_type: Any = Any,
+        default_lease_timeout: Duration | None = None,
+        maxsize: int = 0,
+        max_buried: int | None = None,
+        observer: QueueObserver[str] | None = None,
+    ) -> PostgresQueue[Any]:
+        """As `Store.queue`; its puts can be a part of a transaction of the caller."""
+        queue: PostgresQueue[Any] = PostgresQueue(
+            self,
+            name,
+            value_type=value_type,
+            default_lease_timeout=default_lease_timeout,
+            maxsize=maxsize,
+            max_buried=max_buried,
+            observer=observer,
+        )
+        queue.schema = self.schema
+        return queue
+
+    # Opening
+
+    @property
+    def outage(self) -> StoreError | None:
+        """As `StoreContract.outage`."""
+        links = dict(self._links)
+        with suppress(RuntimeError):  # there is no running event loop
+            # Another one may have asked nothing since the server came back.
+            loop = asyncio.get_running_loop()
+            links = {loop: links[loop]} if loop in links else {}
+        outages = (link.outage for link in links.values())
+        return next((outage for outage in outages if outage is not None), None)
+
+    async def _connect(self) -> Any:
+        try:
+            # To the type checkers it is a module without types.
+            return await cast("Any", asyncpg).connect(
+                self._url,
+                timeout=ATTEMPT_TIMEOUT,
+                statement_cache_size=100 if self._prepared else 0,
+                max_cached_statement_lifetime=0,
+                server_settings=self._server_settings,
+            )
+        except LOST as error:
+            where = self._settings.where
+            if is_hopeless(error):
+                raise explain(error, where) from error
+            if names_missing_file(error, parse_qs(urlsplit(self._url).query)):
+                message = (
+                    f"{where}: a file that sslrootcert, sslcert, sslkey or sslcrl names cannot be "
+                    f"read ({type(error).__name__}: {error})"
+                )
+                raise StoreError(message) from error
+            raise
+
+    async def _open(self, create: bool) -> Durability:
+        """Wait for the server, which may be starting; see that it will do, and make the tables."""
+        where, patience = self._settings.where, self._settings.patience
+        deadline = time.monotonic() + patience
+        pause, first = PAUSES[0], True
+        while True:
+            try:
+                return await self._open_now(create)
+            except LOST as error:
+                told = explain(error, where)
+                if time.monotonic() >= deadline:
+                    raise told from error
+                if first:
+                    logger.warning("%s; trying again for %g s", told, patience)
+                first = False
+                await asyncio.sleep(min(random.uniform(0, pause), patience))
+                pause = min(pause * 2, PAUSES[1])
+            except asyncpg.PostgresError as error:
+                raise explain(error, where) from error
+
+    async def _open_now(self, create: bool) -> Durability:
+        connection = await self._connect()
+        try:
+            await prepare(connection, self.schema, create=create, where=self._settings.where)
+            settings: dict[str, str] = {
+                name: await connection.fetchval("SELECT current_setting($1)", name)
+                for name in (
+                    "fsync",
+                    "full_page_writes",
+                    "synchronous_commit",
+                    "default_transaction_isolation",
+                )
+            }
+            process = await connection.fetchval("SELECT pg_backend_pid()")
+            proxied = process != connection.get_server_pid()
+        finally:
+            await connection.close()
+        if settings["default_transaction_isolation"] != READ_COMMITTED:
+            self._server_settings["default_transaction_isolation"] = READ_COMMITTED
+            await (await self._connect()).close()  # a proxy may refuse it
+        if proxied and (self._prepared or self._listen):
+            self.warnings.append(
+                "there is a proxy between this store and the server: if it is PgBouncer with "
+                "pool_mode = transaction, open the store with prepared=False, listen=False"
+            )
+        return self._durability(settings)
+
+    def _durability(self, settings: Mapping[str, str]) -> Durability:
+        """What an acknowledged put survives, by the settings of the server."""
+        if settings["synchronous_commit"] == "off":
+            self.warnings.append(
+                "synchronous_commit is off: a crash of the server takes the last moments; "
+                "ALTER ROLE ... SET synchronous_commit = on keeps them"
+            )
+            return "process"
+        for name in ("fsync", "full_page_writes"):
+            if settings[name] == "off":
+                self.warnings.append(
+                    f"{name} is off: a crash of the server's machine may take or damage everything"
+                )
+                return "process"
+        return "power"
+
+    def _link(self) -> Link:
+        """The connections of the running event loop."""
+        if self._process != os.getpid():
+            raise StoreError(
+                f"the PostgreSQL store {self._settings.where} was opened before a fork; open it "
+                "in the new process"
+            )
+        if self._closed:
+            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is None:
+            with self._gate:
+                self._forget_closed_loops()
+                link = self._links[loop] = Link(self._settings, self._watchers.wake)
+        return link
+
+    def _forget_closed_loops(self) -> None:
+        """Let go of loops that have ended, and of connections that they left open."""
+        for gone in [loop for loop in self._links if loop.is_closed()]:
+            # What is kept for a loop holds it.
+            del self._links[gone]
+            self._watches.pop(gone, None)
+
+    # The contract
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        return await admitted(requests, self.limits, self._link().submit)
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        return claims_of(await self._link().submit(requests))
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        return await admitted(requests, self.limits, self._link().submit)
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`; `work` is called in the event loop."""
+        error: BaseException
+        try:
+            [answers] = await self._link().submit([Edit(queue, work, keys, self.limits)])
+        except EditStoppedError as stopped:
+            error = stopped.error
+        else:
+            if not isinstance(answers, StoreError):
+                found: list[Answer] = answers
+                return found
+            error = answers
+        raise error
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `StoreContract.sweep`."""
+        # In one order, whoever sweeps: what is due is locked row by row.
+        names = sorted(set(queues))
+        sql = "SELECT * FROM lkq.sweep_1($1, $2, $3)"
+        rows = await self._read(sql, names, in_turn=False)
+        self._watchers.wake([row["queue"] for row in rows if row["moved"]])
+        seconds: dict[str, float | None] = {row["queue"]: row["seconds"] for row in rows}
+        return [seconds[queue] for queue in queues]
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
+        link = self._link()
+        loop = asyncio.get_running_loop()
+        remove = self._watchers.add(queue, wake, loop)
+        watch = self._watches.get(loop)
+        if watch is None:
+            watch = NewsWatch(
+                self._watchers,
+                link,
+                connect=self._connect,
+                channel=self.schema if self._listen else None,
+                poll=self._poll,
+            )
+            with self._gate:
+                self._watches[loop] = watch
+        watch.start()
+        return remove
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+        names = None if queues is None else list(dict.fromkeys(queues))
+        rows = await self._read("SELECT * FROM lkq.count_1($1, $2, $3)", names)
+        found = {
+            row["queue"]: Counts(
+                available=row["available"] or 0,
+                scheduled=row["scheduled"] or 0,
+                in_flight=row["in_flight"] or 0,
+                buried=row["buried"] or 0,
+                done=row["done"] or 0,
+            )
+            for row in rows
+        }
+        return {q: c for q, c in found.items() if queues is not None or c != Counts()}
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        found: list[StoredItem | None] = [None] * len(queues)
+        for row in await self._read("SELECT * FROM lkq.heads_1($1, $2, $3)", list(queues)):
+            number: int = row["n"] - 1
+            found[number] = shown(queues[number], row[1:])
+        return found
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+        found: dict[str, tuple[StoredItem, ...]] = {}
+        for item in await self._list(queue, STATES[:4], keys=list(dict.fromkeys(keys))):
+            found[item.key] = (*found.get(item.key, ()), item)
+        return [found.get(key, ()) for key in keys]
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        after = check_listing(states, prefix, cursor, limit)
+        items = await self._list(queue, states, prefix=prefix, after=after, limit=limit + 1)
+        page = tuple(items[:limit])
+        return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+        known = list({number for number in ids if -(2**63) <= number < 2**63})
+        now = self._now()
+        sql = "SELECT * FROM lkq.results_1($1, $2, $3)"
+        rows = await self._link().read(sql, queue, now, known, in_turn=True)
+        found = {row["id"]: shown(queue, row) for row in rows}
+        return [found.get(number) for number in ids]
+
+    async def close(self) -> None:
+        """As `StoreContract.close`."""
+        self._closed = True
+        # Those who wait ask once more, and hear that it is closed.
+        self._watchers.wake_all()
+        loop = asyncio.get_running_loop()
+        with self._gate:
+            self._forget_closed_loops()
+            links, watches = dict(self._links), dict(self._watches)
+        for other, watch in watches.items():
+            if other is loop:
+                await watch.close()
+            elif not other.is_closed():
+                other.call_soon_threadsafe(watch.stop)
+        for other, link in links.items():
+            if other is loop:
+                await link.close()
+            elif not other.is_closed():
+                other.call_soon_threadsafe(link.abandon)
+
+    # Looking
+
+    def _now(self) -> float | None:
+        return None if self._settings.clock is None else self._settings.clock()
+
+    async def _read(self, sql: str, what: Any, *, in_turn: bool = True) -> list[Any]:
+        history = self.limits.history
+        return await self._link().read(sql, what, self._now(), history, in_turn=in_turn)
+
+    async def _list(
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        *,
+        prefix: str = "",
+        after: int = 0,
+        limit: int = 0,
+        keys: list[str] | None = None,
+    ) -> list[StoredItem]:
+        rows = await self._link().read(
+            "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)",
+            queue,
+            self._now(),
+            self.limits.history,
+            [STATES.index(state) for state in states],
+            prefix,
+            after,
+            limit,
+            keys,
+            in_turn=True,
+        )
+        return [shown(queue, row) for row in rows]
+
+
+def _where(url: str) -> str:
+    """The server and the database in a URL, without the password."""
+    parts = urlsplit(url)
+    return f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'localhost'}{unquote(parts.path)}"
+
+
+def _in_a_thread(coroutine: Any) -> Any:
+    """Run a coroutine to its end, whether or not an event loop runs here."""
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="leasedkeyq opens a PostgreSQL store")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,302 @@
+"""The way to a server from an event loop, without a thread between: half the time of a call."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeAlias, cast
+
+from leasedkeyq.engines.redis.engine import Engine
+from leasedkeyq.engines.redis.link import Ask, Link, Patience, Step, Steps, T
+from leasedkeyq.engines.redis.wire import NOT_YET
+from leasedkeyq.errors import StoreClosedError
+from leasedkeyq.stores.loop_batching import Done
+
+Told: TypeAlias = Callable[[list[Any] | Exception], None]
+"""Takes the answers to a call, or what has happened to the connection."""
+
+
+class Wire(asyncio.Protocol):
+    """A connection that was made and authenticated by redis-py. One call at a time.
+
+    Args:
+        connection: The connection of redis-py, which owns the socket.
+        timeout: Seconds after which a server that does not answer counts as lost.
+    """
+
+    def __init__(self, connection: Any, timeout: float | None) -> None:
+        hiredis = import_module("hiredis")
+        self._connection = connection  # which would close its socket, if it were let go
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+        self._reader: Any = hiredis.Reader(
+            replyError=connection._parser.parse_error, notEnoughData=NOT_YET
+        )
+        self._message: type[Any] = hiredis.PushNotification
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._told: Told | None = None
+        self._late_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._lost: Exception = ConnectionError("the connection is closed")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As `asyncio.Protocol.connection_made`."""
+        # One of uvloop is no `asyncio.Transport`, and does the same.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """As `asyncio.Protocol.data_received`."""
+        self._reader.feed(data)
+        replies = self._replies
+        while (reply := self._reader.gets()) is not NOT_YET:
+            # A server may have something to say that nobody has asked for.
+            if not isinstance(reply, self._message):
+                replies.append(reply)
+        if self._told is not None and len(replies) >= self._wanted:
+            told, self._told = self._told, None
+            self._replies = []
+            told(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As `asyncio.Protocol.connection_lost`."""
+        self._fail(self._lost if exc is None else ConnectionError(str(exc)))
+
+    def send(self, commands: list[tuple[Any, ...]], told: Told) -> None:
+        """Send commands; `told` gets their answers, errors among them, or what went wrong.
+
+        Raises:
+            Exception: The connection was lost before.
+        """
+        if self._transport is None:
+            raise self._lost
+        packed = b"".join([self._pack(command) for command in commands])
+        self._told = told
+        self._wanted = len(commands)
+        if self._timeout is not None:
+            self._late_at = self._loop.time() + self._timeout
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._late_at, self._look_at_the_time)
+        self._transport.write(packed)
+
+    def close(self) -> None:
+        """Let go of it, at once; nobody is told any more."""
+        self._told = None
+        self._fail(self._lost)
+
+    def _fail(self, error: Exception) -> None:
+        self._lost = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        told, self._told = self._told, None
+        if told is not None:
+            told(error)
+
+    def _look_at_the_time(self) -> None:
+        """One timer for many calls: nearly all are answered long before it rings."""
+        self._timer = None
+        if self._told is None:
+            return
+        if self._loop.time() < self._late_at:
+            self._timer = self._loop.call_at(self._late_at, self._look_at_the_time)
+        else:
+            self._fail(TimeoutError("the server did not answer in time"))
+
+
+class LoopLink:
+    """Calls from one event loop, one at a time, that survive a lost connection.
+
+    As long as all goes well, the event loop calls back and no task is needed; a task waits for
+    whatever else there is to wait for.
+
+    Args:
+        link: The link of the store, which makes the connections.
+        when_lost: Called when the link was lost: what is known about the server may be wrong.
+    """
+
+    def __init__(self, link: Link, when_lost: Callable[[], None]) -> None:
+        self._link = link
+        self._when_lost = when_lost
+        self._wire: Wire | None = None
+        self._steps: Steps[Any]
+        self._done: Callable[[Any], None]
+        self._commands: list[tuple[Any, ...]] = []
+        self._whole = False
+        self._changes = False
+        self._asking = False
+        """Whether the answer of the server is to call us back."""
+        self._task: asyncio.Task[None] | None = None
+
+    def drive(self, steps: Steps[T], done: Callable[[T | BaseException], None]) -> None:
+        """Do what `steps` ask for until they return, and pass on what they return or raise."""
+        self._steps, self._done = steps, done
+        loop = asyncio.get_running_loop()
+        try:
+            step = steps.send(None)
+        except StopIteration as end:
+            loop.call_soon(done, end.value)
+        except Exception as error:
+            loop.call_soon(done, error)
+        else:
+            self._do(step)
+
+    def abandon(self) -> None:
+        """Let go of the connection, at once; what is under way fails."""
+        self._disconnect()
+        if self._task is not None:
+            self._task.cancel()
+        elif self._asking:
+            self._go_on(StoreClosedError(f"{self._link.address}: closed before it answered"))
+
+    def _disconnect(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _go_on(self, answer: Any) -> None:
+        self._commands = []
+        self._asking = False
+        try:
+            if isinstance(answer, Exception):
+                step = self._steps.throw(answer)
+            else:
+                step = self._steps.send(answer)
+        except StopIteration as end:
+            self._done(end.value)
+        except Exception as error:
+            self._done(error)
+        else:
+            self._do(step)
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Ask):
+            self._whole, self._commands = True, self._link.commands(step)
+            self._changes = step.changes
+        elif isinstance(step, tuple):
+            self._whole, self._commands = False, [step]
+            self._changes = False
+        else:
+            self._wait_for(self._pause(step))
+            return
+        if self._wire is None:
+            self._wait_for(self._ask(None))
+            return
+        self._asking = True
+        try:
+            self._wire.send(self._commands, self._told)
+        except Exception as error:
+            self._wait_for(self._ask(error))
+
+    def _told(self, said: list[Any] | Exception) -> None:
+        try:
+            replies = _answers(said)
+        except Exception as error:
+            self._wait_for(self._ask(error))
+        else:
+            if self._link.lost_since is not None:
+                self._link.found()
+            self._go_on(replies if self._whole else replies[0])
+
+    def _wait_for(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        self._asking = False
+        self._task = asyncio.get_running_loop().create_task(self._go_on_after(waiting))
+
+    async def _go_on_after(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        try:
+            answer = await waiting
+        except Exception as error:
+            answer = error
+        except BaseException as error:
+            self._task = None
+            self._disconnect()  # an answer that comes later is not the one to the next call
+            self._steps.close()
+            self._done(error)
+            raise
+        self._task = None
+        self._go_on(answer)
+
+    async def _pause(self, step: float | Callable[[], Any]) -> Any:
+        if callable(step):
+            return await self._link.in_thread(step)
+        await asyncio.sleep(step)
+        return self._link.stopped
+
+    async def _ask(self, error: Exception | None) -> Any:
+        """Ask until the server answers, after an error or without a connection."""
+        patience: Patience | None = None
+        while True:
+            sent = error is not None
+            try:
+                wire = self._wire if error or self._wire else await self._connect()
+                sent = True
+                replies = await self._ask_once(wire, error)
+            except self._link.failures as failure:
+                error = None
+                if self._link.forgot_the_script(failure):
+                    self._commands[0] = self._link.in_full(self._commands[0])
+                    continue
+                patience = patience or Patience(self._link, self._changes)
+                pause = patience.after(failure, sent=sent)
+                self._disconnect()
+                self._when_lost()
+            else:
+                self._link.found()
+                return replies if self._whole else replies[0]
+            await asyncio.sleep(pause)
+
+    async def _ask_once(self, wire: Wire | None, error: Exception | None) -> list[Any]:
+        if error is not None:
+            raise error
+        assert wire is not None
+        turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
+        wire.send(self._commands, partial(_unless_done, turn))
+        return _answers(await turn)
+
+    async def _connect(self) -> Wire:
+        loop = asyncio.get_running_loop()
+        connection = await self._link.in_thread(self._link.new_connection)
+        place: socket.socket = connection._sock
+        place.setblocking(False)
+        _, wire = await loop.create_connection(
+            lambda: Wire(connection, self._link.call_timeout), sock=place
+        )
+        self._wire = wire
+        return wire
+
+
+def _unless_done(turn: "asyncio.Future[Any]", replies: list[Any] | Exception) -> None:
+    if not turn.done():
+        turn.set_result(replies)
+
+
+def _answers(said: list[Any] | Exception) -> list[Any]:
+    """The answers to a call; raises the first error among them."""
+    if isinstance(said, Exception):
+        raise said
+    for reply in said:
+        if isinstance(reply, Exception):
+            raise reply
+    return said
+
+
+class LoopEngine:
+    """An engine in one event loop."""
+
+    def __init__(self, link: Link, engine: Engine) -> None:
+        self._engine = engine
+        self._link = LoopLink(link, engine.forget)
+
+    def apply(self, requests: list[Any], done: Done) -> None:
+        """Apply a batch."""
+        self._link.drive(self._engine.apply(requests), done)
+
+    def abandon(self) -> None:
+        """Let go of the connection, at once."""
+        self._link.abandon()

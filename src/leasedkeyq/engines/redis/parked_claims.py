@@ -1,0 +1,143 @@
+"""Claims that stay on the server: what is put then is leased at once, without another trip."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from leasedkeyq.engines.redis.wire import Leave, TakeBack, given
+from leasedkeyq.errors import StoreError
+from leasedkeyq.model.requests import Claim, Claimed, Release
+from leasedkeyq.stores.batching import AnyBatcher, claims_of
+from leasedkeyq.stores.store import Claimer, Store
+
+MOST_QUEUES: Final = 50
+"""Of a claim that is left."""
+REMEMBERED: Final = 100
+"""Items whose messages may be late."""
+
+
+class StandingClaimer(Claimer):
+    """Claims for one worker, whose claim stands on the server while it is idle.
+
+    A claim is left with a number, its turn, and each turn is given one item at most. It arrives by
+    a message, or, whatever became of the message, by the call that takes the claim back: the first
+    of the two counts. A claim is taken back before another one is made, and that one is not made
+    if the first has been given something: the worker never has more than it asked for.
+
+    Args:
+        store: Where it claims.
+        batcher: The calls of the store.
+        worker: Its name, which nobody else has.
+        lifetime: Seconds for which a claim stands. As long, a worker that has stopped without the
+            server's noticing may still be given an item.
+        listen: Has what is published for it passed on, until the returned function is called.
+        take: Takes what was leased.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batcher: AnyBatcher[Any, Any],
+        *,
+        worker: str,
+        lifetime: float,
+        listen: Callable[[Callable[[bytes], None]], Callable[[], None]],
+        take: Callable[[Claimed], None],
+    ) -> None:
+        super().__init__(store)
+        self._batcher = batcher
+        self._worker = worker
+        self._lifetime = lifetime
+        self._take = take
+        self._turn = 0
+        self._left = False
+        """Whether the claim of this turn is left, or may be, and has been given nothing."""
+        self._retired = False
+        self._tokens: deque[str] = deque(maxlen=REMEMBERED)
+        """Of what was given: a message may come when the worker has been given more since."""
+        self._returns: set[asyncio.Task[Any]] = set()
+        self._stop_listening = listen(self._given)
+
+    async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
+        """As `Claimer.claim`."""
+        if self._retired:
+            return await super().claim(requests, idle=idle)
+        back = self._take_back(len(requests))
+        leave = self._leave(requests) if idle else []
+        if not back and not leave:
+            return await super().claim(requests, idle=idle)
+        # If one of them waited for another call, more could be claimed than there is room for.
+        answers = await self._batcher.submit_many([*back, *requests, *leave], alone=bool(back))
+        left = answers.pop() if leave else 0
+        if back:
+            self._taken_back(answers.pop(0))
+        if left == 0:
+            self._left = False
+        return claims_of(answers)
+
+    async def close(self) -> None:
+        """As `Claimer.close`."""
+        try:
+            if back := self._take_back(0):
+                [answer] = await self._batcher.submit_many(back)
+                self._taken_back(answer)
+                self._left = False
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """As `Claimer.abandon`."""
+        self._stop_listening()
+
+    async def retire(self) -> None:
+        """Before the store is closed: as `close`, but give back what was given meanwhile."""
+        self._take = self._give_back
+        self._retired = True
+        await self.close()
+        await asyncio.gather(*self._returns)
+
+    def _leave(self, requests: Sequence[Claim]) -> list[Leave]:
+        queues = sum(len(claim.queues) for claim in requests)
+        limited = any(claim.caps or claim.key is not None for claim in requests)
+        if limited or not 0 < queues <= MOST_QUEUES:
+            return []
+        if not self._left:
+            self._turn += 1
+        self._left = True
+        return [Leave(self._worker, self._turn, self._lifetime, tuple(requests))]
+
+    def _take_back(self, claims: int) -> list[TakeBack]:
+        return [TakeBack(self._worker, self._turn, claims)] if self._left else []
+
+    def _taken_back(self, answer: tuple[int, Claimed] | StoreError | None) -> None:
+        if isinstance(answer, StoreError):
+            raise answer
+        if answer is not None:
+            self._found(*answer)
+
+    def _given(self, message: bytes) -> None:
+        self._found(*given(message))
+
+    def _found(self, turn: int, item: Claimed) -> None:
+        """A claim was given something, which a message, taking it back, or both tell of."""
+        if item.token in self._tokens:
+            return
+        self._tokens.append(item.token)
+        if turn == self._turn and self._left:
+            self._left = False
+            self._take(item)
+        else:
+            # The server has left a claim a second time, as it has lost what it knew of the first.
+            self._give_back(item)
+
+    def _give_back(self, item: Claimed) -> None:
+        release = Release(item.queue, item.key, item.token, undo=True)
+        task = asyncio.get_running_loop().create_task(self._returned(release))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _returned(self, release: Release) -> None:
+        with suppress(StoreError):  # then its lease ends some time
+            await self._batcher.submit(release)

@@ -1,0 +1,421 @@
+"""The Redis store: queues on a Redis or Valkey server, or on a cluster of them."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from leasedkeyq import checks
+from leasedkeyq.engines.redis.engine import REPLY_LIFETIME, Engine, Names, Repair, UnfitError
+from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, Link
+from leasedkeyq.engines.redis.loop import LoopEngine
+from leasedkeyq.engines.redis.loop_watch import LoopWakeUps
+from leasedkeyq.engines.redis.parked_claims import StandingClaimer
+from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
+from leasedkeyq.engines.redis.watch import Refusals, WakeUps
+from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.model.admission import admitted
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Durability,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    RepairReport,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.batching import AnyBatcher, Batcher, claims_of, give_back, submit_edit
+from leasedkeyq.stores.loop_batching import LoopBatcher
+from leasedkeyq.stores.paging import check_listing
+from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.watching import Watchers
+
+logger = logging.getLogger("leasedkeyq")
+
+PAGE: Final = 1000
+"""Queues that are counted at a time."""
+LOOK_EVERY: Final = 60.0
+"""Seconds between two looks at the settings of the server."""
+CHECK_EVERY: Final = 10.0
+"""Seconds between two sweeps of a queue that see whether its keys fit together."""
+MANY_CHECKED: Final = 10_000
+"""Queues of which that is remembered."""
+MARGIN: Final = 1.0
+"""Seconds by which a standing claim outlives the poll, at which it is renewed."""
+
+
+class RedisStore(Store):
+    """Queues on a Redis or Valkey server, which any number of processes and machines may use.
+
+    Whatever many callers ask for at a time goes into one call of a script, which does all of a
+    request or nothing. The event loop of the callers talks to the server; with TLS or a cluster, a
+    thread of the store object does. Opening blocks for some
+    milliseconds. A store object must not be carried over a fork.
+
+    Args:
+        url: ``redis://user:password@host:port/db``, ``rediss://`` for TLS, ``unix:///path``,
+            ``redis+sentinel://host:port,host:port/service/db``, or
+            ``redis+cluster://host:port,host:port``. ``valkey`` in place of ``redis`` means the
+            same. What redis-py takes behind a question mark is passed to it.
+        prefix: Begins the names of all keys on the server. Stores of one prefix are one store.
+        limits: How much the store takes.
+        require_durability: Refuse a server that keeps less than this.
+        wait_aof: Wait until the server says that each batch is synced to its disk (WAITAOF). Needs
+            version 7.2. It does not change the declared durability: with ``everysec``, many
+            servers say so too early.
+        wait_replicas: Wait until so many replicas have each batch (with `wait_aof`: on disk).
+        wait_timeout: Seconds to wait for that.
+        retry_for: Seconds for which a lost server is tried again before a call fails.
+        edit_time: Seconds that the work of an edit may take. Then others go on, and it fails.
+        poll: Seconds after which whoever waits asks again though nobody woke it: a safety net.
+        client_options: For redis-py, such as ``{"ssl_ca_certs": "ca.pem"}``.
+        clock: Unix time, for tests; None: the server's.
+
+    Attributes:
+        warnings: What the owner of this store should know, in plain sentences. Settings of the
+            server that are changed later are noticed within a minute, while the store is used.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        prefix: str = "leasedkeyq",
+        limits: Limits | None = None,
+        require_durability: Durability | None = None,
+        wait_aof: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout: float = 5.0,
+        retry_for: float = 15.0,
+        edit_time: float = 30.0,
+        poll: float = 5.0,
+        client_options: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not prefix or not checks.is_text(prefix) or set(prefix) & set("{}\x00"):
+            raise ValueError(f"prefix must be text without braces that is not empty: {prefix!r}")
+        if require_durability is not None and require_durability not in LEVELS:
+            raise ValueError(f"require_durability must be among {', '.join(LEVELS)}")
+        checks.whole("wait_replicas", wait_replicas, 0)
+        checks.number("retry_for", retry_for, least=0)
+        for name, seconds in {
+            "wait_timeout": wait_timeout,
+            "edit_time": edit_time,
+            "poll": poll,
+        }.items():
+            checks.number(name, seconds, above=0)
+        self.limits: Limits = limits or Limits()
+        options = dict(client_options or {})
+        if wait_aof or wait_replicas:
+            options.setdefault("socket_timeout", NORMAL_OPTIONS["socket_timeout"] + wait_timeout)
+        self._link = Link(url, options, retry_for)
+        try:
+            found = examine(self._link, wait_aof=wait_aof, required=require_durability)
+            check_format(self._link, prefix)
+        except BaseException:
+            self._link.close()
+            raise
+        self.capabilities: Capabilities = Capabilities(
+            durability=found.durability, cross_process=True
+        )
+        self.warnings: list[str] = found.warnings
+        for warning in self.warnings:
+            logger.warning("%s: %s", self._link.address, warning)
+        self._watchers = Watchers()
+        me = secrets.token_hex(8)
+        numbers = count()
+
+        def new_engine() -> Engine:
+            return Engine(
+                self._link,
+                prefix=prefix,
+                me=me,
+                name=f"{me}.{next(numbers)}",
+                limits=self.limits,
+                edit_time=edit_time,
+                durable=_durable(wait_aof, wait_replicas, wait_timeout),
+                clock=clock,
+                wake=self._watchers.wake,
+            )
+
+        self._engine = new_engine()
+        self._poll = poll
+        self._waits = wait_aof or bool(wait_replicas)
+        self._workers = count()
+        self._claimers: WeakKeyDictionary[StandingClaimer, asyncio.AbstractEventLoop] = (
+            WeakKeyDictionary()
+        )
+        self._checked: dict[str, float] = {}
+        self._looked_at = time.monotonic()
+        self._closed = False
+        name = f"Redis store {self._link.address}"
+        self._batcher: AnyBatcher[Any, Any]
+        self._wakeups: WakeUps | LoopWakeUps
+        hearing: Any = {
+            "channel": self._engine.channel,
+            "me": self._engine.me,
+            "watchers": self._watchers,
+            "poll": poll,
+            "refusals": Refusals(poll),
+        }
+        if self._link.quick:
+            connection = partial(self._link.in_thread, self._link.new_connection)
+            self._wakeups = LoopWakeUps(connection, **hearing)
+            self._batcher = LoopBatcher(
+                lambda: LoopEngine(self._link, new_engine()), name=name, undo=give_back
+            )
+        else:
+            self._wakeups = WakeUps(self._subscriber, refused=self._link.refused, **hearing)
+            self._link.when_lost(self._engine.forget)
+            self._batcher = Batcher(self._apply, name=name, undo=give_back)
+
+    # The contract
+
+    @property
+    def outage(self) -> StoreError | None:
+        """As `StoreContract.outage`."""
+        return self._link.outage
+
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `StoreContract.put`."""
+        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+            self._look_again()
+        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `StoreContract.claim`."""
+        self._check_open()
+        return claims_of(await self._batcher.submit_many(requests))
+
+    def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
+        """As `Store.claimer`. On one server, without TLS, claims stand."""
+        # What a claim was given must be there still when the worker asks for it.
+        asks_rarely = self._poll > REPLY_LIFETIME / 1000 / 2
+        if not isinstance(self._wakeups, LoopWakeUps) or self._waits or asks_rarely:
+            return super().claimer(take)
+        worker = f"{self._engine.me}.{next(self._workers)}"
+        channel = self._engine.worker_channel(worker)
+        listen = partial(self._wakeups.pass_on, channel)
+        lifetime = self._poll + MARGIN
+        claimer = StandingClaimer(
+            self, self._batcher, worker=worker, lifetime=lifetime, listen=listen, take=take
+        )
+        self._claimers[claimer] = asyncio.get_running_loop()
+        return claimer
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `StoreContract.settle`."""
+        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """As `StoreContract.edit`."""
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `StoreContract.sweep`."""
+        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+            self._look_again()
+        found = await self._each("sweep", queues, self._to_check(queues))
+        return [float(seconds) if seconds else None for seconds in found]
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `StoreContract.watch`."""
+        self._check_open()
+        stop_waking = self._watchers.add(queue, wake, asyncio.get_running_loop())
+        stop_listening = self._wakeups.add(queue)
+
+        def stop() -> None:
+            stop_waking()
+            stop_listening()
+
+        return stop
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """As `StoreContract.count`."""
+        if queues is not None:
+            return dict(zip(queues, await self._counts(queues), strict=True))
+        found: dict[str, Counts] = {}
+        [names] = await self._batcher.submit_many((Names(),), alone=True)
+        for first in range(0, len(names), PAGE):
+            some = names[first : first + PAGE]
+            found.update(zip(some, await self._counts(some), strict=True))
+        empty = tuple(name for name, here in found.items() if here == Counts())
+        if empty:
+            await self._batcher.submit_many((Names(empty[:PAGE]),), alone=True)
+        return {name: here for name, here in found.items() if here != Counts()}
+
+    async def _counts(self, queues: Sequence[str]) -> list[Counts]:
+        return [counts(each) for each in await self._each("count", queues)]
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `StoreContract.heads`."""
+        found = await self._each("heads", queues)
+        return [
+            None if head is None else shown(queue, head)
+            for queue, head in zip(queues, found, strict=True)
+        ]
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `StoreContract.look`."""
+        found = await self._read("look", queue, list(keys))
+        return [tuple(shown(queue, item) for item in items) for items in found]
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """As `StoreContract.browse`."""
+        after = check_listing(states, prefix, cursor, limit)
+        codes = [STATES.index(state) for state in dict.fromkeys(states)]
+        items: list[StoredItem] = []
+        while len(items) <= limit:
+            asked = (codes, prefix, after, limit + 1 - len(items))
+            behind, found = await self._read("browse", queue, *asked)
+            items += [shown(queue, item) for item in found]
+            if not behind:
+                break
+            after = int(float(behind))
+        page = tuple(items[:limit])
+        return Page(page, str(page[-1].id) if len(items) > limit else None)
+
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `StoreContract.results`."""
+        found = await self._read("results", queue, [str(number) for number in ids])
+        return [None if result is None else shown(queue, result) for result in found]
+
+    async def close(self) -> None:
+        """As `StoreContract.close`."""
+        self._closed = True
+        self._link.stop_trying()
+        here = asyncio.get_running_loop()
+        for claimer, loop in list(self._claimers.items()):
+            if loop is here:
+                with suppress(LeasedKeyQError):  # then it stands until its time is over
+                    await claimer.retire()
+        listening = self._wakeups.close()
+        try:
+            await self._batcher.close()
+        finally:
+            self._link.close()
+            await listening
+        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the Redis store {self._link.address} is closed")
+
+    def _apply(self, requests: list[Any]) -> list[Any]:
+        return self._link.drive(self._engine.apply(requests))
+
+    async def _read(self, verb: str, queue: str, *arguments: Any) -> Any:
+        return await self._answered(Read(verb, (queue, *arguments), (queue,)))
+
+    def _look_again(self) -> None:
+        """See whether the settings of the server have changed; nobody waits for that."""
+        self._looked_at = time.monotonic()
+        self._link.in_background(self._warn_again)
+
+    def _warn_again(self) -> None:
+        with suppress(Exception):  # Should it be away, others say so.
+            said = look_again(self._link)
+            for warning in said:
+                if warning not in self.warnings:
+                    logger.warning("%s: %s", self._link.address, warning)
+            self.warnings[:] = said
+
+    def _to_check(self, queues: Sequence[str]) -> list[str]:
+        """Those of which it is time to see whether their keys fit together."""
+        now = time.monotonic()
+        if len(self._checked) > MANY_CHECKED:
+            self._checked.clear()
+        due = [name for name in queues if now - self._checked.get(name, -inf) >= CHECK_EVERY]
+        self._checked.update(dict.fromkeys(due, now))
+        return due
+
+    async def repair(self, queue: str) -> RepairReport:
+        """Make a damaged queue usable again with what is left of it.
+
+        For a queue whose calls raise `StoreDamagedError`, as somebody else has deleted, overwritten
+        or evicted one of its keys. What belongs together is put together again, from the records
+        of items, leases, buffered values, buried items and results. What cannot be read is set
+        aside on the server, under names that the report has. An item whose lease is gone is
+        available again. A queue that is not damaged stays as it is. Others wait meanwhile.
+
+        Args:
+            queue: The name of the queue.
+
+        Returns:
+            What was kept, and the keys whose values are lost.
+        """
+        answer = (await self._batcher.submit_many((Repair(queue),), alone=True))[0]
+        if isinstance(answer, StoreError):
+            raise answer
+        assert isinstance(answer, RepairReport)
+        self._checked.pop(queue, None)
+        return answer
+
+    async def _each(self, verb: str, queues: Sequence[str], *more: list[str]) -> list[Any]:
+        """One answer for each queue; those of a cluster are on several servers."""
+        if self._link.clustered:
+            asked = [
+                Read(
+                    verb, ([queue], *([queue] if queue in some else [] for some in more)), (queue,)
+                )
+                for queue in queues
+            ]
+            answers = await self._batcher.submit_many(asked)
+            for answer in answers:
+                if isinstance(answer, StoreError):
+                    raise answer
+            return [answer[0] for answer in answers]
+        request = Read(verb, (list(queues), *more), tuple(queues))
+        found: list[Any] = await self._answered(request)
+        return found
+
+    async def _answered(self, request: Read) -> Any:
+        answer = await self._batcher.submit(request)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def _subscriber(self) -> Any:
+        return self._link.client.pubsub()
+
+
+def _unless_failed(answers: list[Any]) -> list[Any]:
+    """Raise what says nothing about a request, only about the store: part of a batch may fail."""
+    for answer in answers:
+        if isinstance(answer, StoreError) and not isinstance(answer, UnfitError | UnstorableError):
+            raise answer
+    return answers
+
+
+def _durable(wait_aof: bool, replicas: int, timeout: float) -> tuple[Any, ...] | None:
+    """The command that waits until a batch is kept."""
+    milliseconds = int(timeout * 1000)
+    if wait_aof:
+        return ("WAITAOF", 1, replicas, milliseconds)
+    return ("WAIT", replicas, milliseconds) if replicas else None

@@ -1,0 +1,538 @@
+"""Requests on their way into the script of the Redis store, and answers on their way out."""
+
+import logging
+import math
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeGuard
+
+import msgspec
+
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    LeaseEnd,
+    StoreDamagedError,
+    keys_in_flight,
+)
+from leasedkeyq.model.requests import (
+    Ack,
+    Attempt,
+    Bury,
+    Cancel,
+    Cap,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    Extend,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Request,
+    Requeue,
+    StoredItem,
+    StoredState,
+    Urgency,
+)
+from leasedkeyq.model.store_model import queue_full
+from leasedkeyq.model.urgency import Rank
+
+logger = logging.getLogger("leasedkeyq")
+
+EXACT: Final = 2**53
+"""The script counts in doubles: whole numbers are exact up to here."""
+ITEM: Final = struct.Struct(">ddddddIBHI")
+LEASE: Final = struct.Struct(">ddd")
+ASIDE: Final = struct.Struct(">II")
+GIVEN: Final = struct.Struct(">BdII")
+LONGEST_KIND: Final = 2**16 - 1
+"""Bytes: a record has two for the length of the kind."""
+TOKEN_SEED: Final = 16
+TOKEN_SIZE: Final = 32
+STATES: Final[tuple[StoredState, ...]] = (
+    "available",
+    "scheduled",
+    "in_flight",
+    "buffered",
+    "buried",
+    "done",
+)
+BURIED: Final = 4
+PARTS: Final = {
+    "i": "the items",
+    "o": "the order of the items",
+    "r": "which items are available",
+    "t": "when items and leases come due",
+    "u": "the deadlines of the available items",
+    "l": "the leases",
+    "n": "the buffered values",
+    "p": "the order of the buffered values",
+    "b": "the buried items",
+    "bo": "the order of the buried items",
+    "bk": "the keys of the buried items",
+    "bt": "the age of the buried items",
+    "d": "the results",
+    "do": "the order of the results",
+    "dk": "the keys of the results",
+    "dt": "when the results are forgotten",
+    "c": "the buckets of rate limits",
+    "cf": "when the buckets of rate limits are full",
+    "cn": "when the buckets of rate limits have a token",
+    "m": "the notes on the queue",
+    "s": "the workers that have left a claim",
+    "x": "the counts of leases by pattern",
+}
+"""What is in the keys of a queue."""
+
+NOT_YET: Final = object()
+"""What a reader of answers says while there is no whole one."""
+
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Asks for something to be shown: a verb of the script and its arguments."""
+
+    verb: str
+    arguments: tuple[Any, ...]
+    queues: tuple[str, ...]
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Leaves a claim at its queues, if the claims just before it have found nothing.
+
+    Attributes:
+        worker: Whose claim it is.
+        turn: A number, which is used again until it has been given something.
+        lifetime: Seconds.
+        claims: Those just before it.
+    """
+
+    worker: str
+    turn: int
+    lifetime: float
+    claims: tuple[Claim, ...]
+
+
+class TakeBack(msgspec.Struct, frozen=True):
+    """Takes back a claim that was left.
+
+    Answer: its turn and what was leased by it meanwhile, or None. If there is anything, the claims
+    just behind this request are not made. It may be asked again.
+
+    Attributes:
+        worker: Whose claim it is.
+        turn: Which one.
+        claims: How many are just behind.
+    """
+
+    worker: str
+    turn: int
+    claims: int = 0
+
+
+AnyRequest: TypeAlias = Request | Read | Leave | TakeBack
+
+
+def raw(value: bytes) -> msgspec.Raw:
+    """Bytes as the script reads them: its decoder knows strings only."""
+    return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether the script answered with a list."""
+    return isinstance(value, list)
+
+
+def or_false(value: Any) -> Any:
+    """None would end a list in Lua."""
+    return False if value is None else value
+
+
+def seconds(value: float | None) -> Any:
+    """A length of time; one that is not a number would end the script half-way."""
+    if value is not None and math.isnan(value):
+        raise ValueError("a time that is not a number")
+    return or_false(value)
+
+
+# Requests
+
+
+def _put(request: Put) -> list[Any]:
+    priority = request.priority
+    if priority is not None and abs(priority) > EXACT:
+        raise ValueError(f"the priority {priority} is beyond {EXACT}")
+    if len(request.kind.encode()) > LONGEST_KIND:
+        raise ValueError(f"the kind is longer than {LONGEST_KIND} bytes")
+    keys: list[str] = []
+    values: list[msgspec.Raw] = []
+    for key, value in request.items:
+        keys.append(key)
+        values.append(raw(value))
+    return [
+        "put",
+        request.queue,
+        keys,
+        values,
+        request.policy,
+        or_false(priority),
+        seconds(request.delay),
+        request.max_items,
+        request.kind,
+        seconds(request.deadline),
+        0,
+    ]
+
+
+def _cap(cap: Cap) -> list[Any]:
+    limits = (or_false(cap.in_flight), or_false(cap.rate))
+    return [cap.queue, cap.pattern, *limits, cap.burst, cap.each]
+
+
+def urgency_form(urgency: Urgency) -> list[Any]:
+    """How urgent a queue is, as the script takes it."""
+    return [urgency.priority, or_false(urgency.deadline), urgency.steps]
+
+
+def caps_form(caps: Sequence[Cap]) -> Any:
+    """Limits, as the script takes them."""
+    return [_cap(cap) for cap in caps] or False
+
+
+def _new_seed() -> str:
+    return os.urandom(TOKEN_SEED).hex()
+
+
+def _claim(request: Claim) -> list[Any]:
+    several = len(request.queues) > 1
+    lifts = any(request.lifts(number) for number in range(len(request.queues)))
+    hurried = lifts or (several and request.by_turns)
+    return [
+        "claim",
+        [part for queue, most in request.queues for part in (queue, most)],
+        request.limit,
+        or_false(request.key),
+        seconds(request.lease_time if several or not request.queues else request.lease_time_of(0)),
+        or_false(request.kinds),
+        caps_form(request.caps),
+        _new_seed(),
+        False,
+        [urgency_form(urgency) for urgency in request.urgencies if hurried] or False,
+        [seconds(time) for time in request.lease_times if several] or False,
+        not several or request.in_order,
+    ]
+
+
+def _result(request: Ack | Cancel) -> msgspec.Raw:
+    return raw(b"null" if request.result is None else request.result)
+
+
+def _ack(request: Ack) -> list[Any]:
+    return [
+        "ack",
+        request.queue,
+        request.key,
+        request.token,
+        _result(request),
+        seconds(request.keep),
+    ]
+
+
+def _release(request: Release) -> list[Any]:
+    return [
+        "release",
+        request.queue,
+        request.key,
+        request.token,
+        request.front,
+        seconds(request.delay),
+        request.error,
+        request.undo,
+    ]
+
+
+def _extend(request: Extend) -> list[Any]:
+    return ["extend", request.queue, request.key, request.token, seconds(request.lease_time)]
+
+
+def _bury(request: Bury) -> list[Any]:
+    return ["bury", request.queue, request.key, request.token, request.error]
+
+
+def _cancel(request: Cancel) -> list[Any]:
+    names = (request.queue, request.key)
+    return ["cancel", *names, _result(request), seconds(request.keep), or_false(request.id)]
+
+
+def _requeue(request: Requeue) -> list[Any]:
+    return ["requeue", request.queue, str(request.id), request.policy, request.max_items, 0]
+
+
+def _discard(request: Discard) -> list[Any]:
+    return ["discard", request.queue, str(request.id)]
+
+
+def _purge(request: Purge) -> list[Any]:
+    return ["purge", request.queue, request.part]
+
+
+def _leave(request: Leave) -> list[Any]:
+    claims: list[Any] = []
+    for claim in request.claims:
+        parts: list[Any] = []
+        for number, (queue, most) in enumerate(claim.queues):
+            if min(most, claim.limit) > 0:
+                parts += [queue, seconds(claim.lease_time_of(number))]
+        claims.append([or_false(claim.kinds), parts])
+    milliseconds = int(request.lifetime * 1000)
+    return ["leave", request.worker, request.turn, milliseconds, _new_seed(), claims]
+
+
+def _take_back(request: TakeBack) -> list[Any]:
+    return ["take_back", request.worker, request.turn, request.claims]
+
+
+def _read(request: Read) -> list[Any]:
+    return [request.verb, *request.arguments]
+
+
+_FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
+    Put: _put,
+    Claim: _claim,
+    Ack: _ack,
+    Release: _release,
+    Extend: _extend,
+    Bury: _bury,
+    Cancel: _cancel,
+    Requeue: _requeue,
+    Discard: _discard,
+    Purge: _purge,
+    Leave: _leave,
+    TakeBack: _take_back,
+    Read: _read,
+}
+
+
+def form(request: AnyRequest) -> list[Any]:
+    """A request as the script takes it.
+
+    Raises:
+        ValueError: The script cannot take it.
+    """
+    return _FORMS[type(request)](request)
+
+
+def queues_of(request: AnyRequest) -> tuple[str, ...]:
+    """The queues that a request speaks of."""
+    if isinstance(request, Claim):
+        return tuple([queue for queue, _ in request.queues])
+    if isinstance(request, Leave | TakeBack):
+        return ()
+    return request.queues if isinstance(request, Read) else (request.queue,)
+
+
+def new_ids(request: AnyRequest) -> int:
+    """How many new items a request may make."""
+    if isinstance(request, Put):
+        return len(request.items)
+    return 1 if isinstance(request, Requeue) else 0
+
+
+# Answers
+
+
+def damaged_queue(answer: Any) -> str | None:
+    """Which queue is damaged, if that is the answer; empty: it is one of the batch."""
+    if is_list(answer) and answer and answer[0] == b"damaged":
+        name: bytes = answer[1]
+        logger.debug("the script has met damage in the queue %r: %r", name, answer[2])
+        return name.decode()
+    return None
+
+
+def answer_of(request: AnyRequest, answer: Any) -> Any:
+    """The answer of the script as the contract has it."""
+    if isinstance(request, Claim):
+        return claimed(request, answer)
+    if isinstance(request, Read | Leave):
+        return answer
+    if isinstance(request, TakeBack):
+        return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
+    if _is_refusal(answer):
+        return _refusal(request, answer)
+    match request:
+        case Put():
+            return tuple(answer)
+        case Ack() | Release():
+            return None
+        case Extend():
+            return float(answer) if answer else None
+        case Cancel() | Requeue() | Discard():
+            return bool(answer)
+        case _:
+            return answer
+
+
+def _is_refusal(answer: Any) -> bool:
+    return is_list(answer) and bool(answer) and isinstance(answer[0], bytes)
+
+
+def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
+    if answer[0] == b"inflight":
+        return keys_in_flight(tuple(key.decode() for key in answer[1]), answer[2])
+    if answer[0] == b"full":
+        return queue_full(request.queue, request.max_items)
+    return Refusal(request.key)
+
+
+def claimed(request: Claim, answer: Sequence[Any]) -> tuple[Claimed, ...]:
+    """Leased items."""
+    items: list[Claimed] = []
+    queues = request.queues
+    for at in range(0, len(answer), 4):
+        number: int = answer[at]
+        if number < 0:
+            break
+        items.append(leased(queues[number][0], answer[at + 1], answer[at + 2], answer[at + 3]))
+    return tuple(items)
+
+
+def leased(queue: str, key: bytes, lease: bytes, record: bytes) -> Claimed:
+    """An item that was leased."""
+    fence, _, expires_at = LEASE.unpack_from(lease)
+    unpacked = ITEM.unpack_from(record)
+    past = ITEM.size + unpacked[8]
+    return Claimed(
+        queue,
+        key.decode(),
+        record[past + unpacked[9] :],
+        int(unpacked[0]),
+        lease[LEASE.size :].decode(),
+        int(fence),
+        unpacked[6] + 1,
+        int(unpacked[2]),
+        expires_at or None,
+        unpacked[1],
+        record[ITEM.size : past].decode(),
+        unpacked[5] or None,
+    )
+
+
+def given(message: bytes) -> tuple[int, Claimed]:
+    """What was leased by a claim that was left, and by which: as the script publishes it."""
+    _, turn, names, keys = GIVEN.unpack_from(message)
+    key = GIVEN.size + names
+    lease = key + keys
+    record = lease + LEASE.size + TOKEN_SIZE
+    queue = message[GIVEN.size : key].decode()
+    item = leased(queue, message[key:lease], message[lease:record], message[record:])
+    return int(turn), item
+
+
+def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any] | None:
+    """The form of what is left of a claim for which one call had no time; None: it is complete.
+
+    `items` is what it has leased so far.
+    """
+    if not answer or answer[-4] >= 0:
+        return None
+    rest = _claim(request)
+    rest[2] = request.limit - len(items)
+    starts: list[Any] = []
+    rest[8] = starts
+    for at in [at for at in range(0, len(answer), 4) if answer[at] < 0]:
+        number: int = -1 - answer[at]
+        name, most = request.queues[number]
+        rest[1][2 * number + 1] = most - sum(item.queue == name for item in items)
+        starts.append([number, *[raw(part) for part in answer[at + 1 : at + 4]]])
+    return rest
+
+
+def rank_of(found: Sequence[Any]) -> Rank:
+    """The rank of an item, as the script tells it."""
+    in_time, priority, put_at, number = found
+    return bool(in_time), int(float(priority)), float(put_at), int(float(number))
+
+
+def shown(queue: str, found: Sequence[Any], *, reveal: bool = False) -> StoredItem:
+    """An item that the script shows.
+
+    Raises:
+        StoreDamagedError: It cannot be read.
+    """
+    try:
+        return _shown(queue, found, reveal)
+    except (struct.error, ValueError, TypeError, IndexError, msgspec.MsgspecError) as error:
+        raise StoreDamagedError(
+            f"the queue {queue!r} is damaged: a record of it cannot be read, as somebody else has "
+            f"changed it. `await store.repair({queue!r})` sets it aside, and makes the queue "
+            "usable again",
+            queue=queue,
+        ) from error
+
+
+def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
+    code: int = found[0]
+    name: bytes = found[1]
+    record: bytes = found[2]
+    lease: bytes = found[3]
+    error = ""
+    key: str
+    if code >= BURIED:
+        keys, errors = ASIDE.unpack_from(record)
+        start = ASIDE.size + keys
+        key = record[ASIDE.size : start].decode()
+        error = record[start : start + errors].decode()
+        record = record[start + errors :]
+    else:
+        key = name.decode()
+    number, put_at, priority, place, due, deadline, *rest = ITEM.unpack_from(record)
+    attempt, _, kinds, past = rest
+    state = STATES[code]
+    leased_at: float | None = None
+    token = ""
+    if state == "in_flight":
+        _, leased_at, due = LEASE.unpack_from(lease)
+        attempt += 1
+        token = lease[LEASE.size :].decode() if reveal else ""
+    start = ITEM.size + kinds
+    return StoredItem(
+        id=int(number),
+        queue=queue,
+        key=key,
+        state=state,
+        value=record[start + past :],
+        priority=int(priority),
+        attempt=attempt,
+        put_at=put_at,
+        place=int(place) if state == "available" else 0,
+        due=due or None,
+        error=error,
+        history=_history(record[start : start + past]),
+        kind=record[ITEM.size : start].decode(),
+        leased_at=leased_at,
+        token=token,
+        deadline=None if code >= BURIED else deadline or None,
+    )
+
+
+_decode_history: Final = msgspec.msgpack.Decoder(list[tuple[int, float, LeaseEnd, str]]).decode
+
+
+def _history(packed: bytes) -> tuple[Attempt, ...]:
+    if not packed:
+        return ()
+    return tuple(
+        Attempt(number, when, how, error) for number, when, how, error in _decode_history(packed)
+    )
+
+
+def counts(found: Sequence[int]) -> Counts:
+    """How many items are in each state."""
+    available, scheduled, in_flight, buried, done = found
+    return Counts(
+        available=available, scheduled=scheduled, in_flight=in_flight, buried=buried, done=done
+    )

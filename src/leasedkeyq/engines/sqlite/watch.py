@@ -1,0 +1,221 @@
+"""Hears of the commits of other processes.
+
+SQLite notifies nobody. So whoever has committed rings: it touches the write-ahead log, which on
+Linux the kernel tells a thread of every process that listens (inotify). Elsewhere the thread looks
+every few milliseconds. Either way it works only while somebody watches.
+"""
+
+import ctypes
+import os
+import select
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from leasedkeyq.engines.sqlite.schema import connect
+
+GAP: Final = 0.01
+"""Seconds between two looks, on average at least: all that was committed in between is one news."""
+BURST: Final = 0.1
+"""Seconds of saved-up gaps: after a quiet time some looks follow each other without a gap."""
+INTERVAL: Final = 0.015
+"""Seconds between two looks where no bell is heard."""
+LINGER: Final = 1.0
+"""Seconds to stay after the last watcher has gone: the next one often comes soon."""
+PATROL: Final = 1.0
+"""Seconds between two looks, at the most: who commits may be killed before the bell rings.
+
+Also the time until the next look after a failure.
+"""
+
+IN_ATTRIB: Final = 0x4
+LINUX: Final = sys.platform.startswith("linux")
+
+
+class CommitWatch:
+    """A thread that calls `wake` after commits by others.
+
+    `others` tells from the number of all commits how many of them are not our own, and `wanted`
+    whether anybody watches.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        others: Callable[[int], int],
+        wanted: Callable[[], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self._path = path
+        self._log = f"{path}-wal"
+        self._others = others
+        self._wanted = wanted
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._called = threading.Event()
+        self._seen = 0
+        self._bell: Bell | None = None
+
+    def ring(self) -> None:
+        """Let other processes know that something was committed."""
+        if LINUX:
+            try:
+                os.utime(self._log)
+            except OSError:  # the log has gone with its database, or is somebody else's
+                return
+
+    def start(self, seen: int) -> None:
+        """Watch from now on; `seen` commits of others are known already."""
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._seen = seen
+                name = f"leasedkeyq watch {self._path}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+        self._called.set()
+
+    def close(self) -> None:
+        """End the thread, which takes it some milliseconds."""
+        self._stop.set()
+        self._called.set()
+        with self._lock:
+            thread = self._thread
+            if self._bell is not None:
+                self._bell.interrupt()
+        if thread is not None:
+            thread.join()
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._ended():
+            try:
+                self._watch()
+            except (sqlite3.Error, OSError):
+                # Those who wait ask the store and get its error, rather than wait for ever.
+                self._wake()
+                self._stop.wait(PATROL)
+
+    def _ended(self) -> bool:
+        with self._lock:
+            # Whoever adds a watcher calls `start` afterwards: nobody is missed.
+            if self._stop.is_set() or not self._wanted():
+                self._thread = None
+                return True
+        return False
+
+    def _watch(self) -> None:
+        """Look until nobody watches any more."""
+        file = identity(self._path)
+        connection = connect(self._path, busy_timeout=PATROL)
+        try:
+            self._look(connection, first=True)
+            # The log is there once the database was read.
+            with self._lock:
+                bell = self._bell = Bell.of(self._log)
+            next_look = checked_at = time.monotonic()
+            while self._needed():
+                # Only now: what is committed after this look rings, and what was before is seen.
+                self._look(connection)
+                now = time.monotonic()
+                if now - checked_at > PATROL:
+                    checked_at = now
+                    if identity(self._path) != file:
+                        raise FileNotFoundError(self._path)
+                if bell is None:
+                    time.sleep(INTERVAL)
+                    continue
+                next_look = max(next_look, now - BURST) + GAP
+                if next_look > now:
+                    time.sleep(next_look - now)
+                bell.wait(PATROL)
+        finally:
+            connection.close()
+            with self._lock:
+                if self._bell is not None:
+                    self._bell.close()
+                    self._bell = None
+
+    def _needed(self) -> bool:
+        """Wait while nobody watches; False when it is time to end."""
+        while not self._stop.is_set():
+            if self._wanted():
+                return True
+            if not self._called.wait(LINGER):
+                return False
+            self._called.clear()
+        return False
+
+    def _look(self, connection: sqlite3.Connection, *, first: bool = False) -> None:
+        total = connection.execute("SELECT commits FROM counters").fetchone()[0]
+        others = self._others(total)
+        # The first look may be into another file than before. Later on the number seems to
+        # fall for a moment when a commit of our own is counted and not yet to be seen.
+        if others > self._seen or (first and others != self._seen):
+            self._seen = others
+            self._wake()
+
+
+class Bell:
+    """Tells when a file was touched, by inotify."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._interrupt = os.eventfd(0)
+        self._poll = select.poll()
+        self._poll.register(handle, select.POLLIN)
+        self._poll.register(self._interrupt, select.POLLIN)
+
+    @classmethod
+    def of(cls, path: str) -> "Bell | None":
+        """For this file; None where that cannot be had."""
+        if not LINUX:
+            return None
+        try:
+            library = ctypes.CDLL(None, use_errno=True)
+            handle: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if handle < 0:
+                return None
+            if library.inotify_add_watch(handle, os.fsencode(path), IN_ATTRIB) < 0:
+                os.close(handle)
+                return None
+        except (OSError, AttributeError):
+            return None
+        return cls(handle)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it rings, unless it has rung since the last time."""
+        if not self._rung():
+            self._poll.poll(seconds * 1000)
+            self._rung()
+
+    def _rung(self) -> bool:
+        try:
+            return bool(os.read(self._handle, 65536))
+        except BlockingIOError:
+            return False
+
+    def interrupt(self) -> None:
+        """Let `wait` return at once, now and ever after."""
+        os.eventfd_write(self._interrupt, 1)
+
+    def close(self) -> None:
+        """Stop listening."""
+        os.close(self._handle)
+        os.close(self._interrupt)
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Which file it is, whatever its name; zeros when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino

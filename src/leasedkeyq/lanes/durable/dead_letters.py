@@ -1,0 +1,242 @@
+"""Dead letters in a store: its buried items."""
+
+import asyncio
+import builtins
+import logging
+import secrets
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
+from leasedkeyq.lanes.durable.envelope import PARKED, read_payload, seal_payload
+from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
+from leasedkeyq.lanes.remote_errors import split
+from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.model.requests import (
+    Bury,
+    Change,
+    Claim,
+    Discard,
+    Limits,
+    Purge,
+    Put,
+    Requeue,
+    StoredItem,
+)
+from leasedkeyq.stores.store import Store
+
+logger = logging.getLogger("leasedkeyq")
+
+
+class StoreDeadLetterQueue(DeadLetterQueue):
+    """The buried commands of all lanes on a store.
+
+    With a limit, whoever looks at it through this object sees no more letters than that: the oldest
+    are dropped first, those of other processes included.
+
+    Args:
+        store: Where they are.
+        lanes: The lanes by name.
+        max_size: How many letters it holds; None: as many as the store keeps of each queue.
+        closed: Tells whether no more commands are taken.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lanes: Mapping[str, Lane],
+        max_size: int | None,
+        *,
+        closed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(max_size or store.limits.buried)
+        self._store = store
+        self._lanes = lanes
+        self._limited = max_size is not None
+        self._closed = closed
+        self._trimming: Task[None] | None = None
+        self._untrimmed = False
+        """Whether letters have come since those that are being dropped were counted."""
+
+    def add(self, letter: DeadLetter) -> None:
+        """A store cannot be written to without waiting."""
+        raise TypeError(f"a letter of lane {letter.lane!r} is added to a store with push")
+
+    async def push(self, letter: DeadLetter) -> None:
+        """Add a letter."""
+        await bury_letter(self._store, self._share(letter).queue, letter)
+        self.trim(asyncio.get_running_loop())
+
+    async def pop(self) -> DeadLetter | None:
+        """Remove and return the oldest letter, or None."""
+        while letters := await self.list():
+            letter = letters[0]
+            if await self._discard(letter):
+                return letter
+        return None
+
+    async def list(self, lane: str | None = None) -> "list[DeadLetter]":
+        """All letters, or those of a lane, oldest first."""
+        await self.settled()
+        return await self._all(lane)
+
+    async def _all(self, lane: str | None = None) -> "builtins.list[DeadLetter]":
+        letters = [
+            read_letter(share.lane.id, item)
+            for share in self._shares()
+            if lane is None or share.lane.id == lane
+            for item in await self._buried(share)
+        ]
+        return sorted(letters, key=lambda letter: letter.failed_at)
+
+    async def clear(self) -> int:
+        """Forget all letters; returns how many there were."""
+        purges = [Purge(share.queue, "buried") for share in self._shares()]
+        answers = await self._store.settle(purges) if purges else []
+        return sum(answer for answer in answers if isinstance(answer, int))
+
+    async def len(self) -> int:
+        """How many letters there are."""
+        await self.settled()
+        return await self._count()
+
+    async def _count(self) -> int:
+        counts = await self._store.count([share.queue for share in self._shares()])
+        return sum(count.buried for count in counts.values())
+
+    async def requeue(self, letter: DeadLetter) -> bool:
+        """Put a letter back into its lane, where it starts anew.
+
+        Returns whether it was still here.
+
+        Raises:
+            UnknownLaneError: Its lane is not there any more. The letter stays.
+            ShuttingDownError: The manager takes no more commands. The letter stays.
+        """
+        share = self._share(letter)
+        if self._closed():
+            raise ShuttingDownError(
+                f"lane {letter.lane!r}: the manager is shutting down and takes no more commands",
+                lane=letter.lane,
+            )
+        answer = (await self._store.settle([Requeue(share.queue, int(letter.id))]))[0]
+        _raise([answer])
+        return bool(answer)
+
+    def trim(self, loop: AbstractEventLoop) -> None:
+        """Drop the oldest letters in the background if there are too many."""
+        if not self._limited:
+            return
+        self._untrimmed = True
+        if self._trimming is None or self._trimming.done():
+            self._trimming = loop.create_task(self._trim())
+
+    async def _trim(self) -> None:
+        try:
+            while self._untrimmed:
+                self._untrimmed = False
+                if await self._count() > self.max_size:
+                    await self._drop()
+        except LeasedKeyQError as error:
+            logger.warning("the dead letters could not be trimmed: %s", error)
+
+    async def _drop(self) -> None:
+        """Drop the oldest letters; another process may be dropping them at the same time."""
+        for letter in (await self._all())[: -self.max_size]:
+            if await self._discard(letter):
+                self.dropped += 1
+                logger.warning(
+                    "lane %r: dropped the oldest dead letter, key %r: the limit is %d",
+                    letter.lane,
+                    letter.key,
+                    self.max_size,
+                )
+
+    async def settled(self) -> None:
+        """Wait until the oldest letters are dropped, if there are too many."""
+        if self._trimming is not None and not self._trimming.done():
+            await asyncio.wait([self._trimming])
+
+    async def _discard(self, letter: DeadLetter) -> bool:
+        share = self._share(letter)
+        return bool((await self._store.settle([Discard(share.queue, int(letter.id))]))[0])
+
+    def _shares(self) -> Sequence[Share]:
+        return [share for lane in self._lanes.values() for share in lane.shares]
+
+    def _share(self, letter: DeadLetter) -> Share:
+        lane = self._lanes.get(letter.lane)
+        if lane is None:
+            known = ", ".join(sorted(self._lanes))
+            message = f"there is no lane {letter.lane!r}; the lanes are: {known}"
+            raise UnknownLaneError(message, lane=letter.lane)
+        return lane.share_of(letter.key)
+
+    async def _buried(self, share: Share) -> Sequence[StoredItem]:
+        found: Sequence[StoredItem] = ()
+        cursor: str | None = None
+        while True:
+            page = await self._store.browse(
+                share.queue, states=("buried",), cursor=cursor, limit=1000
+            )
+            found = (*found, *page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+
+async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
+    """Add a letter to the buried items of a queue."""
+    key, value = letter_value(letter, store.limits)
+    if (await store.look(queue, [key]))[0]:
+        key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
+    # Until it is buried, it must not be of its type: a worker would run it.
+    parked = Put(queue, ((key, value),), "reject", -letter.priority, kind=PARKED)
+    _raise(await store.put([parked]))
+    for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
+        named = Put(queue, ((key, value),), kind=letter.command_type)
+        changes = (named, Bury(queue, key, item.token, letter_error(letter)))
+        await store.edit(queue, partial(_return, changes), keys=[key])
+
+
+def _return(changes: Sequence[Put | Change], _: object) -> Sequence[Put | Change]:
+    return changes
+
+
+def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
+    """The key and the value of the item of a letter."""
+    key, kind = letter.key or secrets.token_hex(8), letter.command_type
+    return key, seal_payload(letter.payload, letter.submitted_at, kind, key, limits)
+
+
+def letter_error(letter: DeadLetter) -> str:
+    """Why the item of a letter is buried."""
+    return f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
+
+
+def read_letter(lane: str, item: StoredItem) -> DeadLetter:
+    """A buried item as a letter; one that cannot be read is shown as it is stored."""
+    line, trace, _ = split(item.error)
+    payload, submitted_at = read_payload(item)
+    return DeadLetter(
+        id=str(item.id),
+        lane=lane,
+        command_type=item.kind,
+        key=item.key,
+        payload=payload,
+        error=line,
+        traceback=trace,
+        attempts=item.attempt,
+        priority=-item.priority,
+        submitted_at=submitted_at,
+        failed_at=item.history[-1].ended_at if item.history else item.put_at,
+    )
+
+
+def _raise(answers: Any) -> None:
+    for answer in answers:
+        if isinstance(answer, LeasedKeyQError):
+            raise answer

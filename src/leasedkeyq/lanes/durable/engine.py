@@ -1,0 +1,675 @@
+"""The engine on a store: commands that outlive the process, shared by any number of workers.
+
+A command is an item of the queue of its lane. One task claims for all lanes, as many as there is
+room for; another renews the leases of all that run; commands that have ended go to the outbox.
+What is claimed, renewed and settled at a time goes to the store as one batch.
+"""
+
+import asyncio
+import logging
+import time
+from asyncio import Task, TimerHandle
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+from leasedkeyq.checks import storable
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.durable.cancellation import Cancelling
+from leasedkeyq.lanes.durable.claim_plan import ClaimPlan
+from leasedkeyq.lanes.durable.dead_letters import StoreDeadLetterQueue
+from leasedkeyq.lanes.durable.envelope import (
+    CANCELLED,
+    Envelope,
+    available_since,
+    ending,
+    retry_note,
+    unseal,
+)
+from leasedkeyq.lanes.durable.heartbeat import Heartbeat
+from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
+from leasedkeyq.lanes.durable.prefetch import Ahead
+from leasedkeyq.lanes.durable.results import ResultWatch
+from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
+from leasedkeyq.lanes.durable.submission import Submissions
+from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
+from leasedkeyq.lanes.durable.workers import Control
+from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.remote_errors import join
+from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms, error_line, traceback_text
+from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
+from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.limits import caps
+from leasedkeyq.lanes.running.pending_write import Written
+from leasedkeyq.model.admission import check_name
+from leasedkeyq.model.requests import Ack, Answer, Bury, Change, Claimed, Refusal, Release, Urgency
+from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.instrument import Instrument, Tracing
+from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.types import InFlightPolicy
+
+logger = logging.getLogger("leasedkeyq")
+
+GIVING_BACK = 1.0
+"""Seconds for which the parts of lanes stay with a worker that ends, until what waits is back."""
+PATIENCE = 10.0
+"""Seconds for which closing waits for the store to take what has ended."""
+
+
+class StoreEngine(Engine):
+    """Commands on a store. Any number of processes may run the same lanes.
+
+    Attributes:
+        dlq: The store's buried items, as dead letters.
+    """
+
+    def __init__(
+        self,
+        lanes: dict[str, Lane],
+        *,
+        slots: Slots,
+        emitter: EventEmitter,
+        store: Store,
+        registry: CommandRegistry,
+        max_dead_letters: int | None = None,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self._ahead = Ahead(lambda: self._loop, self._give_back)
+        super().__init__(
+            lanes,
+            slots=slots,
+            emitter=emitter,
+            instruments=instruments,
+            tracing=tracing,
+            clock=clock,
+        )
+        self.dlq = StoreDeadLetterQueue(
+            store, lanes, max_dead_letters, closed=lambda: self.shutting_down
+        )
+        self._plan = ClaimPlan(self, store)
+        self._cancelling = Cancelling(self)
+        self._results = ResultWatch(store, registry, self._finish_elsewhere, self._watch)
+        self._unknown = UnknownTypes(store, lanes, registry)
+        self._submissions = Submissions(store, registry, clock)
+        self._held: dict[str, Job] = {}
+        """All that is leased by this engine, by token: ahead, running, or not settled yet."""
+        self._outbox = Outbox(store, self._tracing)
+        self._tasks: list[Task[None]] = []
+        self._errands: set[Task[Any]] = set()
+        self._ending: list[Task[None]] = []
+        """Those that end by themselves when the engine is stopped."""
+        self._wanted = asyncio.Event()
+        self._claims = 1
+        self._heard = 0
+        """How often something may have come: who claims meanwhile does not see it."""
+        self._drains: set[asyncio.Event] = set()
+        self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
+        self._alarm: TimerHandle | None = None
+        self._unwatch: dict[str, Callable[[], None]] = {}
+        self._control = Control(
+            store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
+        )
+
+    def add_lane(self, lane: Lane) -> None:
+        """As `Engine.add_lane`.
+
+        Raises:
+            LimitExceededError: Its name is too long for the store.
+            ValueError: Its priority, or that of its boost, is beyond 2**52.
+        """
+        urgency = Urgency(lane.priority, lane.boost.deadline, lane.boost.steps)
+        for share in lane.shares:
+            check_name("lane", share.queue, self.store.limits)
+            share.caps = caps(share)
+            share.urgency = urgency
+            if self.slots.capacity is None:
+                self._ahead.serve(share)
+        super().add_lane(lane)
+        if self.started:
+            for share in lane.shares:
+                self._watch(share)
+            self._control.look()
+            self.wake()
+
+    # Submitting
+
+    async def submit(
+        self,
+        lane: Lane,
+        command: Any,
+        *,
+        kind: str,
+        key: str | None,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> Job:
+        """As `Engine.submit`."""
+        terms = Terms(policy, priority, delay, deadline, timeout)
+        placed = await self._submissions.put(lane, (key, kind, command), terms, self._tracing)
+        return self._submitted(*placed, terms)
+
+    async def submit_many(
+        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+    ) -> list[Job]:
+        """As `Engine.submit_many`."""
+        put = self._submissions.put_many(lane, commands, terms, self._tracing)
+        placed, refusal = await put
+        jobs = [self._submitted(*place, terms) for place in placed]
+        if refusal is not None:
+            raise refusal
+        return jobs
+
+    def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
+        self,
+        share: Share,
+        number: int,
+        key: str,
+        kind: str,
+        command: Any,
+        terms: Terms,
+    ) -> Job:
+        """The job that stands for a command that is in the store now."""
+        job = self._results.jobs.get(number)
+        if job is None:
+            began = self._loop.time()
+            priority = terms.priority or 0
+            job = Job(number, share, kind, key, command, began, priority, terms.timeout, None)
+            job.remote = True
+            self._results.jobs[number] = job
+            self._results.refresh(share)
+        if terms.delay is not None and job.status in ("pending", "scheduled"):
+            job.status = "scheduled" if terms.delay else "pending"
+        lane = share.lane
+        lane.submitted += 1
+        if self.emitter.listening:
+            self._emit(events.COMMAND_SUBMITTED, job)
+        if self._metrics is not None:
+            self._metrics.of(lane.id, kind).submitted += 1
+        if self._instrument is not None:
+            self._tell_submitted(self._instrument, job)
+        return job
+
+    def expect(self, job: Job) -> None:
+        """As `Engine.expect`."""
+        self._watch(job.share)
+        self._results.expect(job)
+
+    # Starting and stopping
+
+    async def start(self) -> None:
+        """As `Engine.start`."""
+        self.started = True
+        self._plan.open(self._take_given)
+        for share in self.shares:
+            self._watch(share)
+        self._control.write()
+        # With a capacity, lanes take from each other: then one claim is under way at a time.
+        calls = self.store.calls_at_a_time
+        self._claims = calls if self.slots.capacity is None else 1
+        work = (
+            *(self._serve() for _ in range(self._claims)),
+            self._control.run(),
+            *(self._outbox.run() for _ in range(calls)),
+            self._heartbeat.run(),
+        )
+        self._tasks = [self._loop.create_task(task) for task in work]
+        self._ending = self._tasks[: self._claims + 1]
+        self.wake()
+
+    def _watch(self, share: Share) -> None:
+        if share.queue not in self._unwatch:
+            self._unwatch[share.queue] = self.store.watch(share.queue, self._hear)
+
+    def _hear(self) -> None:
+        """Something has changed in a queue."""
+        self._heartbeat.heard = True
+        self._results.look()
+        self.wake()
+
+    def wake(self, share: Share | None = None) -> None:
+        """As `Engine.wake`."""
+        for changed in self._drains:
+            changed.set()
+        if share is None:
+            self._ahead.check()
+        else:
+            self._begin_next(share.lane)
+            if self._wanted.is_set() or not self._plan.wants(share):
+                return  # more of them will end soon
+        self._heard += 1
+        self._wanted.set()
+
+    def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something that nobody waits for."""
+        task = self._loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    def pause(self, lane: Lane, paused: bool) -> Written:
+        """As `Engine.pause`, for all workers of the store."""
+        written = self._control.pause(lane, paused)
+        self.wake()
+        return written
+
+    async def quiet(self) -> None:
+        """As `Engine.quiet`; what this worker does not start, others may start at once."""
+        self.stopped = True
+        self._wanted.set()  # so that no claim is left standing
+        self._ahead.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVING_BACK):
+                await self._outbox.empty.wait()  # or others would begin with what comes after it
+        self._control.leave()
+        await super().quiet()
+
+    async def close(self) -> None:
+        """As `Engine.close`."""
+        self._wanted.set()  # so that it sees that nothing more is to be started
+        self._control.known.set()
+        self._control.leave()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._control.written()
+                if self._tasks:
+                    await asyncio.wait(self._ending)
+                    await self._outbox.empty.wait()
+                    await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
+        except TimeoutError:
+            logger.error(  # noqa: TRY400
+                "%d commands are not settled: the store does not answer; they run again when "
+                "their leases have expired",
+                len(self._outbox),
+            )
+        self._control.close()
+        self._unknown.close()
+        tasks = [*self._tasks, *self._errands, *self._results.close(self.closed_error)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._plan.abandon()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for unwatch in self._unwatch.values():
+            unwatch()
+        self._unwatch.clear()
+
+    # Claiming
+
+    async def _serve(self) -> None:
+        """Claim whenever there is room and something may have come."""
+        pause = FIRST_PAUSE
+        await self._control.known.wait()
+        while True:
+            await self._wanted.wait()
+            if self.stopped:
+                await self._plan.close()
+                return
+            self._wanted.clear()
+            try:
+                await self._claim()
+            except StoreClosedError:
+                if not self.stopped and not self.shutting_down:
+                    logger.error("the store was closed; no more commands are started")  # noqa: TRY400
+                return
+            except Exception as error:
+                report("commands could not be claimed", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                self._wanted.set()
+            else:
+                pause = FIRST_PAUSE
+
+    async def _claim(self) -> None:
+        """Claim once, and see to it that more is claimed when there is more."""
+        heard = self._heard
+        claimed = await self._plan.claim()
+        if claimed is None:
+            return
+        since: dict[str, float] = {}
+        try:
+            if self._metrics is not None or self._instrument is not None:
+                with self._plan.not_taken_yet(claimed):
+                    since = await self._available_since([item for _, item in claimed])
+        finally:
+            for share, item in claimed:
+                self._take(share, item, since.get(item.token))
+        if claimed:
+            await asyncio.sleep(0)  # so that they begin before more is asked for
+        if self.emitter.listening:
+            await self._look_for_pressure()
+        if self._plan.has_room():
+            # Of two that claim, one may have left to the other what it has heard of.
+            if claimed or self._plan.left_out or (self._claims > 1 and heard != self._heard):
+                self._wanted.set()
+            else:
+                await self._set_alarm()
+                self._unknown.look()
+
+    async def _available_since(self, claimed: Sequence[Claimed]) -> dict[str, float]:
+        """For instruments: since when commands could have run that were tried before, by token."""
+        by_queue: dict[str, list[Claimed]] = {}
+        for item in claimed:
+            if item.attempt > 1:
+                by_queue.setdefault(item.queue, []).append(item)
+        found: dict[str, float] = {}
+        try:
+            for queue, items in by_queue.items():
+                looked_at = await self.store.look(queue, [item.key for item in items])
+                for item, stored in zip(items, looked_at, strict=True):
+                    moment = available_since(stored[0]) if stored else None
+                    if moment is not None and stored[0].id == item.id:
+                        found[item.token] = moment
+        except LeasedKeyQError as error:
+            logger.warning("how long commands have waited could not be read: %s", error)
+        return found
+
+    async def _look_for_pressure(self) -> None:
+        lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
+        if lanes:
+            for lane, counts in (await lane_counts(self.store, lanes)).items():
+                waiting = counts.available + self._ahead.of_lane(lane)
+                self._tell_pressure(lane, waiting, counts.in_flight)
+
+    async def _set_alarm(self) -> None:
+        """Wake up when the next command comes due, or a limit has a token again."""
+        queues = [share.queue for share in self.shares if share.owned]
+        waits = [seconds for seconds in await self.store.sweep(queues) if seconds is not None]
+        again = await self._plan.next_try(min(waits, default=inf))
+        now = self._loop.time()
+        if self._alarm is not None:
+            if self._alarm.when() <= now:
+                return  # it rings at once: nobody has looked yet at what it was set for
+            self._alarm.cancel()
+            self._alarm = None
+        if again < inf:
+            self._alarm = self._loop.call_at(now + again, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._hear()
+
+    def _take_given(self, claimed: Claimed) -> None:
+        """Run a command that came while a claim was standing, and ask for more."""
+        share = next(share for share in self.shares if share.queue == claimed.queue)
+        if self._tracing is not None:
+            self._tracing.claimed(share.lane.id, 1)
+        self._take(share, claimed)
+        self.wake()
+
+    def _take(self, share: Share, claimed: Claimed, since: float | None = None) -> None:
+        """Run a command that was claimed when it has a slot, unless it cannot be read.
+
+        `since` is when it could have run, if that is known, as Unix time of the store.
+        """
+        lane = share.lane
+        gone = claimed.id in self._cancelling.lately
+        if gone or self.stopped or lane.paused or not share.owned:  # since the claim was begun
+            self._plan.give_back(share, claimed)
+            return
+        job = self._results.jobs.get(claimed.id)
+        if job is not None and job.lease is not None and job.lease.token in self._held:
+            # That lease has expired, and nobody here has noticed yet.
+            self._lose(job, job.lease)
+            job = job.latest()
+        if job is None:
+            began = self._loop.time()
+            job = Job(claimed.id, share, claimed.kind, claimed.key, None, began, 0, None, None)
+            self._results.jobs[job.id] = job
+        job.remote = False
+        job.lease = claimed
+        job.kind = claimed.kind
+        if self._metrics is not None:
+            job.counts = self._metrics.of(share.lane.id, claimed.kind)
+        job.priority = -claimed.priority
+        self._held[claimed.token] = job
+        try:
+            envelope = unseal(claimed.value)
+            job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
+        except Exception as error:
+            self._failed_unread(job, error)
+            return
+        job.submitted_at = self._loop.time() - max(0.0, self.clock() - envelope.at)
+        job.ready_at = self._ready_at(lane, claimed, envelope, since)
+        job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
+        job.carrier = envelope.trace
+        if claimed.attempt > lane.config.max_attempts:
+            text = f"was started {claimed.attempt - 1} times, and never ended"
+            self._failed_unread(job, self._error(CommandLostError, job, text))
+            return
+        job.status = "pending"
+        job.attempt = claimed.attempt - 1
+        if not self._ahead.must_wait(job):
+            self.slots.take(share)
+            job.attempt = claimed.attempt
+            self._begin(job)
+
+    def _ready_at(
+        self, lane: Lane, claimed: Claimed, envelope: Envelope, since: float | None
+    ) -> float:
+        """When a command could have started, by the clock of the event loop.
+
+        One that was tried before, and of which that is not known, is taken to be ready now.
+        """
+        now = (claimed.expires_at or 0.0) - lane.lease_time
+        if since is None and claimed.attempt > 1:
+            since = now
+        elif since is None:
+            # One that was put back after it had been given up has no delay any more.
+            since = claimed.put_at
+            if envelope.after:
+                since = max(since, envelope.at + envelope.after)
+        return self._loop.time() - max(0.0, now - since)
+
+    def _begin_next(self, lane: Lane) -> None:
+        """Begin what was claimed ahead, as there is a slot again."""
+        while lane.active < lane.most and (share := self._ahead.oldest(lane)) is not None:
+            job = self._ahead.next(share, self._ahead.lines[share])
+            if job is not None:
+                self.slots.take(share)
+                job.attempt = job.lease.attempt
+                self._begin(job)
+
+    def _no_longer_running(self, job: Job) -> None:
+        line = self._ahead.lines.get(job.share)
+        if line is not None:
+            line.learn((self.home or self._loop).time() - job.started_at)
+        super()._no_longer_running(job)
+
+    def _failed_unread(self, job: Job, error: Exception) -> None:
+        job.attempt = job.lease.attempt
+        job.interruption = None
+        job.share.lane.failed += 1
+        if self.emitter.listening:
+            self._emit(events.COMMAND_FAILED, job, error)
+        self._give_up(job, error)
+
+    # Settling
+
+    def _send(self, job: Job, change: Change, done: Callable[[], None]) -> None:
+        """Settle the lease of a job, and then call `done`, unless the lease was lost."""
+        if job.lease.token in self._held:
+            self._outbox.add(change, partial(self._told, job, job.lease, done))
+
+    def _told(self, job: Job, lease: Claimed, done: Callable[[], None], answer: Answer) -> None:
+        if self._held.pop(lease.token, None) is None:
+            return  # it was lost before
+        if isinstance(answer, Refusal):
+            self._lost(job)
+        elif isinstance(answer, LeasedKeyQError):
+            logger.error("lane %r: %s", job.share.lane.id, answer)
+            self._lost(job)
+        else:
+            done()
+
+    def _completed(self, job: Job, result: Any) -> None:
+        lane, lease = job.share.lane, job.lease
+        keep = lane.keep_results
+        kept = ending(result, self.store.limits.value_size) if keep else None
+        self._send(
+            job,
+            Ack(lease.queue, lease.key, lease.token, kept, keep),
+            partial(self._end_completed, job, result),
+        )
+
+    def _end_completed(self, job: Job, result: Any) -> None:
+        job.share.lane.completed += 1
+        self._finish(job, "completed", result)
+
+    def _retry(self, job: Job, delay: float, error: BaseException) -> None:
+        lease = job.lease
+        self._send(
+            job,
+            Release(
+                lease.queue,
+                lease.key,
+                lease.token,
+                delay=delay,
+                error=storable(retry_note(error_line(error), delay)),
+            ),
+            partial(self._back, job, "scheduled" if delay else "pending"),
+        )
+
+    def _give_up(self, job: Job, error: BaseException) -> None:
+        lease = job.lease
+        timed_out = job.interruption == "timeout"
+        text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
+        change = Bury(lease.queue, lease.key, lease.token, text)
+        self._send(job, change, partial(self._end_failed, job, error))
+
+    def _end_failed(self, job: Job, error: BaseException) -> None:
+        self._buried(job, error)
+        self.dlq.trim(self._loop)
+        timeout = job.interruption == "timeout"
+        self._finish(job, "timed_out" if timeout else "failed", None, error)
+
+    def _finish_elsewhere(
+        self,
+        job: Job,
+        status: CommandStatus,
+        result: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """A job is over that another process has run: this one hears of its end, too."""
+        if self.emitter.listening:
+            if status == "timed_out":
+                self._emit(events.COMMAND_TIMEOUT, job, error)
+            if status in ("timed_out", "failed"):
+                self._emit(events.COMMAND_FAILED, job, error)
+        self._finish(job, status, result, error)
+
+    def _cancelled(self, job: Job) -> None:
+        lease, keep = job.lease, job.share.lane.keep_results
+        if lease.token in self._held:
+            ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
+            self._send(job, ack, partial(self._end_cancelled, job))
+        else:
+            self._errand(self._cancelling.elsewhere(job))
+
+    def _end_cancelled(self, job: Job) -> None:
+        job.share.lane.cancelled += 1
+        error = self._error(CommandCancelledError, job, "was cancelled")
+        self._finish(job, "cancelled", None, error)
+
+    def _give_back(self, job: Job) -> None:
+        lease = job.lease
+        if lease.token in self._held:
+            told = partial(self._told, job, lease, partial(self._back, job, "pending"))
+            self._plan.give_back(job.share, lease, told)
+
+    def _back(self, job: Job, status: Any) -> None:
+        """It is in the store again, for whoever takes it."""
+        job.status = status
+        job.remote = True
+        if job.waiters:
+            self.expect(job)
+
+    # Leases
+
+    def _has(self, job: Job) -> bool:
+        """Whether a job runs, or waits here for a slot."""
+        return job in self.running or job in self._ahead
+
+    def _lose(self, job: Job, lease: Claimed) -> None:
+        if self._held.get(lease.token) is job:
+            del self._held[lease.token]
+            self._ahead.remove(job)
+            if job in self.running and job.interruption is None:
+                self._interrupt(job, "lost")
+            self._lost(job)
+
+    def _lost(self, job: Job) -> None:
+        """The lease of a job is gone: somebody else has the command now, or removed it.
+
+        Its run may go on for a while, and the command may come back here: so another job stands
+        for it from now on.
+        """
+        if job.status in ENDED:
+            return  # it was cancelled
+        lane = job.share.lane.id
+        name = f"command {job.kind!r} of key {describe(job.key)}"
+        logger.warning("lane %r: the lease of %s was lost; its result does not count", lane, name)
+        if self.emitter.listening:
+            payload = {"lane": lane, "command_id": str(job.id), "command_type": job.kind}
+            lost = {"key": job.key, "attempt": job.attempt, "error": "the lease was lost"}
+            self.emitter.emit(events.COMMAND_CANCELLED, payload | lost)
+        successor = Job(
+            job.id,
+            job.share,
+            job.kind,
+            job.key,
+            None,
+            job.submitted_at,
+            job.priority,
+            job.timeout,
+            None,
+        )
+        job.follow(successor)
+        self._results.jobs[job.id] = successor
+        self._back(successor, "pending")
+
+    # From outside
+
+    async def cancel(self, lane: Lane, key: str) -> bool:
+        """As `Engine.cancel`."""
+        return await self._cancelling.cancel(lane, key)
+
+    async def cancel_job(self, job: Job) -> bool:
+        """As `Engine.cancel_job`."""
+        return await self._cancelling.cancel_job(job)
+
+    async def stats(self) -> QueueStats:
+        """As `Engine.stats`; waiting and running commands are those of all processes."""
+        return await store_stats(self.store, self.lanes, self.clock(), self._ahead.of_lane)
+
+    async def idle(self) -> None:
+        """As `Engine.idle`."""
+        for share in self.shares:
+            self._watch(share)
+        changed = asyncio.Event()
+        self._drains.add(changed)
+        try:
+            while True:
+                changed.clear()
+                await self._outbox.empty.wait()
+                if not self.running and not await self.unfinished():
+                    await self.dlq.settled()
+                    return
+                await changed.wait()
+        finally:
+            self._drains.discard(changed)
+
+    async def unfinished(self) -> dict[str, int]:
+        """As `Engine.unfinished`."""
+        return await unfinished(self.store, self.lanes)

@@ -1,0 +1,172 @@
+"""How a command and its end are written down in a store."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from leasedkeyq.errors import LimitExceededError, describe
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandPayloadError,
+    RemoteCommandError,
+)
+from leasedkeyq.model.requests import Limits, StoredItem
+from leasedkeyq.stores.finite import check_finite
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """A command in a store: the value of its item. Its type is the kind of the item."""
+
+    payload: msgspec.Raw
+    """The arguments, as JSON."""
+    at: float
+    """When it was submitted, as Unix time."""
+    timeout: float | None = None
+    """How long it may run; None: as its lane says; 0: as long as it likes."""
+    after: float = 0.0
+    """How many seconds it was delayed."""
+    trace: dict[str, str] | None = None
+    """The trace context of its submission."""
+
+
+class Ending(msgspec.Struct, omit_defaults=True):
+    """What became of a command: the result of its item."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    cancelled: bool = False
+    opaque: str = ""
+    """The result, as text, where it cannot be written down."""
+
+
+_encoder = msgspec.json.Encoder()
+_envelopes = msgspec.json.Decoder(Envelope)
+_endings = msgspec.json.Decoder(Ending)
+
+_RETRY_NOTE = re.compile(r"; tried again after (\d+(?:\.\d+)?(?:e[+-]\d+)?) s$")
+PARKED = "leasedkeyq.dead_letter"
+"""The type of a letter on its way to the dead letters of a store. No worker knows it."""
+CANCELLED = _encoder.encode(Ending(cancelled=True))
+
+
+def seal(envelope: Envelope, kind: str, key: str, most: int) -> bytes:
+    """An envelope as JSON.
+
+    Raises:
+        LimitExceededError: It is larger than `most` bytes.
+    """
+    raw = _encoder.encode(envelope)
+    if len(raw) > most:
+        raise LimitExceededError(
+            f"command {kind!r} of key {describe(key)} has {len(raw)} bytes; the limit value_size "
+            f"is {most}",
+            limit="value_size",
+            most=most,
+        )
+    return raw
+
+
+def unseal(raw: bytes) -> Envelope:
+    """The envelope that a store kept.
+
+    Raises:
+        CommandPayloadError: It is none.
+    """
+    try:
+        return _envelopes.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandPayloadError(f"this is no command: {error}: {describe(raw)}") from error
+
+
+def retry_note(line: str, delay: float) -> str:
+    """What the history of an item says of an attempt that failed, and is followed by another."""
+    return f"{line}; tried again after {delay:.6g} s"
+
+
+def available_since(item: StoredItem) -> float | None:
+    """When the command of a running item could have started, after an attempt that failed.
+
+    As Unix time of the store. None if its history says nothing.
+    """
+    if not item.history:
+        return None
+    last = item.history[-1]
+    delay = _RETRY_NOTE.search(last.error)
+    return last.ended_at if delay is None else last.ended_at + float(delay[1])
+
+
+def seal_payload(
+    payload: Any, at: float, kind: str, key: str, limits: Limits, *, timeout: float | None = None
+) -> bytes:
+    """Arguments that are at hand as plain values, as the value of an item.
+
+    Raises:
+        CommandPayloadError: They cannot be written down.
+        LimitExceededError: They are too large.
+    """
+    try:
+        raw = _encoder.encode(payload)
+        check_finite(payload, raw)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise CommandPayloadError(
+            f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
+        ) from error
+    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits.value_size)
+
+
+def read_payload(item: StoredItem) -> tuple[Any, float]:
+    """The arguments of a stored command as plain values, and when it was submitted.
+
+    What is no command is shown as it is stored.
+    """
+    try:
+        envelope = unseal(item.value)
+        return msgspec.json.decode(envelope.payload), envelope.at
+    except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return item.value, item.put_at
+
+
+def ending(result: Any, most: int) -> bytes:
+    """How a command ended that returned `result`; at least as text.
+
+    A result with NaN or infinity in it cannot be written down, either.
+    """
+    try:
+        plain = _encoder.encode(result)
+        if result is not None:
+            check_finite(result, plain)
+        raw = _encoder.encode(Ending(result=msgspec.Raw(plain)))
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
+        return _encoder.encode(Ending(opaque=describe(result)))
+    if len(raw) > most:
+        return _encoder.encode(Ending(opaque=describe(result)))
+    return raw
+
+
+def outcome(
+    raw: bytes, returns: Any, lane: str, kind: str, key: str
+) -> tuple[Any, Exception | None]:
+    """The result that a store kept, or the exception that stands for it."""
+    about: dict[str, str] = {"lane": lane, "command_type": kind, "key": key}
+    name = f"lane {lane!r}: command {kind!r} of key {describe(key)}"
+    try:
+        kept = _endings.decode(raw)
+        if kept.cancelled:
+            return None, CommandCancelledError(f"{name} was cancelled", **about)
+        if kept.opaque:
+            message = (
+                f"{name} is done, but its result could not be written down: {kept.opaque}; let it "
+                "return what msgspec can encode, within the limits of the store"
+            )
+            return None, RemoteCommandError(message, error_type="TypeError", **about)
+        return _decode(kept.result, returns), None
+    except msgspec.MsgspecError as error:
+        message = f"{name} is done, but its result cannot be read: {error}"
+        return None, RemoteCommandError(message, error_type=type(error).__name__, **about)
+
+
+def _decode(raw: msgspec.Raw, returns: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=returns)
+    except TypeError:  # the annotation is beyond msgspec
+        return msgspec.json.decode(raw)

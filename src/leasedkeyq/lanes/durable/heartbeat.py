@@ -1,0 +1,94 @@
+"""Leases of running commands: renewed together, and watched."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from leasedkeyq.errors import StoreClosedError
+from leasedkeyq.lanes.durable.outbox import report
+from leasedkeyq.lanes.running.job import Job
+from leasedkeyq.lanes.running.lane import Lane
+from leasedkeyq.model.requests import Change, Claimed, Extend, Refusal
+from leasedkeyq.stores.store import Store
+
+LOOK_AGAIN = 0.5
+"""Seconds within which a command is stopped that was cancelled in another process."""
+
+
+class Heartbeat:
+    """Renews the leases of an engine, and finds those that are gone.
+
+    Args:
+        store: Where the leases are.
+        lanes: The lanes, with the times of their leases.
+        held: Every job that is leased, by the token of its lease.
+        has: Whether a job runs, or is going to.
+        lose: Called with a job whose lease is gone, and with that lease.
+
+    Attributes:
+        heard: Whether something has changed in a queue since the leases were looked at.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lanes: Mapping[str, Lane],
+        held: Mapping[str, Job],
+        has: Callable[[Job], bool],
+        lose: Callable[[Job, Claimed], None],
+    ) -> None:
+        self.heard = False
+        self._store = store
+        self._lanes = lanes
+        self._held = held
+        self._has = has
+        self._lose = lose
+
+    async def run(self) -> None:
+        """Renew all leases, early enough, and see soon when one was revoked."""
+        last = asyncio.get_running_loop().time()
+        while True:
+            interval = min((lane.heartbeat for lane in self._lanes.values()), default=10.0)
+            await asyncio.sleep(min(interval, LOOK_AGAIN))
+            now = asyncio.get_running_loop().time()
+            try:
+                if now - last + LOOK_AGAIN >= interval:
+                    await self._renew()
+                    last = now
+                elif self.heard:
+                    self.heard = False
+                    await self._find_revoked()
+            except StoreClosedError:
+                return
+            except Exception as error:
+                report(f"{len(self._held)} leases could not be renewed", error)
+
+    async def _renew(self) -> None:
+        held = [(job, job.lease) for job in self._held.values()]
+        if not held:
+            return
+        extensions: list[Change] = [
+            Extend(lease.queue, lease.key, lease.token, job.share.lane.lease_time)
+            for job, lease in held
+        ]
+        answers = await self._store.settle(extensions)
+        for (job, lease), answer in zip(held, answers, strict=True):
+            if isinstance(answer, Refusal):
+                self._lose(job, lease)
+
+    async def _find_revoked(self) -> None:
+        """End the runs of commands that somebody has cancelled elsewhere."""
+        by_queue: dict[str, list[tuple[Job, Claimed]]] = {}
+        for job in self._held.values():
+            by_queue.setdefault(job.share.queue, []).append((job, job.lease))
+        for queue, held in by_queue.items():
+            found = await self._store.look(queue, [job.key for job, _ in held])
+            for (job, lease), items in zip(held, found, strict=True):
+                here = any(
+                    item.state == "in_flight"
+                    and item.id == lease.id
+                    and item.attempt == lease.attempt
+                    for item in items
+                )
+                # One that has ended meanwhile may have been settled: that tells.
+                if not here and self._has(job):
+                    self._lose(job, lease)

@@ -1,0 +1,219 @@
+"""Claiming ahead: short commands wait in the worker, so that it does not wait for the store.
+
+A worker with tiny commands is done with all of them before the store has answered its next claim.
+So it leases a few more than it has slots: as many as it ends while a claim is under way. They wait
+here, leased and not begun, and take no slot. How many, each part of a lane learns from its own
+commands, and carefully: the slowest of late counts. So long commands are left to workers that
+have a slot for them.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Iterable
+
+from leasedkeyq.lanes.running.job import Job
+from leasedkeyq.lanes.running.lane import Lane, Share
+
+MOST_AHEAD = 100
+"""Commands of one part of a lane."""
+ENOUGH = 20
+"""Commands that must have ended before anything is claimed ahead."""
+PATIENCE = 0.1
+"""Seconds in which what waits here has to begin; or a quarter of its lease, if that is less."""
+TRIPS = 4.0
+"""For how many trips to the store there is work: answers do not come like clockwork."""
+FADING = 1 / 64
+"""By how much the slowest command counts less with each one that ends after it."""
+DRIFT = 1 / 16
+"""By how much the fastest trip counts more with each one that follows it."""
+
+
+class Line:
+    """What waits here of one part of a lane, in the order in which it was claimed.
+
+    Attributes:
+        jobs: Each with the moment at which it came.
+        most: How many may wait.
+        patience: Seconds in which they have to begin.
+        slowest: How long a command takes, at worst.
+        ended: How many have ended.
+    """
+
+    __slots__ = ("_share", "alarm", "ended", "jobs", "most", "patience", "slowest")
+
+    def __init__(self, share: Share) -> None:
+        self.jobs: dict[Job, float] = {}
+        self.most = 0
+        self.patience = min(PATIENCE, share.lane.lease_time / 4)
+        self.slowest = 0.0
+        self.ended = 0
+        self.alarm: TimerHandle | None = None
+        self._share = share
+
+    def learn(self, seconds: float) -> None:
+        """A command ran for so many seconds."""
+        self.ended += 1
+        self.slowest = max(seconds, self.slowest * (1 - FADING))
+
+    def decide(self, trip: float) -> None:
+        """Let as many wait as end during a claim, which takes `trip` seconds."""
+        if self.ended < ENOUGH:
+            return
+        # Whoever comes last begins when half of the patience is over, or earlier.
+        lane = self._share.lane
+        slots = lane.most / sum(share.owned for share in lane.shares) if self._share.owned else 0
+        enough = slots * min(TRIPS * trip, self.patience / 2)
+        if enough < MOST_AHEAD * self.slowest:
+            self.most = int(enough / self.slowest)
+        else:
+            self.most = MOST_AHEAD if enough else 0
+
+    def distrust(self) -> None:
+        """Something did not begin in time: learn anew."""
+        self.most = 0
+        self.ended = 0
+        self.slowest = max(self.slowest, self.patience)
+
+
+class Ahead:
+    """What an engine has claimed ahead.
+
+    Args:
+        loop: Asked for the event loop.
+        give_back: Told a job that this worker lets others have. Its attempt does not count.
+
+    Attributes:
+        lines: What waits, for each part of a lane that may claim ahead.
+    """
+
+    def __init__(
+        self, loop: Callable[[], AbstractEventLoop], give_back: Callable[[Job], None]
+    ) -> None:
+        self.lines: dict[Share, Line] = {}
+        self._loop = loop
+        self._give_back = give_back
+        self._trip = 0.0
+
+    def serve(self, share: Share) -> None:
+        """Claim ahead for a part of a lane, unless its limits count what is leased.
+
+        Nor if a command that dies with its worker is not tried again, even if it had not begun.
+        """
+        if not share.caps and share.lane.config.max_attempts > 1:
+            self.lines[share] = Line(share)
+
+    # Learning
+
+    def travelled(self, seconds: float) -> None:
+        """A claim that found something took so long."""
+        self._trip = min(seconds, self._trip * (1 + DRIFT)) if self._trip else seconds
+
+    def decide(self, running: Iterable[Job]) -> None:
+        """Decide how many may wait. Commands that run for long count before they have ended."""
+        now = self._loop().time()
+        for job in running:
+            line = self.lines.get(job.share)
+            if line is not None and now - job.started_at > line.slowest:
+                line.slowest = now - job.started_at
+        for line in self.lines.values():
+            line.decide(self._trip)
+
+    # Waiting
+
+    def of_lane(self, lane: Lane) -> int:
+        """How many of a lane wait here."""
+        if not lane.linked:
+            line = self.lines.get(lane.shares[0])
+            return 0 if line is None else len(line.jobs)
+        lines = [self.lines.get(share) for share in lane.shares]
+        return sum(len(line.jobs) for line in lines if line is not None)
+
+    def of_key(self, share: Share, key: str) -> list[Job]:
+        """Those of a key that wait here."""
+        line = self.lines.get(share)
+        return [] if line is None else [job for job in line.jobs if job.key == key]
+
+    def __contains__(self, job: Job) -> bool:
+        line = self.lines.get(job.share)
+        return line is not None and job in line.jobs
+
+    def must_wait(self, job: Job) -> bool:
+        """Whether a job cannot begin now. Then it waits here."""
+        share = job.share
+        if share.lane.active < share.lane.most:
+            return False
+        line = self.lines.get(share)
+        if line is None:
+            self._give_back(job)
+            return True
+        now = self._loop().time()
+        line.jobs[job] = now
+        if line.alarm is None:
+            line.alarm = self._loop().call_at(now + line.patience, self._look, line)
+        return True
+
+    def remove(self, job: Job) -> None:
+        """Let a job wait no longer, if it does."""
+        line = self.lines.get(job.share)
+        if line is not None:
+            line.jobs.pop(job, None)
+
+    def oldest(self, lane: Lane) -> Share | None:
+        """The part of a lane whose first job has waited longest; None if none waits."""
+        lines = self.lines
+        if not lane.linked:
+            line = lines.get(lane.shares[0])
+            return lane.shares[0] if line is not None and line.jobs else None
+        shares = [share for share in lane.shares if share in lines and lines[share].jobs]
+        if not shares:
+            return None
+        return min(shares, key=lambda share: next(iter(lines[share].jobs.values())))
+
+    def next(self, share: Share, line: Line) -> Job | None:
+        """The job that has waited longest, to be begun."""
+        if not line.jobs:
+            return None
+        job, since = next(iter(line.jobs.items()))
+        if self._loop().time() - since > line.patience:
+            # The event loop stood still. Who knows whether the lease did not end meanwhile.
+            line.distrust()
+            self._clear(line)
+            return None
+        if share.lane.paused or not share.owned:
+            self._clear(line)
+            return None
+        del line.jobs[job]
+        return job
+
+    # Giving back
+
+    def check(self) -> None:
+        """Give back what must not begin here any more."""
+        for share, line in self.lines.items():
+            if line.jobs and (share.lane.paused or not share.owned):
+                self._clear(line)
+
+    def close(self) -> None:
+        """Give back everything."""
+        for line in self.lines.values():
+            self._clear(line)
+            if line.alarm is not None:
+                line.alarm.cancel()
+                line.alarm = None
+
+    def _clear(self, line: Line) -> None:
+        waiting = list(line.jobs)
+        line.jobs.clear()
+        for job in waiting:
+            self._give_back(job)
+
+    def _look(self, line: Line) -> None:
+        """Give back what could not begin in time."""
+        line.alarm = None
+        if not line.jobs:
+            return
+        due = next(iter(line.jobs.values())) + line.patience
+        if due <= self._loop().time():
+            line.distrust()
+            self._clear(line)
+        else:
+            line.alarm = self._loop().call_at(due, self._look, line)

@@ -1,0 +1,323 @@
+"""Waiting for commands that another process may run: their results come from the store."""
+
+import asyncio
+from asyncio import Task, TimerHandle
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from leasedkeyq.errors import StoreClosedError, describe
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.durable.envelope import outcome
+from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
+from leasedkeyq.lanes.remote_errors import failure
+from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
+from leasedkeyq.lanes.running.lane import Share
+from leasedkeyq.model.requests import StoredItem
+from leasedkeyq.stores.store import Store
+
+SHORTEST = 0.005
+"""Seconds between two looks at the store."""
+AT_ONCE = 500
+"""Commands in one look."""
+UNAWAITED = 0.5
+"""Seconds between two looks at commands for which nobody waits, though somebody may ask."""
+UNAWAITED_AT_ONCE = 100
+UNAWAITED_SHARE = 0.02
+"""Of the time that such looks may take: beyond some hundred commands they become rarer."""
+
+
+class Finish(Protocol):
+    """Ends a job."""
+
+    def __call__(
+        self,
+        job: Job,
+        status: CommandStatus,
+        result: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """End `job`."""
+        ...
+
+
+class ResultWatch:
+    """The jobs of this process on a store, and how those end that it does not run itself.
+
+    Those for which somebody waits are looked at whenever something has changed in their queue.
+    Those that somebody only refers to are looked at more rarely, so that a handle tells soon
+    where its command stands.
+
+    Args:
+        store: Where the commands are.
+        registry: Their types.
+        finish: Ends a job.
+        watch: Has `look` called when something changes in a queue.
+
+    Attributes:
+        jobs: All that anybody here still refers to, by the id of their items.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: CommandRegistry,
+        finish: Finish,
+        watch: Callable[[Share], None],
+    ) -> None:
+        self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
+        self._store = store
+        self._registry = registry
+        self._finish = finish
+        self._watch = watch
+        self._expected: dict[int, Job] = {}
+        self._news = asyncio.Event()
+        self._task: Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._soon: TimerHandle | None = None
+        self._refreshing: Task[None] | None = None
+        self._refreshed: set[Share] = set()
+        """The parts of lanes that are looked at for those who only refer to a job."""
+        self._closed: Callable[[Job], Exception] | None = None
+
+    def refresh(self, share: Share) -> None:
+        """There are jobs for which nobody waits yet: let them tell where they stand."""
+        if self._refreshing is not None:
+            if share not in self._refreshed:
+                self._changed.set()
+        elif self._soon is None:
+            # Most are gone by then, or somebody waits for them.
+            self._soon = asyncio.get_running_loop().call_later(UNAWAITED, self._begin_to_refresh)
+
+    def _begin_to_refresh(self) -> None:
+        self._soon = None
+        if self._unawaited():
+            self._changed.set()
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+
+    def expect(self, job: Job) -> None:
+        """Somebody waits for `job`, which this process does not run at present."""
+        if self._closed is not None:
+            job.end("lost", None, self._closed(job))
+            return
+        self._expected[job.id] = job
+        self._news.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def look(self) -> None:
+        """Something has changed in a queue."""
+        self._news.set()
+        self._changed.set()
+
+    def close(self, error: Callable[[Job], Exception]) -> list[Task[None]]:
+        """Tell all who wait that nobody looks any more; returns the tasks that end now."""
+        self._closed = error
+        if self._soon is not None:
+            self._soon.cancel()
+        tasks = [task for task in (self._task, self._refreshing) if task is not None]
+        for job in list(self.jobs.values()):
+            if job.status not in ENDED:
+                job.end("lost", None, error(job))
+        return tasks
+
+    async def _run(self) -> None:
+        """Look whenever something has changed, until nobody waits."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE
+        while self._expected:
+            await self._news.wait()
+            self._news.clear()
+            began = loop.time()
+            try:
+                await self._look_at_all()
+            except StoreClosedError as error:
+                for job in list(self._expected.values()):
+                    job.end("lost", None, error)
+                return
+            except Exception as error:
+                report("results could not be read", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                self._news.set()
+                continue
+            pause = FIRST_PAUSE
+            # Looking takes at most a third of the time.
+            await asyncio.sleep(max(SHORTEST, 2 * (loop.time() - began)))
+
+    async def _refresh(self) -> None:
+        """Look at what nobody waits for, as long as anybody refers to any of it."""
+        loop = asyncio.get_running_loop()
+        pause = UNAWAITED
+        try:
+            while shares := {job.share for job in self._unawaited()}:
+                began = loop.time()
+                try:
+                    self._refreshed = shares
+                    for share in shares:
+                        self._watch(share)
+                    await self._changed.wait()
+                    self._changed.clear()
+                    began = loop.time()
+                    await self._look_at_unawaited()
+                except StoreClosedError:
+                    return
+                except Exception as error:
+                    report("where commands stand could not be read", error)
+                    self._changed.set()
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    pause = max(UNAWAITED, (loop.time() - began) / UNAWAITED_SHARE)
+                await asyncio.sleep(pause)
+        finally:
+            self._refreshing = None
+
+    async def _look_at_unawaited(self) -> None:
+        by_queue: dict[Share, list[int]] = {}
+        for job in self._unawaited():
+            by_queue.setdefault(job.share, []).append(job.id)
+        for share, numbers in by_queue.items():
+            for first in range(0, len(numbers), UNAWAITED_AT_ONCE):
+                some = numbers[first : first + UNAWAITED_AT_ONCE]
+                # Only those that somebody still refers to: this must not be the last one.
+                found = [self.jobs.get(number) for number in some]
+                jobs = [job for job in found if job and _open(job) and not job.waiters]
+                if jobs:
+                    await self._look_at(share, jobs)
+
+    def _unawaited(self) -> list[Job]:
+        return [job for job in list(self.jobs.values()) if _open(job) and not job.waiters]
+
+    async def _look_at_all(self) -> None:
+        by_queue: dict[Share, list[Job]] = {}
+        for job in list(self._expected.values()):
+            if not job.remote or job.status in ENDED or not job.waiters:
+                del self._expected[job.id]
+            else:
+                by_queue.setdefault(job.share, []).append(job)
+        for share, jobs in by_queue.items():
+            for first in range(0, len(jobs), AT_ONCE):
+                await self._look_at(share, jobs[first : first + AT_ONCE])
+
+    async def _look_at(self, share: Share, jobs: list[Job]) -> None:
+        found = await self._store.results(share.queue, [job.id for job in jobs])
+        left: list[Job] = []
+        for job, item in zip(jobs, found, strict=True):
+            if item is None:
+                left.append(job)
+            else:
+                self._end(job, item)
+        if left:
+            alive = await self._store.look(share.queue, [job.key for job in left])
+            for job, items in zip(left, alive, strict=True):
+                await self._follow(job, items)
+
+    def _end(self, job: Job, item: StoredItem) -> None:
+        if not _open(job):
+            return
+        returns = self._registry.returns(job.kind)
+        result, error = outcome(item.value, returns, job.share.lane.id, job.kind, job.key)
+        job.attempt = item.attempt
+        if isinstance(error, CommandCancelledError):
+            self._finish(job, "cancelled", None, error)
+        else:
+            self._finish(job, "completed" if error is None else "failed", result, error)
+
+    async def _follow(self, job: Job, items: tuple[StoredItem, ...]) -> None:
+        """It has no result (yet): it is alive, or buried, or a newer command took its place."""
+        for item in items:
+            if item.id == job.id:
+                if _open(job):
+                    job.attempt = item.attempt
+                    job.status = _STATUS[item.state]
+                return
+        # Between the two looks it may have ended: look once more at what it left.
+        again = (await self._store.results(job.share.queue, [job.id]))[0]
+        if again is not None:
+            self._end(job, again)
+            return
+        async for buried in self._buried(job):
+            if buried.id == job.id:
+                if _open(job):
+                    error, timed_out = failure(
+                        buried.error,
+                        self._registry.module_of(job.kind),
+                        lane=job.share.lane.id,
+                        command_type=job.kind,
+                        key=job.key,
+                    )
+                    job.attempt = buried.attempt
+                    self._finish(job, "timed_out" if timed_out else "failed", None, error)
+                return
+        if not _open(job):
+            return
+        newer = [item for item in items if item.id > job.id]
+        if newer:
+            self._succeed(job, newer[-1])
+            return
+        successor = self._next_of_key(job)
+        if successor is not None:
+            # It took the place of this one, and has ended since: its end is told for both.
+            job.follow(successor)
+            if _open(successor):
+                self.expect(successor)
+            return
+        lane = job.share.lane.id
+        lost = CommandLostError(
+            f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} has left the store "
+            "without a result: it was purged, removed, replaced by a newer command of its key, or "
+            "its result was kept too short",
+            lane=lane,
+            command_type=job.kind,
+            key=job.key,
+        )
+        self._finish(job, "lost", None, lost)
+
+    def _succeed(self, job: Job, item: StoredItem) -> None:
+        """The buffered command took its place: whoever waits, waits for that one."""
+        successor = self.jobs.get(item.id)
+        if successor is None:
+            successor = Job(
+                item.id, job.share, item.kind, job.key, None, job.submitted_at, 0, None, None
+            )
+            successor.remote = True
+            self.jobs[item.id] = successor
+        job.follow(successor)
+        if successor.remote:
+            self.expect(successor)
+
+    def _next_of_key(self, job: Job) -> Job | None:
+        """The command of the same key that was submitted here after `job`, if anybody has it."""
+        later = [
+            other
+            for other in list(self.jobs.values())
+            if other.share is job.share and other.key == job.key and other.id > job.id
+        ]
+        return min(later, key=lambda other: other.id, default=None)
+
+    async def _buried(self, job: Job) -> AsyncIterator[StoredItem]:
+        cursor: str | None = None
+        while True:
+            page = await self._store.browse(
+                job.share.queue, states=("buried",), prefix=job.key, cursor=cursor, limit=100
+            )
+            for item in page.items:
+                if item.key == job.key:
+                    yield item
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+def _open(job: Job) -> bool:
+    """Whether the store still has the say, and not a run of this process, since it was asked."""
+    return job.remote and job.status not in ENDED
+
+
+_STATUS: dict[str, CommandStatus] = {
+    "available": "pending",
+    "buffered": "pending",
+    "scheduled": "scheduled",
+    "in_flight": "running",
+}

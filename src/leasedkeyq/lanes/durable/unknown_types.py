@@ -1,0 +1,77 @@
+"""Commands of types that a worker does not know: they wait, and the log should say so."""
+
+import asyncio
+import logging
+from asyncio import Task
+from collections.abc import Mapping
+from math import inf
+
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.durable.envelope import PARKED
+from leasedkeyq.lanes.running.lane import Lane
+from leasedkeyq.stores.store import Store
+
+logger = logging.getLogger("leasedkeyq")
+
+BETWEEN = 1.0
+"""Seconds between two looks."""
+MOST = 1000
+"""Types that are told of."""
+
+
+class UnknownTypes:
+    """Warns of each type of command that this worker does not know, when one is next in its lane.
+
+    A worker claims only commands of the types that it knows, so that others can run the rest. If
+    nobody does, they wait, and those of a lane are behind them all the time. So whenever a claim
+    has found nothing, the worker looks at the next command of each lane, at most once a second.
+
+    Args:
+        store: Where the commands are.
+        lanes: The lanes of this worker.
+        registry: The types that it knows.
+    """
+
+    def __init__(self, store: Store, lanes: Mapping[str, Lane], registry: CommandRegistry) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._registry = registry
+        self._told: set[str] = set()
+        self._task: Task[None] | None = None
+        self._last = -inf
+
+    def look(self) -> None:
+        """Look soon, unless that is about to happen."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._look())
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._last + BETWEEN - loop.time()))
+        self._last = loop.time()
+        shares = [share for lane in self._lanes.values() for share in lane.shares if share.owned]
+        try:
+            heads = await self._store.heads([share.queue for share in shares])
+        except LeasedKeyQError:
+            return  # the claims say what is wrong with the store
+        for share, head in zip(shares, heads, strict=True):
+            if head is None or head.kind in {*self._registry.types, *self._told, PARKED}:
+                continue
+            if len(self._told) == MOST:
+                return
+            self._told.add(head.kind)
+            known = ", ".join(sorted(self._registry.types)) or "none"
+            logger.warning(
+                "lane %r: commands of type %r wait, which this worker does not know, so that it "
+                "leaves them to others; it knows: %s",
+                share.lane.id,
+                head.kind,
+                known,
+                extra={"lane": share.lane.id, "command_type": head.kind},
+            )

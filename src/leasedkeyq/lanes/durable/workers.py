@@ -1,0 +1,379 @@
+"""What the workers of a store tell each other: which lanes are paused, and who is alive.
+
+All of it is in one queue of the store. A paused lane is an item that is scheduled for a time that
+does not come. A worker that shares the partitions of lanes with others is an item that it
+has leased: the lease is renewed as long as the worker lives. Every worker watches that queue.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from asyncio import Task
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from math import inf
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.running.pending_write import Written
+from leasedkeyq.model.requests import (
+    Ack,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Extend,
+    Put,
+    Refusal,
+    StoredItem,
+)
+from leasedkeyq.stores.store import Store
+
+logger = logging.getLogger("leasedkeyq")
+
+CONTROL = "leasedkeyq.lanes"
+"""The queue of the store in which workers tell each other things."""
+PAUSED = "paused:"
+WORKER = "worker:"
+NEWS = "news"
+"""How the keys in it begin. Whoever has changed something puts news and removes them, as those
+who watch are told of items that come and go."""
+FOREVER = 100 * 365 * 86400.0
+GRACE = 60.0
+"""Seconds after which a worker is forgotten that has put its item and not leased it."""
+
+
+class Member(msgspec.Struct, omit_defaults=True):
+    """A worker, as the others see it."""
+
+    lanes: dict[str, int]
+    """The lanes whose partitions it shares, and how many of them it knows."""
+    types: str
+    """Stands for the types of commands that it knows. Those with others share among themselves."""
+    host: str = ""
+    pid: int = 0
+
+
+class Control:
+    """The part of this worker in what all workers tell each other.
+
+    Args:
+        store: Where they tell it.
+        lanes: The lanes of this worker.
+        own: Told which partitions are this worker's.
+        wake: Called when a command may be able to start.
+        types: The types of commands that this worker knows.
+
+    Attributes:
+        known: Set when it is known what is paused, and which partitions are this worker's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lanes: Mapping[str, Lane],
+        *,
+        own: Callable[[Share, bool], None],
+        wake: Callable[[], None],
+        types: Callable[[], Iterable[str]],
+    ) -> None:
+        self.known = asyncio.Event()
+        self._store = store
+        self._lanes = lanes
+        self._own = own
+        self._wake = wake
+        self._types = types
+        self._wishes: dict[str, bool] = {}
+        """What this worker has paused and resumed, and the store does not know yet."""
+        self._decided: set[str] = set()
+        """Lanes of which a look at the store that is under way may tell old news."""
+        self._writing: Task[None] | None = None
+        self._news = asyncio.Event()
+        self._name = ""
+        self._told = b""
+        """What the others know of this worker."""
+        self._lease: Claimed | None = None
+        self._renewed = 0.0
+        self._ahead = 0.0
+        """The clock of the store, less that of the event loop."""
+        self._leaving = False
+
+    # Pausing
+
+    def pause(self, lane: Lane, paused: bool) -> Written:
+        """Pause or resume a lane, here at once and everywhere soon."""
+        lane.paused = paused
+        self._wishes[lane.id] = paused
+        self._decided.add(lane.id)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass  # it is written when there is an event loop
+        else:
+            self.write()
+        return Written(self._written)
+
+    def write(self) -> None:
+        """Begin to tell the store what was paused and resumed here."""
+        if self._wishes and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing.add_done_callback(_failed)
+
+    async def _written(self) -> None:
+        self.write()
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        pause = FIRST_PAUSE
+        while self._wishes:
+            wishes = dict(self._wishes)
+            try:
+                puts = [
+                    Put(CONTROL, ((PAUSED + lane, b"null"),), delay=FOREVER)
+                    for lane, paused in wishes.items()
+                    if paused
+                ]
+                if puts:
+                    _check(await self._store.put(puts))
+                cancels = [
+                    Cancel(CONTROL, PAUSED + lane) for lane, paused in wishes.items() if not paused
+                ]
+                if cancels:
+                    await self._store.settle(cancels)
+                await self._tell()
+            except StoreClosedError:
+                self._wishes.clear()
+                raise
+            except Exception as error:
+                report("lanes could not be paused or resumed for others", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            for lane, paused in wishes.items():
+                if self._wishes.get(lane) is paused:
+                    del self._wishes[lane]
+
+    async def _tell(self) -> None:
+        """Let everybody look."""
+        _check(await self._store.put([Put(CONTROL, ((NEWS, b"null"),))]))
+        await self._store.settle([Cancel(CONTROL, NEWS)])
+
+    # Watching
+
+    async def run(self) -> None:
+        """Follow what others tell, and tell that this worker lives, until it leaves."""
+        unwatch = self._store.watch(CONTROL, self._news.set)
+        pause = FIRST_PAUSE
+        try:
+            while True:
+                self._news.clear()
+                try:
+                    seconds = await self._look()
+                except StoreClosedError:
+                    return
+                except Exception as error:
+                    report("the other workers could not be heard", error)
+                    if self._leaving:
+                        return
+                    seconds = pause
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    if self._leaving and self._lease is None:
+                        return
+                    pause = FIRST_PAUSE
+                    self.known.set()
+                try:
+                    async with asyncio.timeout(seconds):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self.known.set()
+            unwatch()
+
+    async def _look(self) -> float | None:
+        """See what is paused and who lives; returns the seconds until the next look."""
+        shared = [lane for lane in self._lanes.values() if lane.shared and not self._leaving]
+        if shared:
+            await self._stay(shared)
+        elif self._lease is not None:
+            await self._go()
+        self._decided = set(self._wishes)
+        found = await self._browse()
+        paused = {item.key for item in found if item.key.startswith(PAUSED)}
+        for lane in self._lanes.values():
+            if lane.id not in self._decided:
+                lane.paused = PAUSED + lane.id in paused
+        if not shared:
+            self._wake()
+            return None
+        await self._forget_dead(found)
+        self._divide(shared, found)
+        self._wake()
+        [due] = await self._store.sweep([CONTROL])
+        beat = min(lane.heartbeat for lane in shared)
+        return beat if due is None else min(beat, due + 0.01)
+
+    async def _browse(self) -> list[StoredItem]:
+        found: list[StoredItem] = []
+        cursor: str | None = None
+        while True:
+            page = await self._store.browse(CONTROL, cursor=cursor, limit=1000)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    # Sharing partitions
+
+    async def _stay(self, shared: Sequence[Lane]) -> None:
+        """Be among the living."""
+        loop = asyncio.get_running_loop()
+        lease_time = min(lane.lease_time for lane in shared)
+        me = Member(
+            {lane.id: len(lane.shares) for lane in shared},
+            blake2b("\n".join(sorted(self._types())).encode(), digest_size=8).hexdigest(),
+            socket.gethostname(),
+            os.getpid(),
+        )
+        value = msgspec.json.encode(me)
+        if self._lease is not None:
+            beat = min(lane.heartbeat for lane in shared)
+            if value == self._told and loop.time() - self._renewed < beat / 2:
+                return
+            extend = Extend(CONTROL, self._name, self._lease.token, lease_time)
+            answer = (await self._store.settle([extend]))[0]
+            if isinstance(answer, Refusal):
+                self._lease = None  # it was taken for dead
+            else:
+                self._renewed = loop.time()
+                if value == self._told:
+                    return
+                _check(await self._store.put([Put(CONTROL, ((self._name, value),))]))
+        while self._lease is None:
+            # A name of its own for each try: the answer to the last one may have been lost.
+            self._name = WORKER + secrets.token_hex(8)
+            _check(await self._store.put([Put(CONTROL, ((self._name, value),))]))
+            claim = Claim(((CONTROL, 1),), 1, self._name, lease_time)
+            for claimed in (await self._store.claim([claim]))[0]:
+                self._lease = claimed
+                self._renewed = loop.time()
+                self._ahead = (claimed.expires_at or 0.0) - lease_time - loop.time()
+        self._told = value
+        await self._tell()
+
+    async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
+        """Remove workers whose leases have ended, or who died before they had one."""
+        old = asyncio.get_running_loop().time() + self._ahead - GRACE
+        dead = {
+            item.key: item.id
+            for item in found
+            if item.key.startswith(WORKER) and item.state == "available"
+            if item.attempt or item.put_at < old
+        }
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            return [
+                Cancel(CONTROL, item.key)
+                for item in items
+                if item.state == "available" and item.id == dead[item.key]
+            ]
+
+        if dead:
+            await self._store.edit(CONTROL, work, keys=[*dead])
+
+    def _divide(self, shared: Sequence[Lane], found: Sequence[StoredItem]) -> None:
+        """Give each partition to one of the living, the same one in the eyes of all."""
+        members: dict[str, Member] = {}
+        for item in found:
+            if item.key.startswith(WORKER) and item.state == "in_flight":
+                try:
+                    members[item.key] = msgspec.json.decode(item.value, type=Member)
+                except msgspec.MsgspecError:
+                    logger.warning("worker %r of another version is left out", item.key)
+        me = members.get(self._name)
+        if me is None:
+            # It was taken for dead, which the store says when the lease is renewed.
+            self._renewed = -inf
+            self._news.set()
+            return
+        alike = {name: member for name, member in members.items() if member.types == me.types}
+        for lane in shared:
+            known = {name: member.lanes.get(lane.id, 0) for name, member in alike.items()}
+            owners = divide(lane.id, known)
+            for share in lane.shares:
+                mine = share.index < len(owners) and owners[share.index] == self._name
+                if share.owned != mine:
+                    self._own(share, mine)
+
+    def look(self) -> None:
+        """Share out anew: there is another lane."""
+        self._news.set()
+
+    def leave(self) -> None:
+        """Let the others have the partitions of this worker, and end."""
+        self._leaving = True
+        self._news.set()
+
+    async def _go(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await self._store.settle([Ack(CONTROL, self._name, lease.token)])
+
+    async def written(self) -> None:
+        """Wait until the store knows what was paused and resumed here."""
+        self.write()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+
+def divide(lane: str, known: Mapping[str, int]) -> list[str]:
+    """The owner of each partition of a lane, the same in the eyes of all.
+
+    No worker has more than its fair share, as long as each knows all partitions. Who weighs most
+    for a partition has it, if it has room: so a change of workers moves few partitions.
+
+    Args:
+        lane: The name of the lane.
+        known: How many partitions each worker knows: that many, from the first on.
+    """
+    owners = [""] * max(known.values(), default=0)
+    fair = -(-len(owners) // len(known)) if known else 0
+    loads = dict.fromkeys(known, 0)
+    weights = {
+        (worker, part): blake2b(f"{worker} {lane} {part}".encode(), digest_size=8).digest()
+        for worker, parts in known.items()
+        for part in range(parts)
+    }
+    for worker, part in sorted(weights, key=weights.__getitem__, reverse=True):
+        if not owners[part] and loads[worker] < fair:
+            owners[part] = worker
+            loads[worker] += 1
+    for part, owner in enumerate(owners):
+        if not owner:  # those who know it have their share already
+            who = [worker for worker, parts in known.items() if part < parts]
+            owners[part] = min(who, key=lambda worker: (loads[worker], weights[worker, part]))
+            loads[owners[part]] += 1
+    return owners
+
+
+def _check(answers: Sequence[object]) -> None:
+    for answer in answers:
+        if isinstance(answer, LeasedKeyQError):
+            raise answer
+
+
+def _failed(task: Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a pause or resume is not known to other workers: %s", task.exception())

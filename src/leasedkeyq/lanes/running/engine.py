@@ -1,0 +1,590 @@
+"""What every engine of the scheduler has in common: running commands, and judging how they end.
+
+An engine owns the commands of all lanes: in memory, or on a store. This class starts a command
+that has its slot, keeps its time, cancels it, and decides what becomes of it. Where commands
+wait and how an outcome is kept is the matter of its subclasses.
+"""
+
+import asyncio
+import contextvars
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from leasedkeyq import checks
+from leasedkeyq.errors import WrongEventLoopError, describe
+from leasedkeyq.lanes import events
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandExitError,
+    CommandTimeoutError,
+    LaneError,
+    ManagerClosedError,
+)
+from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
+from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.pending_write import AT_ONCE, Written
+from leasedkeyq.lanes.running.tracing import GuardedTracing
+from leasedkeyq.model.timers import Timers
+from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.metrics import LaneMetrics
+from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
+from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.types import InFlightPolicy
+
+logger = logging.getLogger("leasedkeyq")
+
+Submitted: TypeAlias = tuple[str | None, str, Any]
+"""A command among many: its key, if it has one, its type and itself."""
+
+
+class Terms(NamedTuple):
+    """What holds for all of many commands; see `Engine.submit`."""
+
+    policy: InFlightPolicy
+    priority: int | None
+    delay: float | None
+    deadline: float | None
+    timeout: float | None
+
+
+LONGEST_LINE = 1000
+LONGEST_TRACEBACK = 20_000
+"""Characters that are kept of what an exception says, and of where it was raised."""
+
+
+class Engine(ABC):
+    """Runs the commands of lanes, in one event loop.
+
+    Args:
+        lanes: The lanes by name.
+        slots: How many commands may run.
+        emitter: Told of everything that happens.
+        instruments: Told the numbers.
+        tracing: Told the spans, if anybody wants them.
+        clock: Unix time, for tests.
+    """
+
+    def __init__(
+        self,
+        lanes: dict[str, Lane],
+        *,
+        slots: Slots,
+        emitter: EventEmitter,
+        instruments: Sequence[Instrument] = (),
+        tracing: Tracing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lanes = lanes
+        self.clock = clock
+        self.slots = slots
+        self.emitter = emitter
+        self.running: set[Job] = set()
+        self.started = False
+        self.stopped = False
+        self.shutting_down = False
+        self._metrics = next((one for one in instruments if isinstance(one, LaneMetrics)), None)
+        """Counted in place, which costs half as much as telling it like the others."""
+        self._instrument = together([one for one in instruments if one is not self._metrics])
+        self._tracing = None if tracing is None else GuardedTracing(tracing)
+        self.home: AbstractEventLoop | None = None
+        self._context = contextvars.Context()
+        self._quiet: list[Future[None]] = []
+        self._abandoned: set[Task[None]] = set()
+        self._limits = Timers()
+        """Until when commands may run, and how long to wait for those that were cancelled.
+
+        One alarm for all is set only for the earliest: most commands end long before.
+        """
+        self._limit_alarm: TimerHandle | None = None
+        self._looks = 0
+        self.shares: list[Share] = []
+        for lane in lanes.values():
+            self.add_lane(lane)
+
+    def add_lane(self, lane: Lane) -> None:
+        """Serve one more lane."""
+        self.shares += lane.shares
+        self.slots.add(lane)
+        self.shares.sort(key=lambda share: (share.lane.priority, share.lane.index, share.index))
+
+    def add_instrument(self, instrument: Instrument) -> None:
+        """Tell the numbers to one more."""
+        self._instrument = together([instrument, *([self._instrument] if self._instrument else [])])
+
+    @property
+    def _loop(self) -> AbstractEventLoop:
+        """The event loop that this engine belongs to: that of its first use."""
+        if self.home is None:
+            self.home = asyncio.get_running_loop()
+            self._context = contextvars.copy_context()
+        return self.home
+
+    def check_home(self) -> None:
+        """Refuse to work in another event loop than that of the first use."""
+        if self._loop is not asyncio.get_running_loop():
+            raise WrongEventLoopError(
+                "the manager belongs to another event loop; from another thread, go through "
+                "asyncio.run_coroutine_threadsafe(manager.submit(...), loop)"
+            )
+
+    def check_outside(self) -> None:
+        """Refuse to let a command wait until all commands are done."""
+        job = CURRENT.get(None)
+        if job is not None and job in self.running and job.task is asyncio.current_task():
+            lane = job.share.lane.id
+            raise LaneError(
+                f"lane {lane!r}: command {job.kind!r} would wait for itself; no command can drain "
+                "the manager that runs it",
+                lane=lane,
+            )
+
+    # What a subclass does
+
+    @abstractmethod
+    async def submit(
+        self,
+        lane: Lane,
+        command: Any,
+        *,
+        kind: str,
+        key: str | None,
+        policy: InFlightPolicy,
+        priority: int | None,
+        delay: float | None,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> Job:
+        """Take a command; returns the job that stands for it, which may be an older one."""
+
+    @abstractmethod
+    async def submit_many(
+        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+    ) -> list[Job]:
+        """Take commands, all or nothing in each part of the lane; no key comes twice."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to run commands."""
+
+    @abstractmethod
+    def wake(self, share: Share | None = None) -> None:
+        """Something has changed by which a command may be able to start, of `share` or any."""
+
+    def pause(self, lane: Lane, paused: bool) -> Written:
+        """Start no more commands of a lane, or start them again."""
+        lane.paused = paused
+        if not paused:
+            self.wake()
+        return AT_ONCE
+
+    @abstractmethod
+    async def cancel(self, lane: Lane, key: str) -> bool:
+        """Cancel whatever there is of a key; returns whether there was anything."""
+
+    @abstractmethod
+    async def cancel_job(self, job: Job) -> bool:
+        """Cancel a job, if it is not over; returns whether that was possible."""
+
+    @abstractmethod
+    async def stats(self) -> QueueStats:
+        """How things stand."""
+
+    @abstractmethod
+    async def idle(self) -> None:
+        """Wait until no command waits, runs or is scheduled."""
+
+    @abstractmethod
+    async def unfinished(self) -> dict[str, int]:
+        """How many commands each lane has left, where it has any."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything, once nothing runs any more."""
+
+    @abstractmethod
+    def _completed(self, job: Job, result: Any) -> None:
+        """Its command is done."""
+
+    @abstractmethod
+    def _retry(self, job: Job, delay: float, error: BaseException) -> None:
+        """Its command failed and shall run again."""
+
+    @abstractmethod
+    def _give_up(self, job: Job, error: BaseException) -> None:
+        """Its command failed for good."""
+
+    @abstractmethod
+    def _cancelled(self, job: Job) -> None:
+        """Its command was cancelled while it ran."""
+
+    @abstractmethod
+    def _give_back(self, job: Job) -> None:
+        """Its run was stopped because the engine stops, through no fault of the command."""
+
+    # Running
+
+    def _begin(self, job: Job) -> None:
+        """Run the command of a job whose lease and slot have been taken."""
+        loop = self.home or self._loop
+        job.status = "running"
+        job.begun = False
+        job.interruption = None
+        job.started_at = loop.time()
+        if job.timeout is not None:
+            self._look_again(job, job.started_at + job.timeout)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_STARTED, job)
+        if job.counts is not None:
+            job.counts.waits.append(job.started_at - job.ready_at)
+        if self._instrument is not None:
+            waited = max(0.0, job.started_at - job.ready_at)
+            lane, kind = job.share.lane.id, job.kind
+            try:
+                self._instrument.started(lane, kind, str(job.id), job.attempt, waited)
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
+        self.running.add(job)
+        # Whatever the factory of the event loop makes of tasks, this one starts later.
+        job.task = Task(self._run(job), loop=loop, context=self._context.copy())
+
+    async def _run(self, job: Job) -> None:
+        lease = job.lease
+        task = job.task
+        result: Any = None
+        error: BaseException | None = None
+        job.begun = True
+        CURRENT.set(job)
+        if job.interruption is None:
+            try:
+                if self._tracing is None:
+                    result = await job.command.execute()
+                else:
+                    result = await self._run_traced(self._tracing, job)
+            except (asyncio.CancelledError, Exception) as caught:
+                error = caught
+            except BaseException as caught:
+                if not self._loop.is_running():
+                    raise  # nothing can be done any more: the event loop was closed
+                ended = self._error(CommandExitError, job, f"raised {caught!r}")
+                ended.__cause__ = caught
+                error = ended
+        if job.task is task and job.lease is lease:
+            self._ended(job, result, error)
+        else:
+            name = f"command {job.kind!r} of key {describe(job.key)}"
+            logger.warning("lane %r: %s has ended at last", job.share.lane.id, name)
+
+    async def _run_traced(self, tracing: GuardedTracing, job: Job) -> Any:
+        carrier = job.carrier or {}
+        lane = job.share.lane.id
+        with tracing.processing(lane, job.kind, str(job.id), job.attempt, carrier):
+            return await job.command.execute()
+
+    def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
+        """A run is over: free its slot, and decide what becomes of the command."""
+        self._no_longer_running(job)
+        match job.interruption:
+            case None:
+                if error is None:
+                    if job.counts is not None or self._instrument is not None:
+                        self._measure(job, "completed", None)
+                    self._completed(job, result)
+                else:
+                    self._failed(job, error)
+            case "timeout":
+                self._timed_out(job)
+            case "cancel":
+                self._measure(job, "cancelled", None)
+                self._cancelled(job)
+            case "lost":
+                self._measure(job, "lost", None)
+            case "stop":
+                self._give_back(job)
+        self.wake(job.share)
+
+    def _timed_out(self, job: Job, *, stuck: bool = False) -> None:
+        job.share.lane.timed_out += 1
+        text = f"ran longer than {job.timeout} s"
+        if stuck:
+            text += " and did not stop when it was cancelled; it was left to itself"
+        error = self._error(CommandTimeoutError, job, text)
+        if self.emitter.listening:
+            self._emit(events.COMMAND_TIMEOUT, job, error)
+        self._failed(job, error, stuck=stuck)
+
+    def _failed(self, job: Job, error: BaseException, *, stuck: bool = False) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            text = "raised CancelledError, though nobody had cancelled it"
+            error = self._error(CommandCancelledError, job, text)
+        delay = None if stuck else self._delay(job, error)
+        timeout = job.interruption == "timeout"
+        outcome: Outcome = "retry" if delay is not None else "timeout" if timeout else "failed"
+        self._measure(job, outcome, error)
+        if delay is None:
+            job.share.lane.failed += 1
+            if self.emitter.listening:
+                self._emit(events.COMMAND_FAILED, job, error)
+            self._give_up(job, error)
+        else:
+            job.share.lane.retried += 1
+            if self.emitter.listening:
+                self._emit(events.COMMAND_RETRY, job, error, delay=delay)
+            self._retry(job, delay, error)
+
+    def _delay(self, job: Job, error: BaseException) -> float | None:
+        config = job.share.lane.config
+        if job.attempt >= config.max_attempts:
+            return None
+        try:
+            delay = config.retry_policy.delay(job.attempt, error)
+            if delay is None:
+                return None
+            if isinstance(delay, timedelta):
+                delay = delay.total_seconds()
+            return checks.delay_time("delay", max(delay, 0.0))
+        except Exception:
+            logger.exception("lane %r: its retry policy failed", job.share.lane.id)
+            return None
+
+    # Ending a run from outside
+
+    def _look_again(self, job: Job, when: float) -> None:
+        """Look at `when` whether the run of a job is over, and end it if not."""
+        self._looks += 1
+        self._limits.set(job, when, self._looks)
+        alarm = self._limit_alarm
+        if alarm is None or when < alarm.when():
+            if alarm is not None:
+                alarm.cancel()
+            self._limit_alarm = self._loop.call_at(when, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Cancel the runs whose time is up, and give up those that were cancelled before."""
+        self._limit_alarm = None
+        limits = self._limits
+        now = self._loop.time()
+        while (when := limits.earliest()) is not None and when <= now:
+            job: Job = limits.pop()[2]
+            if job.interruption is None:
+                self._interrupt(job, "timeout")
+            else:
+                self._abandon(job)
+        if when is not None and self._limit_alarm is None:
+            self._limit_alarm = self._loop.call_at(when, self._end_overdue)
+
+    def _cancel_run(self, job: Job) -> None:
+        """Cancel a run for somebody who wants the command no more."""
+        if job.interruption is None:
+            self._interrupt(job, "cancel")
+        elif job.interruption in ("timeout", "stop"):
+            job.interruption = "cancel"  # it is being stopped, and shall not be tried again
+
+    def _interrupt(self, job: Job, why: Interruption) -> None:
+        """Cancel a run. If it does not end soon, it is left to itself."""
+        if job.timer is not None:
+            self._limits.clear(job)
+        job.interruption = why
+        self._look_again(job, self._loop.time() + job.share.lane.cancel_grace)
+        if job.begun and job.task is not None:
+            job.task.cancel()
+
+    def _abandon(self, job: Job) -> None:
+        """A command goes on although it was cancelled: nobody waits for it any longer."""
+        name = f"command {job.kind!r} of key {describe(job.key)}"
+        logger.error(
+            "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
+            "and may still be running",
+            job.share.lane.id,
+            name,
+            job.share.lane.cancel_grace,
+        )
+        if job.task is not None:
+            self._abandoned.add(job.task)  # an event loop does not keep its tasks alive
+            job.task.add_done_callback(self._abandoned.discard)
+        self._no_longer_running(job)
+        match job.interruption:
+            case "timeout":
+                self._timed_out(job, stuck=True)
+            case "stop":
+                self._give_back(job)
+            case "cancel":
+                self._measure(job, "cancelled", None)
+                self._cancelled(job)
+            case _:
+                self._measure(job, "lost", None)
+        self.wake(job.share)
+
+    async def stop(self) -> None:
+        """Start nothing more, and end what runs; its commands are given back."""
+        self.stopped = True
+        for job in list(self.running):
+            if job.interruption is None:
+                self._interrupt(job, "stop")
+        await self.quiet()
+        if self._limit_alarm is not None:
+            self._limit_alarm.cancel()
+            self._limit_alarm = None
+
+    async def quiet(self) -> None:
+        """Start nothing more, and wait until nothing runs."""
+        self.stopped = True
+        if self.running:
+            waiter: Future[None] = self._loop.create_future()
+            self._quiet.append(waiter)
+            await waiter
+
+    def _no_longer_running(self, job: Job) -> None:
+        if job.timer is not None:
+            self._limits.clear(job)
+        job.task = None
+        self.running.discard(job)
+        self.slots.give(job.share)
+        if not self.running and self._quiet:
+            for waiter in self._quiet:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._quiet.clear()
+
+    # Telling
+
+    def _finish(
+        self,
+        job: Job,
+        status: CommandStatus,
+        result: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """The job is over, whatever came of it."""
+        job.end(status, result, error)
+        if self.emitter.listening:
+            if status == "completed":
+                self._emit(events.COMMAND_COMPLETED, job)
+            elif status == "cancelled":
+                self._emit(events.COMMAND_CANCELLED, job)
+
+    def _emit(self, key: str, job: Job, error: BaseException | None = None, **more: object) -> None:
+        payload: dict[str, Any] = {
+            "lane": job.share.lane.id,
+            "command_id": str(job.id),
+            "command_type": job.kind,
+            "key": job.key,
+            "attempt": job.attempt,
+            **more,
+        }
+        if error is not None:
+            payload["error"] = error_line(error)
+        self.emitter.emit(key, payload)
+
+    def _tell_pressure(self, lane: Lane, waiting: int, active: int) -> None:
+        """Tell when a lane fills up, and when it is empty again."""
+        threshold = lane.config.pressure_threshold
+        if threshold is not None and waiting >= threshold and not lane.pressed:
+            lane.pressed = True
+            payload = {"lane": lane.id, "pending": waiting, "threshold": threshold}
+            self.emitter.emit(events.LANE_PRESSURE, payload)
+        elif lane.pressed and not waiting and not active:
+            lane.pressed = False
+            self.emitter.emit(events.LANE_IDLE, {"lane": lane.id})
+
+    def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
+        try:
+            instrument.submitted(job.share.lane.id, job.kind, str(job.id))
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
+
+    def _measure(self, job: Job, outcome: Outcome, error: BaseException | None) -> None:
+        instrument = self._instrument
+        if job.counts is None and instrument is None:
+            return
+        now = (self.home or self._loop).time()
+        ran, total = now - job.started_at, now - job.submitted_at
+        if job.counts is not None:
+            job.counts.ended(outcome, ran, total)
+        if instrument is None:
+            return
+        lane, kind = job.share.lane.id, job.kind
+        try:
+            instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
+        except Exception:
+            logger.exception(INSTRUMENT_FAILED, instrument)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is an instrument that may have gauges."""
+        return self._instrument is not None
+
+    def tell_gauges(self, stats: QueueStats) -> None:
+        """Tell the instruments how things stand."""
+        if self._instrument is not None:
+            try:
+                self._instrument.gauges(stats)
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
+
+    def _buried(self, job: Job, error: BaseException) -> None:
+        """It is with the dead letters now."""
+        job.share.lane.dead_lettered += 1
+        if job.counts is not None:
+            job.counts.dead_lettered += 1
+        if self.emitter.listening:
+            self._emit(events.COMMAND_DEAD_LETTERED, job, error)
+        if self._instrument is not None:
+            try:
+                self._instrument.dead_lettered(job.share.lane.id, job.kind, str(job.id))
+            except Exception:
+                logger.exception(INSTRUMENT_FAILED, self._instrument)
+
+    def _error(self, kind: Any, job: Job, text: str) -> Any:
+        lane = job.share.lane.id
+        return kind(
+            f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} {text}",
+            lane=lane,
+            command_type=job.kind,
+            key=job.key,
+        )
+
+    def closed_error(self, job: Job) -> ManagerClosedError:
+        """For those who wait for a command that will not run here."""
+        lane = job.share.lane.id
+        return ManagerClosedError(
+            f"lane {lane!r}: the manager was closed before command {job.kind!r} of key "
+            f"{describe(job.key)} was done",
+            lane=lane,
+        )
+
+    def handle(self, job: Job) -> Handle[Any]:
+        """What the submitter of a job is given."""
+        return Handle(job, self)
+
+    def expect(self, job: Job) -> None:
+        """Somebody waits for a job that another process may run. Here, none does."""
+        assert not job.remote
+
+
+def error_line(error: BaseException) -> str:
+    """An exception in a line: its class and what it says."""
+    try:
+        text = " ".join(str(error).splitlines())
+    except Exception:
+        text = "(an exception that cannot be shown)"
+    return _shortened(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__, LONGEST_LINE
+    )
+
+
+def traceback_text(error: BaseException) -> str:
+    """Where an exception was raised."""
+    return _shortened("".join(traceback.format_exception(error)), LONGEST_TRACEBACK)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long to keep."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

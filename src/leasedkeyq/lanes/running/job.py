@@ -1,0 +1,267 @@
+"""One submitted command on its way, and the handle by which its submitter follows it."""
+
+import asyncio
+from asyncio import Future, Task
+from collections.abc import Generator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from leasedkeyq.telemetry.metrics import SeriesCounts
+
+if TYPE_CHECKING:
+    from leasedkeyq.lanes.running.lane import Share
+
+R_co = TypeVar("R_co", covariant=True)
+
+CommandStatus: TypeAlias = Literal[
+    "pending", "scheduled", "running", "completed", "failed", "timed_out", "cancelled", "lost"
+]
+"""Where a command stands. ``"scheduled"``: its time has not come, or it waits for a retry."""
+
+Interruption: TypeAlias = Literal["timeout", "cancel", "lost", "stop"]
+"""Why the scheduler itself ended a run."""
+
+ENDED: frozenset[CommandStatus] = frozenset(
+    ("completed", "failed", "timed_out", "cancelled", "lost")
+)
+
+
+class Job:
+    """A command, what is known about it, and who waits for its result.
+
+    It has at most one run at a time; `task` is that run. `remote` says that another process may
+    run it. `priority` is its place in its lane: lower goes first. `ready_at` is when it could have
+    started.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attempt",
+        "begun",
+        "carrier",
+        "command",
+        "counts",
+        "deadline",
+        "error",
+        "id",
+        "interruption",
+        "key",
+        "kind",
+        "lease",
+        "priority",
+        "ready_at",
+        "remote",
+        "result",
+        "share",
+        "started_at",
+        "status",
+        "submitted_at",
+        "successor",
+        "task",
+        "timeout",
+        "timer",
+        "waiters",
+    )
+
+    def __init__(  # noqa: PLR0917  # made once for each command, and keywords cost time
+        self,
+        id: int,  # noqa: A002  # it is what it is
+        share: "Share",
+        kind: str,
+        key: str,
+        command: Any,
+        submitted_at: float,
+        priority: int,
+        timeout: float | None,
+        deadline: float | None,
+    ) -> None:
+        self.id = id
+        self.share = share
+        self.kind = kind
+        self.key = key
+        self.command = command
+        self.counts: SeriesCounts | None = None
+        self.submitted_at = self.ready_at = submitted_at
+        self.priority = priority
+        self.timeout = timeout
+        self.deadline = deadline
+        self.status: CommandStatus = "pending"
+        self.attempt = 0
+        self.begun = False
+        self.started_at = 0.0
+        self.task: Task[None] | None = None
+        self.timer: Any = None
+        self.lease: Any = None
+        self.interruption: Interruption | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.waiters: list[Future[None]] | None = None
+        self.successor: Job | None = None
+        self.carrier: dict[str, str] | None = None
+        self.remote = False
+
+    def end(self, status: CommandStatus, result: Any, error: BaseException | None) -> None:
+        """It is over; tell those who wait."""
+        self.status = status
+        self.result = result
+        self.error = error
+        waiters = self.waiters
+        if waiters is not None:
+            self.waiters = None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def follow(self, successor: "Job") -> None:
+        """A newer command of the key has taken its place: who waits, waits for that one."""
+        self.successor = successor
+        waiters, self.waiters = self.waiters, None
+        if waiters:
+            successor.waiters = (successor.waiters or []) + waiters
+        last = successor.latest()
+        if last.status in ENDED:
+            last.end(last.status, last.result, last.error)
+
+    def forget(self, waiter: "Future[None]") -> None:
+        """Somebody waits no longer."""
+        if self.waiters is not None and waiter in self.waiters:
+            self.waiters.remove(waiter)
+
+    def latest(self) -> "Job":
+        """The job that stands for this one."""
+        job = self
+        while job.successor is not None:
+            job = job.successor
+        return job
+
+
+CURRENT: ContextVar[Job] = ContextVar("leasedkeyq.command")
+
+
+@dataclass(frozen=True)
+class RunningCommand:
+    """What a command can know about itself while it runs."""
+
+    id: str
+    lane: str
+    key: str
+    command_type: str
+    attempt: int
+    """Which attempt this is, from 1."""
+    timeout: float | None
+    """How long it may run, in seconds."""
+
+
+def current_command() -> RunningCommand:
+    """The command that runs in the current task, and in those that it started.
+
+    Raises:
+        LookupError: None does.
+    """
+    job = CURRENT.get(None)
+    if job is None:
+        raise LookupError("current_command is for code that runs as a command of a lane")
+    return RunningCommand(
+        str(job.id), job.share.lane.id, job.key, job.kind, job.attempt, job.timeout
+    )
+
+
+class Follows(Protocol):
+    """What a handle needs of the engine."""
+
+    async def cancel_job(self, job: Job) -> bool:
+        """Cancel a job; returns whether that was possible."""
+        ...
+
+    def expect(self, job: Job) -> None:
+        """Somebody waits for a job that another process may run."""
+        ...
+
+
+class Handle(Generic[R_co]):
+    """A submitted command. Await it for its result; what the command raised is raised.
+
+    Several tasks may await it, any number of times; a cancelled wait does not cancel the command.
+    """
+
+    __slots__ = ("_engine", "_job")
+
+    def __init__(self, job: Job, engine: "Follows") -> None:
+        self._job = job
+        self._engine = engine
+
+    @property
+    def id(self) -> str:
+        """The id of the command, as events tell it."""
+        return str(self._job.latest().id)
+
+    @property
+    def lane(self) -> str:
+        """The lane of the command."""
+        return self._job.share.lane.id
+
+    @property
+    def key(self) -> str:
+        """The key of the command."""
+        return self._job.key
+
+    @property
+    def command_type(self) -> str:
+        """The type of the command."""
+        return self._job.kind
+
+    @property
+    def status(self) -> CommandStatus:
+        """Where the command stands.
+
+        Of a command that another process runs, it tells what the store said when something last
+        changed in its lane: about a second ago, or longer where a process has many such handles.
+        """
+        return self._job.latest().status
+
+    @property
+    def attempt(self) -> int:
+        """How often it has been started so far; see `status`."""
+        return self._job.latest().attempt
+
+    def done(self) -> bool:
+        """Whether it has ended, well or badly; see `status`."""
+        return self._job.latest().status in ENDED
+
+    async def cancel(self) -> bool:
+        """Cancel the command, waiting or running, for all who wait for it.
+
+        Returns whether that was still possible. A running command is cancelled like a task: it
+        may take its time to clean up.
+        """
+        return await self._engine.cancel_job(self._job.latest())
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        job = self._job.latest()
+        while job.status not in ENDED:
+            waiter = asyncio.get_running_loop().create_future()
+            if job.waiters is None:
+                job.waiters = [waiter]
+            else:
+                job.waiters.append(waiter)
+            if job.remote:
+                self._engine.expect(job)
+            try:
+                yield from waiter
+            except BaseException:
+                job.latest().forget(waiter)
+                raise
+            job = job.latest()
+        if job.error is not None:
+            raise job.error
+        result: R_co = job.result
+        return result
+
+    async def wait(self) -> R_co:
+        """The same as awaiting the handle, as a coroutine: for `asyncio.wait_for` and friends."""
+        return await self
+
+    def __repr__(self) -> str:
+        job = self._job.latest()
+        return f"<{job.kind} {job.key!r} in lane {job.share.lane.id!r}: {job.status}>"

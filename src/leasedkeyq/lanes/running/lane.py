@@ -1,0 +1,237 @@
+"""A lane at work: its parts, its slots, its counters."""
+
+from typing import Any, cast
+from zlib import crc32
+
+from leasedkeyq.lanes.boost import PriorityBoostConfig
+from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.rate_limit import KeyedBuckets, TokenBucket
+from leasedkeyq.lanes.running.job import Job
+from leasedkeyq.model.deadlines import Deadlines
+from leasedkeyq.model.requests import Cap, Urgency
+from leasedkeyq.model.state import QueueState
+
+DEFAULT_BOOST = PriorityBoostConfig.standard(None)
+
+
+class Share:
+    """A part of a lane that is scheduled by itself: the whole lane, or one of its partitions.
+
+    Attributes:
+        queue: The name of its queue.
+        active: How many of its commands run.
+        state: Its commands in memory.
+        owned: Whether this process runs its commands.
+        deadlines: Those of its commands in memory that wait and have a deadline of their own.
+        caps: What all workers of a store are held to.
+        urgency: How a store compares its commands with those of others.
+    """
+
+    __slots__ = (
+        "active",
+        "caps",
+        "deadlines",
+        "index",
+        "lane",
+        "owned",
+        "queue",
+        "state",
+        "urgency",
+    )
+
+    def __init__(self, lane: "Lane", index: int, queue: str) -> None:
+        self.lane = lane
+        self.index = index
+        self.queue = queue
+        self.active = 0
+        self.state: QueueState[str, Job] = QueueState()
+        self.deadlines: Deadlines[str, Job] = Deadlines()
+        self.owned = True
+        self.caps: tuple[Cap, ...] = ()
+        self.urgency = Urgency()
+
+
+class Lane:
+    """A lane, its configuration ready for use, and what it has counted.
+
+    `CommandQueue.lane` returns it. Look at it; what changes it is the business of the scheduler.
+
+    Attributes:
+        id: Its name.
+        config: Its policy.
+        priority: Its place among the lanes: lower goes first.
+        index: Which lane it is, in the order in which they were added.
+        shares: Its parts: one, or as many as it has partitions.
+        boost: How deadlines lift its commands.
+        timeout: How long a command may run, in seconds, or None.
+        lease_time: As `LaneConfig.lease_time`, in seconds.
+        heartbeat: As `LaneConfig.heartbeat`, in seconds.
+        keep_results: As `LaneConfig.keep_results`, in seconds.
+        cancel_grace: As `LaneConfig.cancel_grace`, in seconds.
+        bucket: The tokens of its rate limit in memory, or None.
+        key_buckets: Those of each key, or None.
+        paused: Whether its commands are held back.
+        pressed: Whether its ``queue.lane.pressure`` has been told, and it is not idle yet.
+        submitted: How many commands this process has submitted to it.
+        completed: How many were done here.
+        failed: How many were given up here.
+        retried: How often one was tried again.
+        timed_out: How often one ran too long.
+        cancelled: How many were cancelled.
+        dead_lettered: How many went to the dead letters.
+        shared: Whether the workers of a store share out its parts among them.
+        limited: Whether there are limits beyond its slots.
+        linked: Whether it has several parts, which share its slots, so that one waits for another.
+        active: How many of its commands run here, in all its parts.
+        most: How many may run here.
+        reserved: How many slots of the manager are kept for it, as long as any part runs here.
+    """
+
+    __slots__ = (
+        "active",
+        "boost",
+        "bucket",
+        "cancel_grace",
+        "cancelled",
+        "completed",
+        "config",
+        "dead_lettered",
+        "failed",
+        "heartbeat",
+        "id",
+        "index",
+        "keep_results",
+        "key_buckets",
+        "lease_time",
+        "limited",
+        "linked",
+        "most",
+        "paused",
+        "pressed",
+        "priority",
+        "reserved",
+        "retried",
+        "shared",
+        "shares",
+        "submitted",
+        "timed_out",
+        "timeout",
+    )
+
+    def __init__(self, id: str, index: int, config: LaneConfig, priority: int) -> None:  # noqa: A002
+        self.id = id
+        self.index = index
+        self.config = config
+        self.priority = priority
+        number = config.partitions
+        self.shares = [
+            Share(self, part, id if number == 1 else f"{id}#{part}") for part in range(number)
+        ]
+        self.timeout = cast("float | None", config.timeout)
+        self.lease_time = cast("float", config.lease_time)
+        self.heartbeat = cast("float", config.heartbeat)
+        self.keep_results = cast("float", config.keep_results)
+        self.cancel_grace = cast("float", config.cancel_grace)
+        self.boost = config.priority_boost or DEFAULT_BOOST
+        self.bucket = limited(config.rate_limit, TokenBucket)
+        self.key_buckets = limited(config.key_rate_limit, KeyedBuckets)
+        together = config.global_concurrency is not None or bool(config.key_limits)
+        self.limited = together or self.bucket is not None or self.key_buckets is not None
+        self.linked = number > 1
+        self.active = 0
+        self.most = config.max_concurrency
+        self.reserved = config.min_concurrency
+        self.paused = False
+        self.shared = False
+        self.pressed = False
+        self.submitted = 0
+        self.completed = 0
+        self.failed = 0
+        self.retried = 0
+        self.timed_out = 0
+        self.cancelled = 0
+        self.dead_lettered = 0
+
+    def share_of(self, key: str) -> Share:
+        """The part of the lane that a key belongs to, in every process alike."""
+        shares = self.shares
+        if len(shares) == 1:
+            return shares[0]
+        return shares[crc32(key.encode("utf-8", "surrogatepass")) % len(shares)]
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this process runs any of its commands."""
+        return any(share.owned for share in self.shares)
+
+    def effective_priority(self, submitted_at: float, deadline: float | None, now: float) -> int:
+        """Its priority while this command is its next: lower goes first."""
+        if deadline is None and self.boost.deadline is None:
+            return self.priority
+        return self.priority - self.boost.levels(submitted_at, deadline, now)
+
+
+def limited(config: Any, kind: Any) -> Any:
+    """A bucket, or None where there is no limit."""
+    return None if config is None or config.rate is None else kind(config)
+
+
+class Slots:
+    """Who may start: the manager's capacity, with what is kept free for the minima of lanes.
+
+    Attributes:
+        capacity: How many commands may run at a time, or None.
+        active: How many run.
+        reserved: How many slots are kept for lanes that run less than their minimum.
+    """
+
+    __slots__ = ("active", "capacity", "reserved")
+
+    def __init__(self, capacity: int | None) -> None:
+        self.capacity = capacity
+        self.active = 0
+        self.reserved = 0
+
+    def add(self, lane: Lane) -> None:
+        """Keep the minimum of `lane` free for it, if any of its parts runs here."""
+        lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
+        self.reserved += lane.reserved
+
+    def own(self, share: Share, owned: bool) -> None:
+        """Run the commands of `share` in this process from now on, or no longer."""
+        lane = share.lane
+        self.reserved -= max(0, lane.reserved - lane.active)
+        share.owned = owned
+        lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
+        self.reserved += max(0, lane.reserved - lane.active)
+
+    def may_start(self, share: Share, coming: int = 0) -> bool:
+        """Whether one more command of `share` may run, when those of its lane that come do."""
+        lane = share.lane
+        active = lane.active
+        if active + coming >= lane.most:
+            return False
+        capacity = self.capacity
+        return capacity is None or active < lane.reserved or self.active + self.reserved < capacity
+
+    def take(self, share: Share) -> None:
+        """One more command of `share` runs."""
+        lane = share.lane
+        self.active += 1
+        if lane.active < lane.reserved:
+            self.reserved -= 1
+        lane.active += 1
+        share.active += 1
+
+    def give(self, share: Share) -> None:
+        """One less runs."""
+        lane = share.lane
+        self.active -= 1
+        lane.active -= 1
+        share.active -= 1
+        if lane.active < lane.reserved:
+            self.reserved += 1
+
+    def spare(self) -> int | None:
+        """How many may start beyond the minima of their lanes, or None for any number."""
+        return None if self.capacity is None else self.capacity - self.active - self.reserved

@@ -1,0 +1,632 @@
+"""`LeasedKeyQueue`: the keyed, leased queue for one event loop."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self, TypeVar
+
+from leasedkeyq import checks
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    KeyNotAvailableError,
+    QueueClosedError,
+    QueueEmptyError,
+    QueueFullError,
+    describe,
+    keys_in_flight,
+)
+from leasedkeyq.lease import Lease, LeasedItem
+from leasedkeyq.local.inspection import QueueLooking
+from leasedkeyq.local.loop_affinity import NOWHERE, here
+from leasedkeyq.local.mechanics import ANY
+from leasedkeyq.local.waiters import Producer, Turn
+from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, QueueObserver
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+logger = logging.getLogger("leasedkeyq")
+
+
+class LeasedKeyQueue(QueueLooking[K, V]):
+    """A queue of keyed items, each worked on by one consumer at a time.
+
+    A key has at most one live item. Consumers get items in order (`get`) or by key (`take`), and
+    hold a `Lease` on the key until they `ack` it, `release` it, or it expires; meanwhile nobody
+    else gets that key. Items are handed out by priority, then first in, first out.
+
+    The queue belongs to the event loop of its first use and needs no lock there. Calls from
+    elsewhere raise `WrongEventLoopError`, until that loop is closed: several ``asyncio.run``, one
+    after the other, may use one queue. Putting, getting and settling cost the same however many
+    items, keys and waiters there are; delays, mixed lease times and priorities add the logarithm
+    of their number.
+
+    Waiting is safe under cancellation: a `get`, `take` or `put` that is cancelled or times out
+    has changed nothing. Those who wait are served first come, first served; a waiting `take`
+    goes before waiting `get`s.
+
+    Durations are seconds or `datetime.timedelta`.
+
+    Args:
+        default_lease_timeout: How long a lease lasts before its item goes back to the front of
+            the queue, for calls that do not say. None: for ever.
+        maxsize: How many items may wait, scheduled ones included and leased ones not. A `put`
+            of a new key waits for room; released items always get in. 0: no limit.
+        max_buried: How many buried items are kept; beyond it the oldest is dropped.
+        observer: Told of every put, claim, acknowledgement, release and expiry.
+    """
+
+    def __init__(
+        self,
+        *,
+        default_lease_timeout: Duration | None = None,
+        maxsize: int = 0,
+        max_buried: int = 1000,
+        observer: QueueObserver[K] | None = None,
+    ) -> None:
+        super().__init__(
+            checks.lease_time("default_lease_timeout", default_lease_timeout),
+            checks.whole("maxsize", maxsize, 0),
+            checks.whole("max_buried", max_buried, 0),
+            checks.is_observer(observer),
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Bind the queue to the running event loop. The first use does so as well.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("start")
+
+    async def close(self) -> None:
+        """Close the queue, for good.
+
+        Leased items go back to the front, and their leases end. Everybody who waits gets a
+        `QueueClosedError`, as does every later call that would change something. The methods
+        that only look keep working, from any event loop. Closing twice is harmless.
+        """
+        if self._closed:
+            return
+        if here() != self._home._thread_id:
+            self._enter("close")
+        self._catch_up()
+        if self._observer is not None:
+            for item in self._state.in_flight.values():
+                self._tell_moved(self._observer.on_release, item, item.lease.attempt)
+        self._closed = True
+        self._home = NOWHERE
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._state.recall()
+        producers = [p.turn for p in self._producers.line if p.turn is not None]
+        for turn in [*self._consumers, *producers, *self._joiners]:
+            if not turn.done():
+                turn.set_exception(QueueClosedError("the queue was closed while waiting"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def maxsize(self) -> int:
+        """How many items may wait; 0 for no limit."""
+        return self._maxsize
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Putting
+
+    async def put(
+        self,
+        key: K,
+        value: V,
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> None:
+        """Put `value` under `key`.
+
+        A new key goes to the back of the queue. A key that already waits gets the new value and
+        keeps its place. For a key that is leased, `if_in_flight` decides.
+
+        Waits while the queue is full, unless nothing is added (the key waits already) or a
+        waiting consumer takes the item at once. A cancelled `put` has put nothing.
+
+        Args:
+            key: Anything hashable.
+            value: Anything.
+            if_in_flight: ``"update"`` replaces the value of the leased item, ``"reject"`` raises,
+                ``"buffer"`` keeps the value beside the leased one until its lease has ended. Where
+                a value is buffered already, both replace that one: the newest is kept.
+            priority: Higher goes first. None: 0 for a new key, no change for others.
+            delay: Not available before this time has passed; 0 means now. None: now for a new
+                key, no change for others, so that a retry that waits is not cut short.
+
+        Raises:
+            KeyAlreadyInFlightError: The key is leased and `if_in_flight` is ``"reject"``.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("put")
+        if if_in_flight != "update" or priority is not None or delay is not None or self._special:
+            delay = checks.put_options(if_in_flight, priority, delay)
+            if self._maxsize:
+                await self._wait_for_room((key,), if_in_flight, bool(delay))
+            self._advance()
+            self._put(key, value, if_in_flight, priority, delay)
+            if self._producer_line:
+                self._wake_producers(key)
+            return
+        if self._alarm is not None and self._alarm_at <= self._time():
+            self._advance()
+        try:
+            item = self._state.put(key, value)
+        except TypeError:
+            checks.hashable(key)
+            raise
+        if item is not None and (self._any_line or self._key_lines):
+            self._offer(item)
+
+    def put_nowait(
+        self,
+        key: K,
+        value: V,
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> None:
+        """`put` without waiting.
+
+        Raises:
+            KeyAlreadyInFlightError: The key is leased and `if_in_flight` is ``"reject"``.
+            QueueFullError: There is no room, or others wait for it.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("put_nowait")
+        delay = checks.put_options(if_in_flight, priority, delay)
+        self._advance()
+        if self._maxsize:
+            checks.hashable(key)
+            refused = if_in_flight == "reject" and self._any_leased((key,))
+            if not refused and not self._has_room(Producer((key,), if_in_flight, bool(delay))):
+                message = f"the queue is full: maxsize is {self._maxsize}"
+                raise QueueFullError(message, maxsize=self._maxsize)
+        self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(key)
+
+    async def put_many(
+        self,
+        items: Mapping[K, V] | Iterable[tuple[K, V]],
+        *,
+        if_in_flight: InFlightPolicy = "update",
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> None:
+        """Put many keys in one step: all of them, or none on an error or a cancellation.
+
+        Waits until there is room for all of them. Of several values for one key the last counts.
+
+        Raises:
+            KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are leased; they
+                are in the ``keys`` of the error.
+            QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("put_many")
+        delay = checks.put_options(if_in_flight, priority, delay)
+        values = checks.key_values("items", items)
+        if self._maxsize:
+            await self._wait_for_room(tuple(values), if_in_flight, bool(delay))
+        # Time stands still from here on: no key of the batch may come due in the middle of it.
+        self._advance()
+        in_flight = self._state.in_flight if if_in_flight == "reject" else {}
+        if leased := tuple(key for key in values if key in in_flight):
+            raise keys_in_flight(leased, len(values))
+        for key, value in values.items():
+            self._put(key, value, if_in_flight, priority, delay)
+        if self._producer_line:
+            self._wake_producers(*values)
+
+    # Getting
+
+    async def get(
+        self, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
+    ) -> tuple[K, V, Lease[K]]:
+        """Lease the item that is next; wait until there is one.
+
+        If this is cancelled or times out, the queue is as if it had not been called.
+
+        Args:
+            timeout: How long to wait at most, in total. None: for ever. 0: not at all.
+            lease_timeout: How long the lease lasts. None: the queue's ``default_lease_timeout``.
+
+        Returns:
+            The key, the value and the lease.
+
+        Raises:
+            TimeoutError: Nothing became available in time.
+            QueueClosedError: The queue is closed, or was closed while waiting.
+        """
+        if here() != self._home._thread_id:
+            self._enter("get")
+        if timeout is not None:
+            timeout = checks.wait_time("timeout", timeout)
+        lease_time = self._lease_time
+        if lease_timeout is not None:
+            lease_time = checks.lease_time("lease_timeout", lease_timeout)
+        if lease_time is None:
+            expires_at = None
+            if self._alarm is not None and self._alarm_at <= self._time():
+                self._advance()
+        else:
+            now = self._time()
+            if self._alarm_at <= now:
+                self._advance()
+            expires_at = now + lease_time
+        item = self._state.claim(expires_at)
+        if item is not None:
+            if (
+                self._observer is None
+                and not self._producer_line
+                and (expires_at is None or expires_at >= self._alarm_at)
+            ):
+                return item.key, item.value, item.lease
+            return self._claimed(item)
+        return await self._wait(self._any_line, ANY, timeout, lease_time)
+
+    def get_nowait(self, *, lease_timeout: Duration | None = None) -> tuple[K, V, Lease[K]]:
+        """`get` without waiting.
+
+        Raises:
+            QueueEmptyError: Nothing is available.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("get_nowait")
+        lease_time = self._lease_time_or_default(lease_timeout)
+        self._advance()
+        item = self._state.claim(self._expiry(lease_time))
+        if item is None:
+            raise QueueEmptyError("no item is available")
+        return self._claimed(item)
+
+    async def get_many(
+        self, n: int, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
+    ) -> list[tuple[K, V, Lease[K]]]:
+        """Lease up to `n` items: wait until there is one, then take what is there.
+
+        Arguments and errors are those of `get`; so is what cancellation leaves behind.
+        """
+        if here() != self._home._thread_id:
+            self._enter("get_many")
+        checks.whole("n", n, 1)
+        batch = [await self.get(timeout, lease_timeout=lease_timeout)]
+        lease_time = self._lease_time_or_default(lease_timeout)
+        expires_at = self._expiry(lease_time)
+        while len(batch) < n and (item := self._state.claim(expires_at)) is not None:
+            batch.append(self._claimed(item))
+        return batch
+
+    async def take(
+        self, key: K, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
+    ) -> tuple[K, V, Lease[K]]:
+        """Lease the item of `key`; wait while it is absent, scheduled or in flight.
+
+        If this is cancelled or times out, the queue is as if it had not been called.
+
+        Args:
+            key: The key to wait for.
+            timeout: How long to wait at most, in total. None: for ever. 0: not at all.
+            lease_timeout: How long the lease lasts. None: the queue's ``default_lease_timeout``.
+
+        Returns:
+            The key, the value and the lease.
+
+        Raises:
+            TimeoutError: The key did not become available in time.
+            QueueClosedError: The queue is closed, or was closed while waiting.
+        """
+        if here() != self._home._thread_id:
+            self._enter("take")
+        checks.hashable(key)
+        timeout = checks.wait_time("timeout", timeout)
+        lease_time = self._lease_time_or_default(lease_timeout)
+        self._advance()
+        item = self._state.claim_key(key, self._expiry(lease_time))
+        if item is not None:
+            return self._claimed(item)
+        line = self._consumers.line_for(key)
+        try:
+            return await self._wait(line, key, timeout, lease_time)
+        finally:
+            self._consumers.close_line(key)
+
+    def take_nowait(
+        self, key: K, *, lease_timeout: Duration | None = None
+    ) -> tuple[K, V, Lease[K]]:
+        """`take` without waiting.
+
+        Raises:
+            KeyNotAvailableError: The key is absent, scheduled or in flight.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("take_nowait")
+        checks.hashable(key)
+        lease_time = self._lease_time_or_default(lease_timeout)
+        self._advance()
+        item = self._state.claim_key(key, self._expiry(lease_time))
+        if item is None:
+            state = "absent"
+            if key in self._state.items:
+                state = "in_flight" if key in self._state.in_flight else "scheduled"
+            message = f"key {describe(key)} is not available: it is {state.replace('_', ' ')}"
+            raise KeyNotAvailableError(message, key=key, state=state)
+        return self._claimed(item)
+
+    def __aiter__(self) -> AsyncIterator[tuple[K, V, Lease[K]]]:
+        """Get items for ever: ``async for key, value, lease in queue``. Ends with `close`."""
+        return self
+
+    async def __anext__(self) -> tuple[K, V, Lease[K]]:
+        try:
+            return await self.get()
+        except QueueClosedError:
+            raise StopAsyncIteration from None
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        key: K | None = None,
+        timeout: Duration | None = None,
+        *,
+        lease_timeout: Duration | None = None,
+        requeue_front: bool = False,
+        delay: Duration | None = None,
+    ) -> AsyncGenerator[LeasedItem[K, V]]:
+        """Work on one item: ``async with queue.lease() as item``.
+
+        Leaving the block acknowledges the item. Leaving it by an exception, whatever its kind,
+        releases the item and lets the exception pass. A lease that was settled inside the block
+        is left alone.
+
+        Args:
+            key: The key to `take`. None: `get` the item that is next.
+            timeout: How long to wait for the item, as in `get`.
+            lease_timeout: How long the lease lasts, as in `get`.
+            requeue_front: Where a failed item goes, as in `release`.
+            delay: How long a failed item stays back, as in `release`.
+
+        Raises:
+            TimeoutError: Nothing became available in time.
+            LeaseExpiredError: The lease expired inside the block, which otherwise went well.
+            InvalidLeaseError: The key was removed inside the block, which otherwise went well.
+            QueueClosedError: The queue is closed, or was closed while waiting or inside the block.
+        """
+        delay = checks.release_options(requeue_front, delay)
+        if key is None:
+            item = LeasedItem(*await self.get(timeout, lease_timeout=lease_timeout))
+        else:
+            item = LeasedItem(*await self.take(key, timeout, lease_timeout=lease_timeout))
+        lease = item.lease
+        try:
+            yield item
+        except BaseException as error:
+            try:
+                if lease._ended not in _SETTLED:
+                    await self.release(lease, requeue_front=requeue_front, delay=delay)
+            except (InvalidLeaseError, QueueClosedError) as refusal:
+                error.add_note(f"leasedkeyq: the item was not released: {refusal}")
+            raise
+        if lease._ended not in _SETTLED:
+            await self.ack(lease)
+
+    # Settling
+
+    async def ack(self, lease: Lease[K]) -> None:
+        """The work is done: the item leaves the queue.
+
+        Raises:
+            LeaseAlreadyAcknowledgedError: It was acknowledged before.
+            LeaseExpiredError: The lease has expired; somebody else may have the item.
+            InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("ack")
+        if self._alarm is not None and self._alarm_at <= self._time():
+            self._advance()
+        try:
+            held = None if self._observer is None else self._state.held(lease)
+            item = self._state.ack(lease)
+        except (AttributeError, TypeError):
+            checks.is_lease(lease)
+            raise
+        if self._observer is not None and held is not None:
+            self._tell_moved(self._observer.on_ack, held, lease.attempt)
+        if item is not None:
+            self._came_back(item)
+            return
+        if self._joiners:
+            self._finish_join()
+        if self._producer_line:
+            self._wake_producers(lease.key)
+
+    async def release(
+        self, lease: Lease[K], *, requeue_front: bool = False, delay: Duration | None = None
+    ) -> None:
+        """Give the item back, to be handed out again.
+
+        If a newer value was buffered, that takes the item's place, at the back.
+
+        Args:
+            lease: The lease to end.
+            requeue_front: Go to the front of the queue (of its priority) and not to the back.
+            delay: Stay back for this time, then go to the back.
+
+        Raises:
+            LeaseAlreadyAcknowledgedError: It was acknowledged before.
+            LeaseExpiredError: The lease has expired; the item went back already.
+            InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("release")
+        checks.is_lease(lease)
+        delay = checks.release_options(requeue_front, delay)
+        self._catch_up()
+        item = self._state.release(lease, front=requeue_front, due=self._expiry(delay))
+        if self._observer is not None:
+            self._tell_moved(self._observer.on_release, item, lease.attempt)
+        self._came_back(item)
+
+    async def extend(self, lease: Lease[K], timeout: Duration | None = None) -> None:
+        """Let the lease last `timeout` from now; ``lease.expires_at`` follows.
+
+        Args:
+            lease: The lease to extend.
+            timeout: How long from now. None: the queue's ``default_lease_timeout``, and without
+                one the lease does not expire any more.
+
+        Raises:
+            LeaseAlreadyAcknowledgedError: It was acknowledged before.
+            LeaseExpiredError: It is too late.
+            InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("extend")
+        checks.is_lease(lease)
+        lease_time = self._lease_time_or_default(timeout, "timeout")
+        self._advance()
+        self._state.extend(lease, self._expiry(lease_time))
+        self._set_alarm()
+
+    async def bury(self, lease: Lease[K], error: str = "") -> BuriedItem[K, V]:
+        """Give the item up and keep it aside with the reason; its key is free for a new item.
+
+        A buffered value takes its place. Beyond the queue's ``max_buried``, the oldest buried item
+        is dropped and logged as a warning.
+
+        Raises:
+            LeaseAlreadyAcknowledgedError: It was acknowledged before.
+            LeaseExpiredError: The lease has expired; somebody else may have the item.
+            InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("bury")
+        checks.is_lease(lease)
+        checks.error_text(error)
+        self._catch_up()
+        item, buried, dropped = self._state.bury(lease, error)
+        if dropped is not None:
+            text = "max_buried is %d: dropped the oldest buried item, key %s"
+            logger.warning(text, self._state.max_buried, describe(dropped.key))
+        if self._observer is not None:
+            self._tell_moved(self._observer.on_bury, item, lease.attempt)
+        self._came_back(item)
+        return buried
+
+    async def requeue(
+        self, buried: BuriedItem[K, V], *, if_in_flight: InFlightPolicy = "update"
+    ) -> None:
+        """Put a buried item back with its priority, by the rules of `put`; it starts anew.
+
+        Waits for room as `put` does; a cancelled `requeue` leaves the item buried.
+
+        Raises:
+            KeyError: It is not among the buried items of this queue (any more).
+            KeyAlreadyInFlightError: Its key is leased and `if_in_flight` is ``"reject"``.
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("requeue")
+        checks.is_buried(buried)
+        checks.put_options(if_in_flight, None, None)
+        if self._maxsize and self._state.buried.get(buried.id) is buried:
+            await self._wait_for_room((buried.key,), if_in_flight, False)
+        if self._state.buried.get(buried.id) is not buried:
+            raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+        self._advance()
+        self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
+        del self._state.buried[buried.id]
+        if self._producer_line:
+            self._wake_producers(buried.key)
+
+    async def remove(self, key: K) -> bool:
+        """Make `key` absent: drop its item, revoke a lease on it, drop a buffered value.
+
+        Returns:
+            Whether there was anything to remove.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("remove")
+        checks.hashable(key)
+        self._advance()
+        item = self._state.remove(key)
+        if item is None:
+            return False
+        if self._observer is not None:
+            self._tell(self._observer.on_remove, key)
+        self._came_back(item)
+        return True
+
+    async def purge_buried(self) -> int:
+        """Forget all buried items; return how many there were.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("purge_buried")
+        count = len(self._state.buried)
+        self._state.buried.clear()
+        return count
+
+    async def join(self) -> None:
+        """Wait until the queue holds nothing: nothing available, scheduled or in flight.
+
+        Raises:
+            QueueClosedError: The queue is closed, or was closed while waiting, with items left.
+        """
+        if self._closed and not self._state.items:
+            return
+        if here() != self._home._thread_id:
+            self._enter("join")
+        self._advance()
+        if not self._state.items:
+            return
+        turn: Turn = self._loop.create_future()
+        self._joiners.add(turn)
+        try:
+            await turn
+        finally:
+            self._joiners.discard(turn)
+
+
+_SETTLED = ("acknowledged", "released", "buried")

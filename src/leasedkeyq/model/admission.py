@@ -1,0 +1,109 @@
+"""What a store does not take: requests beyond its `Limits`, and names that no store can keep.
+
+Every engine has its verbs call this before anything is stored, so that all of them refuse the same
+requests with the same errors.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from math import isfinite
+from typing import Any, TypeVar
+
+from leasedkeyq.checks import is_text
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
+from leasedkeyq.model.requests import Ack, Cancel, Limits, Put
+
+R = TypeVar("R")
+
+LARGEST_PRIORITY = 2**63 - 1
+
+
+async def admitted(
+    requests: Sequence[R], limits: Limits, apply: Callable[[Sequence[R]], Awaitable[list[Any]]]
+) -> list[Any]:
+    """Have those requests of a batch applied that may be; the others are answered by refusals."""
+    refusals = {
+        number: refusal
+        for number, request in enumerate(requests)
+        if (refusal := refusal_of(request, limits)) is not None
+    }
+    if not refusals:
+        return await apply(requests)
+    good = [request for number, request in enumerate(requests) if number not in refusals]
+    answers = iter(await apply(good))
+    return [refusals.get(number) or next(answers) for number in range(len(requests))]
+
+
+def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
+    """Why a request must not be stored; None if it may be."""
+    try:
+        if isinstance(request, Put):
+            _check_put(request, limits)
+        elif isinstance(request, Ack | Cancel) and request.result is not None:
+            _check_size("result", request.key, request.result, limits)
+    except LimitExceededError as error:
+        return error
+    except (TypeError, ValueError) as error:
+        refusal = UnstorableError(f"the request cannot be stored: {error}")
+        refusal.__cause__ = error
+        return refusal
+    return None
+
+
+def _check_put(put: Put, limits: Limits) -> None:
+    check_name("the name of a queue", put.queue, limits)
+    if put.kind:
+        check_name("kind", put.kind, limits)
+    check_priority(put.priority)
+    for what, seconds in (("delay", put.delay), ("deadline", put.deadline)):
+        if seconds is not None and not isfinite(seconds):
+            raise ValueError(f"{what} must be finite, got {seconds}")
+    if len(put.items) > limits.batch_size:
+        message = (
+            f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "
+            f"{limits.batch_size}: {advice('batch_size')}"
+        )
+        raise LimitExceededError(message, limit="batch_size", most=limits.batch_size)
+    for key, value in put.items:
+        check_name("key", key, limits)
+        _check_size("value", key, value, limits)
+
+
+def _check_size(what: str, key: str, value: object, limits: Limits) -> None:
+    if not isinstance(value, bytes):
+        kind = type(value).__name__
+        raise TypeError(f"the {what} of key {describe(key)} must be bytes, got {kind}")
+    if len(value) > limits.value_size:
+        message = (
+            f"the {what} of key {describe(key)} has {len(value)} bytes; the limit "
+            f"value_size is {limits.value_size}: {advice('value_size')}"
+        )
+        raise LimitExceededError(message, limit="value_size", most=limits.value_size)
+
+
+def advice(limit: str) -> str:
+    """What to do about a limit that was met."""
+    return f"use less, or open the store with limits=Limits({limit}=...)"
+
+
+def check_name(name: str, value: str, limits: Limits) -> str:
+    """A key or the name of a queue: a string that is not empty, not too long, and is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str on a store, got {describe(value)}")
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+    if len(value) > limits.key_length:
+        message = (
+            f"{name} has {len(value)} characters: {describe(value)}; the limit key_length is "
+            f"{limits.key_length}: {advice('key_length')}"
+        )
+        raise LimitExceededError(message, limit="key_length", most=limits.key_length)
+    if "\x00" in value or not is_text(value):
+        message = f"{name} must be text without NUL characters and lone surrogates"
+        raise ValueError(f"{message}, got {describe(value)}")
+    return value
+
+
+def check_priority(priority: int | None) -> None:
+    """Refuse a priority that stores cannot keep: they have numbers of 64 bits."""
+    if priority is not None and abs(priority) > LARGEST_PRIORITY:
+        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {priority}")

@@ -1,0 +1,215 @@
+"""One queue of the pure machine: its state machine, the results of what is done, and buckets."""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from leasedkeyq.lease import Lease
+from leasedkeyq.model.caps import Buckets
+from leasedkeyq.model.deadlines import Deadlines
+from leasedkeyq.model.id_order import IdOrder
+from leasedkeyq.model.items import Buffered, Item
+from leasedkeyq.model.requests import Attempt, StoredItem
+from leasedkeyq.model.state import QueueState
+
+
+class Payload(msgspec.Struct):
+    """What an item carries: its value, and what is known about it beyond its state."""
+
+    value: bytes
+    id: int
+    put_at: float
+    history: tuple[Attempt, ...] = ()
+    kind: str = ""
+    deadline: float | None = None
+    """By when it should be leased."""
+
+
+State = QueueState[str, Payload]
+
+
+def _take_over(old: Payload, new: Payload) -> Payload:
+    """A buffered value that replaces one that failed goes on with its history."""
+    return msgspec.structs.replace(new, history=old.history)
+
+
+class Space:
+    """One queue of a store: its state machine, the results of what is done, and its buckets.
+
+    `done` may be filled directly before the first request, and by `keep` from then on.
+    """
+
+    __slots__ = (
+        "_buried_ids",
+        "_deadlines",
+        "_done_ids",
+        "_forgetting",
+        "_live_ids",
+        "buckets",
+        "done",
+        "state",
+    )
+
+    def __init__(self, max_buried: int) -> None:
+        self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
+        self.done: dict[int, StoredItem] = {}
+        self.buckets = Buckets()
+        self._deadlines: Deadlines[str, Payload] | None = None
+        """Of available items; None: nobody has asked yet."""
+        self._forgetting: list[tuple[float, int]] | None = None
+        """When which result is forgotten, as a heap; None: not known yet."""
+        self._live_ids: IdOrder[str] | None = None
+        self._buried_ids: IdOrder[int] | None = None
+        self._done_ids: IdOrder[int] | None = None
+
+    # The order of ids, which is there from when somebody has asked for it
+
+    @property
+    def live_ids(self) -> IdOrder[str]:
+        """The keys of live items, buffered ones included, in the order of their ids."""
+        if self._live_ids is None:
+            self._live_ids = IdOrder(self._all_live, self._is_live, self._count_live)
+        return self._live_ids
+
+    @property
+    def buried_ids(self) -> IdOrder[int]:
+        """The numbers of buried items in the order of their ids."""
+        if self._buried_ids is None:
+            self._buried_ids = IdOrder(
+                lambda: ((buried.value.id, number) for number, buried in self.state.buried.items()),
+                lambda _, number: number in self.state.buried,
+                lambda: len(self.state.buried),
+            )
+        return self._buried_ids
+
+    @property
+    def done_ids(self) -> IdOrder[int]:
+        """The results in the order of their ids."""
+        if self._done_ids is None:
+            self._done_ids = IdOrder(
+                lambda: ((number, number) for number in self.done),
+                lambda number, _: number in self.done,
+                lambda: len(self.done),
+            )
+        return self._done_ids
+
+    def note_put(self, number: int, key: str) -> None:
+        """There is a new live item with that id."""
+        if self._live_ids is not None:
+            self._live_ids.add(number, key)
+
+    def note_buried(self, number: int, burial: int) -> None:
+        """The item with that id was buried."""
+        if self._buried_ids is not None:
+            self._buried_ids.add(number, burial)
+
+    def _all_live(self) -> Iterator[tuple[int, str]]:
+        for key, item in self.state.items.items():
+            yield item.value.id, key
+            if item.buffered is not None:
+                yield item.buffered.value.id, key
+
+    def _is_live(self, number: int, key: str) -> bool:
+        item = self.state.items.get(key)
+        if item is None:
+            return False
+        beside = item.buffered
+        return item.value.id == number or (beside is not None and beside.value.id == number)
+
+    def _count_live(self) -> int:
+        return len(self.state.items) + self.state.buffered
+
+    def __bool__(self) -> bool:
+        """Whether it has items."""
+        return bool(self.state.items or self.state.buried or self.done)
+
+    @property
+    def deadlines(self) -> Deadlines[str, Payload]:
+        """The available items that have a deadline of their own."""
+        if self._deadlines is None:
+            self._deadlines = Deadlines()
+            for item in self.state.ready:
+                self._deadlines.add(item, len(self.state.ready))
+        return self._deadlines
+
+    def note(self, item: Item[str, Payload] | None) -> None:
+        """An item may have become available, or have another deadline."""
+        if self._deadlines is not None and item is not None:
+            self._deadlines.add(item, len(self.state.ready))
+
+    def keep(self, result: StoredItem) -> None:
+        """Keep a result until it is due."""
+        self.done[result.id] = result
+        if self._done_ids is not None:
+            self._done_ids.add(result.id, result.id)
+        if self._forgetting is not None and result.due is not None:
+            heappush(self._forgetting, (result.due, result.id))
+
+    def forget(self, now: float) -> float | None:
+        """Forget the results that are due; return the moment of the next one."""
+        due = self._forgetting
+        if due is None:
+            due = [
+                (result.due, number)
+                for number, result in self.done.items()
+                if result.due is not None
+            ]
+            heapify(due)
+            self._forgetting = due
+        # Those that were discarded are still in the heap.
+        while due and (due[0][0] <= now or due[0][1] not in self.done):
+            self.done.pop(heappop(due)[1], None)
+        return due[0][0] if due else None
+
+    def forget_one(self, number: int) -> bool:
+        """Forget the result of this id; return whether there was one."""
+        return self.done.pop(number, None) is not None
+
+    def forget_all(self) -> int:
+        """Forget all results; return how many."""
+        count = len(self.done)
+        self.done.clear()
+        self._forgetting = None
+        return count
+
+    def copy(self) -> "Space":
+        """Another one in the same state, for an edit; it shares only the buckets with it.
+
+        No edit changes those.
+        """
+        state = self.state
+        other = Space(state.max_buried)
+        twin = other.state
+        twin.now, twin.fence, twin.buffered = state.now, state.fence, state.buffered
+        twin._schedules, twin._burials = state._schedules, state._burials
+        twin.items = {key: _copy_item(item, twin) for key, item in state.items.items()}
+        twin.in_flight = {key: twin.items[key] for key in state.in_flight}
+        for item in state.ready:
+            twin.ready._join(item.priority).append(twin.items[item.key])
+        twin.ready.back, twin.ready._front = state.ready.back, state.ready._front
+        for node in state.expiring:
+            twin.expiring.append(twin.items[node.key])
+        twin.buried = state.buried.copy()
+        other.done = self.done.copy()
+        other.buckets = self.buckets
+        return other
+
+
+def _copy_item(item: Item[str, Payload], state: State) -> Item[str, Payload]:
+    """An item for `state`, with its timer there, and in no list yet."""
+    twin = Item(item.key, item.value, item.priority)
+    twin.position, twin.attempt, twin.not_before = item.position, item.attempt, item.not_before
+    if hasattr(item, "since"):
+        twin.since = item.since
+    lease: Lease[str] | None = item.lease
+    if lease is not None:
+        twin.lease = Lease(
+            lease.token, item.key, lease.fence, lease.attempt, lease.expires_at, state._issuer
+        )
+    if (beside := item.buffered) is not None:
+        twin.buffered = Buffered(beside.value, beside.priority, beside.not_before)
+    if item.timer is not None:
+        when, order, _ = item.timer
+        state.timers.set(twin, when, order)
+    return twin

@@ -1,0 +1,677 @@
+"""The whole store as a pure machine: every queue's state machine, and the requests of the contract.
+
+The memory store is this with the contract around it, the file store is this with load and save, and
+the conformance kit compares every other engine with it. It is told the time and does no I/O.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from leasedkeyq.errors import (
+    InvalidLeaseError,
+    LeasedKeyQError,
+    LeaseEnd,
+    QueueFullError,
+    keys_in_flight,
+)
+from leasedkeyq.lease import Lease
+from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
+from leasedkeyq.model.edit import Edit, apply_changes
+from leasedkeyq.model.items import Item
+from leasedkeyq.model.queue_model import Payload, Space, State
+from leasedkeyq.model.requests import (
+    Ack,
+    Answer,
+    Attempt,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    Extend,
+    Limits,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Requeue,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
+from leasedkeyq.types import BuriedItem
+
+LIVE: Final[frozenset[StoredState]] = frozenset(("available", "scheduled", "in_flight", "buffered"))
+
+
+class StoreMachine:
+    """Queues by name. `now` is Unix time; requests must come with times that do not run back."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.spaces: dict[str, Space] = {}
+        self.last_id = 0
+        self.last_fence = 0
+        self.moved: set[str] = set()
+        """Queues in which something has come due, for the driver to wake those who wait."""
+        self.dropped: list[StoredItem] = []
+        """Buried items that had to make room, for the driver to report."""
+
+    # Requests
+
+    def put(self, request: Put, now: float) -> tuple[int, ...] | LeasedKeyQError:
+        """Apply one `Put`."""
+        space = self._at(request.queue, now)
+        state = space.state
+        refusal = self._refuse_put(state, request)
+        if refusal is not None:
+            self._tidy(request.queue)
+            return refusal
+        due = None if request.delay is None else now + request.delay
+        ids: list[int] = []
+        for key, value in request.items:
+            payload = self._payload(space, key, value, request, now)
+            state.put(key, payload, request.policy, request.priority, due)
+            space.note(state.items[key])
+            ids.append(payload.id)
+        return tuple(ids)
+
+    def _payload(self, space: Space, key: str, value: bytes, put: Put, now: float) -> Payload:
+        """A live item that is updated keeps its id, its age and its history."""
+        deadline = None if put.deadline is None else now + put.deadline
+        item = space.state.items.get(key)
+        if item is not None:
+            old = item.value if item.buffered is None else item.buffered.value
+            if item.lease is None or item.buffered is not None or put.policy != "buffer":
+                return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
+        self.last_id += 1
+        space.note_put(self.last_id, key)
+        return Payload(value, self.last_id, now, (), put.kind, deadline)
+
+    def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
+        keys = dict.fromkeys(key for key, _ in request.items)
+        if request.policy == "reject":
+            leased = tuple(key for key in keys if key in state.in_flight)
+            if leased:
+                return keys_in_flight(leased, len(keys))
+        if request.max_items:
+            need = 0
+            for key in keys:
+                item = state.items.get(key)
+                if item is None:
+                    need += 1
+                elif item.lease is not None and item.buffered is None:
+                    need += request.policy == "buffer"
+            if need and state.available + state.scheduled + need > request.max_items:
+                return queue_full(request.queue, request.max_items)
+        return None
+
+    def claim(self, request: Claim, now: float) -> tuple[Claimed, ...]:
+        """Apply one `Claim`."""
+        if request.by_turns:
+            return self._claim_urgent(request, now)
+        claimed: list[Claimed] = []
+        for number, (queue, most) in enumerate(request.queues):
+            if queue not in self.spaces:
+                continue
+            space = self._at(queue, now)
+            room = min(most, request.limit - len(claimed))
+            expires_at = _expiry(request, number, now)
+            plain = request.kinds is None and not request.caps and not request.lifts(number)
+            if request.key is None and plain:
+                for _ in range(room):
+                    space.state.fence = self.last_fence
+                    item = space.state.claim(expires_at)
+                    if item is None:
+                        break
+                    claimed.append(self._leased(queue, space.state, item, now))
+                continue
+            if request.lifts(number) and space.deadlines.first() is not None:
+                line, rooms = _line(space, request, number, room, now)
+                keys = [item.key for _, item in line]
+            else:
+                found, rooms = _found(space, request, queue, room, now)
+                keys = [item.key for item in found]
+            _keep_tokens(space, rooms)
+            claimed += [self._claim_key(queue, space.state, k, expires_at, now) for k in keys]
+        return tuple(claimed)
+
+    def _claim_urgent(self, request: Claim, now: float) -> tuple[Claimed, ...]:
+        """The queues take turns, as the urgency of their next items says."""
+        lines: list[Iterator[tuple[Rank, tuple[int, str]]]] = []
+        taken: list[tuple[Space, Rooms | None]] = []
+        for number, (queue, most) in enumerate(request.queues):
+            if queue in self.spaces:
+                space = self._at(queue, now)
+                line, rooms = _line(space, request, number, min(most, request.limit), now)
+                lines.append(_numbered(line, number))
+                taken.append((space, rooms))
+        chosen = list(most_urgent_first(lines, request.limit))
+        for space, rooms in taken:
+            _keep_tokens(space, rooms)
+        claimed: list[Claimed] = []
+        for number, key in chosen:
+            queue = request.queues[number][0]
+            state, expires_at = self.spaces[queue].state, _expiry(request, number, now)
+            claimed.append(self._claim_key(queue, state, key, expires_at, now))
+        return tuple(claimed)
+
+    def _claim_key(
+        self, queue: str, state: State, key: str, expires_at: float | None, now: float
+    ) -> Claimed:
+        state.fence = self.last_fence
+        item = state.claim_key(key, expires_at)
+        assert item is not None
+        return self._leased(queue, state, item, now)
+
+    def _leased(self, queue: str, state: State, item: Item[str, Payload], now: float) -> Claimed:
+        self.last_fence = state.fence
+        item.since = now
+        return _claimed(queue, item)
+
+    def settle(self, request: Change, now: float) -> Answer:
+        """Apply one of the changes."""
+        space = self._at(request.queue, now)
+        state = space.state
+        key = getattr(request, "key", "")
+        try:
+            answer = self._settle(request, state, now)
+            space.note(state.items.get(key))
+        except InvalidLeaseError:
+            answer = Refusal(key, now)
+        self._tidy(request.queue)
+        return answer
+
+    def _settle(self, request: Change, state: State, now: float) -> Answer:
+        match request:
+            case Ack():
+                return self._ack(request, state, now)
+            case Release():
+                return self._release(request, state, now)
+            case Extend():
+                expires_at = None if request.lease_time is None else now + request.lease_time
+                state.extend(Lease(request.token, request.key), expires_at)
+                return expires_at
+            case Bury():
+                return self._bury(request, state, now)
+            case Cancel():
+                return self._cancel(request, state, now)
+            case Requeue():
+                return self._requeue(request, state, now)
+            case Purge():
+                return self._purge(request)
+            case Discard():
+                return self._discard(request, state)
+
+    def _ack(self, request: Ack, state: State, now: float) -> Answer:
+        lease = Lease(request.token, request.key)
+        item = state.held(lease)
+        payload, priority, attempt = item.value, item.priority, item.attempt
+        state.ack(lease)
+        self._keep(request, payload, priority, attempt, now)
+        return None
+
+    def _cancel(self, request: Cancel, state: State, now: float) -> Answer:
+        item = state.items.get(request.key)
+        if item is None:
+            return False
+        buffered = item.buffered
+        first = request.id in {None, item.value.id}
+        second = buffered is not None and request.id in {None, buffered.value.id}
+        if first:
+            self._keep(request, item.value, item.priority, item.attempt, now)
+        if buffered is not None and second:
+            self._keep(request, buffered.value, buffered.priority, 0, now)
+            state.unbuffer(request.key)
+        if first:
+            state.remove_first(request.key)
+        return first or second
+
+    def _keep(
+        self, request: Ack | Cancel, payload: Payload, priority: int, attempt: int, now: float
+    ) -> None:
+        """Keep the result of an item that has gone, if that is wanted."""
+        if request.keep <= 0:
+            return
+        result = StoredItem(
+            id=payload.id,
+            queue=request.queue,
+            key=request.key,
+            state="done",
+            value=b"null" if request.result is None else request.result,
+            priority=priority,
+            attempt=attempt,
+            put_at=payload.put_at,
+            due=now + request.keep,
+            history=payload.history,
+            kind=payload.kind,
+        )
+        self.spaces[request.queue].keep(result)
+
+    def _release(self, request: Release, state: State, now: float) -> Answer:
+        lease = Lease(request.token, request.key)
+        item = state.held(lease)
+        if request.undo:
+            state.unclaim(item.lease, now + request.delay if request.delay else None)
+            return None
+        self._remember(item, "released", request.error, now)
+        due = now + request.delay if request.delay else None
+        state.release(lease, front=request.front, due=due)
+        return None
+
+    def _bury(self, request: Bury, state: State, now: float) -> Answer:
+        lease = Lease(request.token, request.key)
+        item = state.held(lease)
+        self._remember(item, "buried", request.error, now)
+        buried_id = item.value.id
+        _, buried, dropped = state.bury(lease, request.error)
+        self.spaces[request.queue].note_buried(buried_id, buried.id)
+        if dropped is not None:
+            self.dropped.append(_buried(request.queue, dropped))
+        return buried_id
+
+    def _requeue(self, request: Requeue, state: State, now: float) -> Answer:
+        number = self.spaces[request.queue].buried_ids.find(request.id)
+        if number is None:
+            return False
+        buried = state.buried[number]
+        put = Put(
+            request.queue,
+            ((buried.key, buried.value.value),),
+            request.policy,
+            buried.priority,
+            max_items=request.max_items,
+            kind=buried.value.kind,
+        )
+        answer = self.put(put, now)
+        if isinstance(answer, LeasedKeyQError):
+            return answer
+        del state.buried[number]
+        return True
+
+    def _discard(self, request: Discard, state: State) -> bool:
+        space = self.spaces[request.queue]
+        number = space.buried_ids.find(request.id)
+        if number is None:
+            return space.forget_one(request.id)
+        del state.buried[number]
+        return True
+
+    def _purge(self, request: Purge) -> int:
+        space = self.spaces[request.queue]
+        state = space.state
+        count = 0
+        if request.part in ("buried", "all"):
+            count += len(state.buried)
+            state.buried.clear()
+        if request.part in ("results", "all"):
+            count += space.forget_all()
+        if request.part == "all":
+            count += len(state.items) + state.buffered
+            for key in list(state.items):
+                state.remove(key)
+        return count
+
+    def edit(self, edit: Edit, now: float) -> list[Answer]:
+        """Apply an edit.
+
+        Raises:
+            EditStoppedError: It does not happen, and nothing has changed.
+        """
+        queue = edit.queue
+        space = self._at(queue, now)
+        try:
+            found = self._everything(queue, space, edit.keys, reveal=True)
+            changes = edit.changes(sorted(found, key=lambda stored: stored.id))
+            # One change alone is all or nothing by itself.
+            before = space.copy() if len(changes) > 1 else None
+            last_id, dropped = self.last_id, len(self.dropped)
+            try:
+                return apply_changes(changes, lambda change: self._edit(change, now))
+            except BaseException:
+                if before is not None:
+                    self.spaces[queue] = before
+                    self.last_id = last_id
+                    del self.dropped[dropped:]
+                raise
+        finally:
+            if queue in self.spaces:
+                self._tidy(queue)
+
+    def _edit(self, change: Put | Change, now: float) -> Answer:
+        return self.put(change, now) if isinstance(change, Put) else self.settle(change, now)
+
+    # Time
+
+    def sweep(self, queue: str, now: float) -> float | None:
+        """Deal with what is due in `queue`; return the seconds until what comes next."""
+        if queue not in self.spaces:
+            return None
+        space = self._at(queue, now)
+        moments = (space.state.earliest(), space.forget(now), space.buckets.earliest(now))
+        self._tidy(queue)
+        waits = [max(moment - now, 0.0) for moment in moments if moment is not None]
+        return min(waits, default=None)
+
+    def _at(self, queue: str, now: float) -> Space:
+        """The queue as it is at `now`."""
+        space = self.spaces.get(queue)
+        if space is None:
+            space = self.spaces[queue] = Space(self.limits.buried)
+        state = space.state
+        for item, lease in state.advance(now):
+            self.moved.add(queue)
+            space.note(item)
+            if lease is not None and lease.expires_at is not None:
+                self._remember(item, "expired", "", lease.expires_at)
+        if space.done:
+            space.forget(now)
+        if space.buckets:
+            space.buckets.forget(now)
+        return space
+
+    def _remember(self, item: Item[str, Payload], how: LeaseEnd, error: str, when: float) -> None:
+        attempt = Attempt(item.attempt, when, how, error)
+        old = item.value
+        most = self.limits.history
+        history = (*old.history, attempt)[-most:] if most else ()
+        item.value = replace(old, history=history)
+
+    def _tidy(self, queue: str) -> None:
+        space = self.spaces[queue]
+        if not space and not space.buckets:
+            del self.spaces[queue]
+
+    # Looking
+
+    def count(self, queue: str, now: float) -> Counts:
+        """How many items are in each state."""
+        if queue not in self.spaces:
+            return Counts()
+        space = self._at(queue, now)
+        state = space.state
+        counts = Counts(
+            available=state.available,
+            scheduled=state.scheduled,
+            in_flight=len(state.in_flight),
+            buried=len(state.buried),
+            done=len(space.done),
+        )
+        self._tidy(queue)
+        return counts
+
+    def head(self, queue: str, now: float) -> StoredItem | None:
+        """The item that a claim would lease next, or None."""
+        if queue not in self.spaces:
+            return None
+        item = self._at(queue, now).state.ready.first()
+        return None if item is None else next(_live(queue, item))
+
+    def look(self, queue: str, key: str, now: float) -> tuple[StoredItem, ...]:
+        """The live items of a key."""
+        if queue not in self.spaces:
+            return ()
+        item = self._at(queue, now).state.items.get(key)
+        return () if item is None else tuple(_live(queue, item))
+
+    def browse(
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        now: float,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[StoredItem]:
+        """The items in these states whose key starts with `prefix`, by id.
+
+        With `limit`, those behind the id `after`, up to one more than that.
+        """
+        if queue not in self.spaces:
+            return []
+        space = self._at(queue, now)
+        parts: list[Iterable[StoredItem]] = []
+        live = LIVE.intersection(states)
+        if live:
+            parts.append(_listed(queue, space, live, after, limit))
+        if "buried" in states:
+            all_buried = space.state.buried
+            numbers = space.buried_ids.behind(after)
+            parts.append(_buried(queue, all_buried[number]) for _, number in numbers)
+        if "done" in states:
+            parts.append(space.done[number] for number, _ in space.done_ids.behind(after))
+        found = (stored for stored in merge(*parts, key=_id_of) if stored.key.startswith(prefix))
+        return list(found if limit is None else islice(found, limit + 1))
+
+    def _everything(
+        self,
+        queue: str,
+        space: Space,
+        keys: Sequence[str] | None = None,
+        *,
+        reveal: bool = False,
+    ) -> Iterator[StoredItem]:
+        """All items, or those of `keys`."""
+        items = space.state.items
+        wanted = None if keys is None else frozenset(keys)
+        for key in items if wanted is None else wanted:
+            if key in items:
+                yield from _live(queue, items[key], reveal=reveal)
+        for buried in space.state.buried.values():
+            if wanted is None or buried.key in wanted:
+                yield _buried(queue, buried)
+        for done in space.done.values():
+            if wanted is None or done.key in wanted:
+                yield done
+
+    def result(self, queue: str, number: int, now: float) -> StoredItem | None:
+        """The kept result of an item, or None."""
+        if queue not in self.spaces:
+            return None
+        return self._at(queue, now).done.get(number)
+
+
+def queue_full(queue: str, maxsize: int) -> LeasedKeyQError:
+    """The refusal of a put that finds no room."""
+    return QueueFullError(f"the queue {queue!r} is full: maxsize is {maxsize}", maxsize=maxsize)
+
+
+def _claimed(queue: str, item: Item[str, Payload]) -> Claimed:
+    lease: Lease[str] = item.lease
+    payload = item.value
+    return Claimed(
+        queue,
+        item.key,
+        payload.value,
+        payload.id,
+        lease.token,
+        lease.fence,
+        lease.attempt,
+        item.priority,
+        lease.expires_at,
+        payload.put_at,
+        payload.kind,
+        payload.deadline,
+    )
+
+
+def _expiry(request: Claim, number: int, now: float) -> float | None:
+    lease_time = request.lease_time_of(number)
+    return None if lease_time is None else now + lease_time
+
+
+def _rooms(space: Space, request: Claim, queue: str, now: float) -> Rooms | None:
+    """What the caps of a claim leave room for in a queue, if it has any."""
+    caps = caps_of(request, queue) if request.caps else ()
+    if not caps:
+        return None
+    leased = space.state.in_flight
+    return Rooms(
+        caps,
+        lambda pattern, _: (
+            len(leased) if pattern == EVERY_KEY else sum(map(matcher(pattern), leased))
+        ),
+        space.buckets.all.get,
+        now,
+    )
+
+
+def _found(
+    space: Space, request: Claim, queue: str, room: int, now: float
+) -> tuple[Iterator[Item[str, Payload]], Rooms | None]:
+    """The items that a claim may lease in a queue, in order, and what its caps leave room for."""
+    found = _wanted(space.state, request)
+    rooms = _rooms(space, request, queue, now)
+    if rooms is None:
+        return islice(found, max(room, 0)), None
+    return rooms.among(found, _key_of, room), rooms
+
+
+def _line(
+    space: Space, request: Claim, number: int, room: int, now: float
+) -> tuple[Iterator[tuple[Rank, Item[str, Payload]]], Rooms | None]:
+    """The same for the queue with that number, with deadlines that bring items forward."""
+    urgency = request.urgencies[number]
+    nearest: Iterable[Item[str, Payload]] = ()
+    if request.lifts(number) and request.kinds != ():
+        kinds = request.kinds
+        nearest = (item for item in space.deadlines if kinds is None or item.value.kind in kinds)
+
+    def ranked(item: Item[str, Payload]) -> Rank:
+        payload = item.value
+        return rank(urgency, payload.put_at, payload.deadline, payload.id, now)
+
+    rooms = _rooms(space, request, request.queues[number][0], now)
+    keyed = None if rooms is None else (rooms, _key_of)
+    return in_line(_wanted(space.state, request), nearest, ranked, room, keyed), rooms
+
+
+def _key_of(item: Item[str, Payload]) -> str:
+    return item.key
+
+
+def _keep_tokens(space: Space, rooms: Rooms | None) -> None:
+    """The tokens that were taken are gone."""
+    if rooms is not None:
+        for name, bucket in rooms.taken.items():
+            space.buckets.keep(name, bucket)
+
+
+def _numbered(
+    items: Iterable[tuple[Rank, Item[str, Payload]]], number: int
+) -> Iterator[tuple[Rank, tuple[int, str]]]:
+    """The ranks and keys of items, and the number of their queue."""
+    for position, item in items:
+        yield position, (number, item.key)
+
+
+def _wanted(state: State, request: Claim) -> Iterator[Item[str, Payload]]:
+    """The available items that a claim asks for, in order."""
+    kinds = None if request.kinds is None else frozenset(request.kinds)
+    items: Iterable[Item[str, Payload]] = () if request.kinds == () else state.ready
+    if request.key is not None:
+        item = state.items.get(request.key)
+        items = [item] if item is not None and item.available else []
+    return (item for item in items if kinds is None or item.value.kind in kinds)
+
+
+def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iterator[StoredItem]:
+    state: StoredState = "available"
+    due: float | None = None
+    leased_at: float | None = None
+    token = ""
+    if item.lease is not None:
+        state, due = "in_flight", item.lease.expires_at
+        leased_at = getattr(item, "since", None)
+        token = item.lease.token if reveal else ""
+    elif item.next is None:
+        state, due = "scheduled", item.timer[0]
+    payload = item.value
+    yield StoredItem(
+        id=payload.id,
+        queue=queue,
+        key=item.key,
+        state=state,
+        value=payload.value,
+        priority=item.priority,
+        attempt=item.attempt,
+        put_at=payload.put_at,
+        place=item.position if state == "available" else 0,
+        due=due,
+        history=payload.history,
+        kind=payload.kind,
+        leased_at=leased_at,
+        token=token,
+        deadline=payload.deadline,
+    )
+    if (beside := item.buffered) is not None:
+        yield StoredItem(
+            id=beside.value.id,
+            queue=queue,
+            key=item.key,
+            state="buffered",
+            value=beside.value.value,
+            priority=beside.priority,
+            put_at=beside.value.put_at,
+            due=beside.not_before,
+            kind=beside.value.kind,
+            deadline=beside.value.deadline,
+        )
+
+
+def _id_of(stored: StoredItem) -> int:
+    return stored.id
+
+
+def _listed(
+    queue: str, space: Space, states: AbstractSet[StoredState], after: int, limit: int | None
+) -> Iterator[StoredItem]:
+    """The live items in these states behind an id, in the order of their ids.
+
+    If they are few, each page looks at all of them; else the pages together look at all items.
+    """
+    state = space.state
+    found: list[tuple[int, Iterable[Item[str, Payload]]]] = []
+    if "available" in states:
+        found.append((len(state.ready), state.ready))
+    if "scheduled" in states:
+        timers = state.timers.heap
+        due = (entry[2] for entry in timers if entry[2].timer is entry and entry[2].lease is None)
+        found.append((len(timers), due))
+    if not states.isdisjoint(("in_flight", "buffered")):
+        found.append((len(state.in_flight), state.in_flight.values()))
+    few = sum(count for count, _ in found)
+    if limit is not None and few * (few // limit + 1) < len(state.items):
+        stored = [shown for _, items in found for item in items for shown in _live(queue, item)]
+        stored.sort(key=_id_of)
+        yield from (shown for shown in stored if shown.id > after and shown.state in states)
+        return
+    for number, key in space.live_ids.behind(after):
+        for shown in _live(queue, state.items[key]):
+            if shown.id == number and shown.state in states:
+                yield shown
+
+
+def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:
+    payload = buried.value
+    return StoredItem(
+        id=payload.id,
+        queue=queue,
+        key=buried.key,
+        state="buried",
+        value=payload.value,
+        priority=buried.priority,
+        attempt=buried.attempt,
+        put_at=payload.put_at,
+        error=buried.error,
+        history=payload.history,
+        kind=payload.kind,
+    )

@@ -1,0 +1,33 @@
+"""Listings: what can be asked of one, and how it is cut into pages."""
+
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+from leasedkeyq import checks
+from leasedkeyq.model.requests import Page, StoredItem, StoredState
+
+STATES: tuple[StoredState, ...] = get_args(StoredState)
+
+
+def check_listing(
+    states: Sequence[StoredState], prefix: str, cursor: str | None, limit: int
+) -> int:
+    """See that a `browse` makes sense; return the id behind which its page begins."""
+    for state in states:
+        if state not in STATES:
+            raise ValueError(f"states must be among {', '.join(STATES)}; got {state!r}")
+    if not checks.is_text(prefix):
+        raise ValueError(f"prefix must be text without lone surrogates, got {prefix!r}")
+    checks.whole("limit", limit, 1)
+    if cursor is None:
+        return 0
+    if not isinstance(cursor, str) or not cursor.isdecimal():
+        raise ValueError(f"cursor must be that of the page before, or None; got {cursor!r}")
+    return int(cursor)
+
+
+def page_of(found: Iterable[StoredItem], after: int, limit: int) -> Page:
+    """The page of `limit` items that begins behind the id `after`."""
+    items = [item for item in found if item.id > after]
+    page = tuple(items[:limit])
+    return Page(page, str(page[-1].id) if len(items) > limit else None)

@@ -1,0 +1,400 @@
+"""Items that arrive in the store that a queue is moved to."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, describe
+from leasedkeyq.model.admission import advice, check_name
+from leasedkeyq.model.requests import (
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Put,
+    Release,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.store import Store
+from leasedkeyq.types import InFlightPolicy
+
+Newer: TypeAlias = Literal["source", "target"]
+"""Where a key that waits in both stores was put last."""
+
+HIDDEN = "leasedkeyq.moving"
+"""The kind of an item on its way to the buried items or the results: no lane takes it."""
+HOLD = 30.0
+"""Seconds for which such an item is leased, in which it reaches its place.
+
+That is over before another mover takes the place of a dead one.
+"""
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at what another move has leased."""
+
+
+class Record(msgspec.Struct):
+    """An item of the source.
+
+    `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
+    which it should be leased.
+    """
+
+    key: str
+    value: bytes
+    kind: str
+    priority: int
+    error: str = ""
+    id: int = 0
+    delay: float | None = None
+    deadline: float | None = None
+
+    def digest(self) -> int:
+        """A number that stands for what the item holds."""
+        parts = (self.key.encode(), self.kind.encode(), self.value, self.error.encode())
+        sizes = ",".join(str(len(part)) for part in parts)
+        return int.from_bytes(blake2b(b"".join((sizes.encode(), *parts)), digest_size=16).digest())
+
+
+def checksum(total: int, records: Iterable[Record]) -> int:
+    """A checksum with some more records in it, in whatever order they came."""
+    return (total + sum(record.digest() for record in records)) % 2**128
+
+
+def _holds(item: StoredItem, record: Record) -> bool:
+    return (item.value, item.kind) == (record.value, record.kind)
+
+
+class Arrivals:
+    """Puts records into their place in the target, and reads them back.
+
+    Attributes:
+        changed: Keys that were put before, and have changed in the source meanwhile.
+        superseded: How many were not put, as the target had something newer.
+        verified: How many were read back.
+        checksum: Over those.
+    """
+
+    def __init__(self, target: Store, queue: str, newer: Newer) -> None:
+        self.changed: set[str] = set()
+        self.superseded = 0
+        self.verified = 0
+        self.checksum = 0
+        self._target = target
+        self._queue = queue
+        self._newer = newer
+        self._put: set[str] = set()
+        self._stood: set[str] = set()
+        self._read_back: dict[str, Record] = {}
+        self._results_seen: Counter[int] = Counter()
+
+    # Live items
+
+    async def add(self, records: Sequence[Record]) -> None:
+        """Put records, in their order, as available or scheduled items; and read them back.
+
+        Raises:
+            LimitExceededError: The target does not take one of them. None was put.
+        """
+        self._check(records)
+        keys = [record.key for record in records]
+        put: set[str] = set()
+        stood: set[str] = set()
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            live = [item for item in items if item.state not in ("buried", "done")]
+            leased = {item.key: item for item in live if item.state == "in_flight"}
+            waiting = {item.key: item for item in live if item.state != "in_flight"}
+            puts: list[tuple[Record, InFlightPolicy]] = []
+            for record in records:
+                there = waiting.get(record.key)
+                ours = there is not None and record.key in self.changed
+                if there is not None and not ours and _holds(there, record):
+                    continue  # an interrupted move has brought it already
+                # One that is leased may be an older one, however equal: so this one goes behind it.
+                elsewhere = (there or leased.get(record.key)) is not None
+                if elsewhere and not ours and self._newer == "target":
+                    stood.add(record.key)
+                    continue
+                put.add(record.key)
+                puts.append((record, "buffer" if record.key in leased else "update"))
+            return [*self._puts(puts, waiting)]
+
+        await self._target.edit(self._queue, work, keys=keys)
+        self._put, self._stood = put, stood
+        found = await self._target.look(self._queue, keys)
+        self._read_back = {
+            record.key: Record(record.key, item.value, item.kind, item.priority)
+            for record, items in zip(records, found, strict=True)
+            for item in items
+            if _holds(item, record)
+        }
+
+    def _puts(
+        self, records: Sequence[tuple[Record, InFlightPolicy]], waiting: dict[str, StoredItem]
+    ) -> list[Put]:
+        """As few requests as they can be put with."""
+        puts: list[Put] = []
+        for record, policy in records:
+            # What waits for its time there shall not wait longer than it would have here.
+            delay = 0.0 if record.delay is None and record.key in waiting else record.delay
+            one = Put(
+                self._queue,
+                ((record.key, record.value),),
+                policy,
+                record.priority,
+                delay,
+                kind=record.kind,
+                deadline=record.deadline,
+            )
+            if puts and msgspec.structs.replace(puts[-1], items=one.items) == one:
+                puts[-1] = msgspec.structs.replace(one, items=puts[-1].items + one.items)
+            else:
+                puts.append(one)
+        return puts
+
+    def _check(self, records: Sequence[Record]) -> None:
+        limits = self._target.limits
+        for record in records:
+            check_name("key", record.key, limits)
+            if record.kind:
+                check_name("kind", record.kind, limits)
+            if len(record.value) > limits.value_size:
+                raise LimitExceededError(
+                    f"queue {self._queue!r}: the value of key {describe(record.key)} has "
+                    f"{len(record.value)} bytes; the limit value_size of the target is "
+                    f"{limits.value_size}: {advice('value_size')}",
+                    limit="value_size",
+                    most=limits.value_size,
+                )
+
+    def confirm(self, keys: set[str]) -> None:
+        """These records of the last call of `add` have left the source."""
+        self.superseded += len(self._stood & keys)
+        read = [record for key, record in self._read_back.items() if key in keys]
+        self._count(read)
+
+    def kept(self, records: Sequence[Record]) -> list[Record]:
+        """Those of the last call of `add` that are in the target now."""
+        return [record for record in records if record.key not in self._stood]
+
+    def _count(self, read: Sequence[Record]) -> None:
+        self.verified += len(read)
+        self.checksum = checksum(self.checksum, read)
+
+    async def withdraw(self, records: Sequence[Record]) -> None:
+        """Take records of the last call of `add` back: the source does not have them any more.
+
+        They were cancelled there, or their leases have ended and somebody works on them.
+        """
+        mine = {record.key: record for record in records if record.key in self._put}
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            return [
+                Cancel(self._queue, item.key)
+                for item in items
+                if item.state in ("available", "scheduled")
+                and item.value == mine[item.key].value
+                and item.kind == mine[item.key].kind
+            ]
+
+        if mine:
+            await self._target.edit(self._queue, work, keys=[*mine])
+
+    # Buried items and results
+
+    async def bury(self, records: Sequence[Record], under_way: frozenset[int]) -> list[Record]:
+        """Add records to the buried items; returns those that are there now.
+
+        The others wait: their keys are in use in the target. Of the records whose ids are
+        `under_way`, some may have been buried by a move that was interrupted.
+
+        Raises:
+            LimitExceededError: There would be too many.
+        """
+        self._check(records)
+        await self._check_room(len(records))
+        suspects = [record for record in records if record.id in under_way]
+        there = await self._read([record.key for record in suspects], "buried")
+        missing = Counter(record.digest() for record in there)
+        moved: list[Record] = []
+        for record in suspects:
+            if missing[record.digest()] > 0:
+                missing[record.digest()] -= 1
+                moved.append(record)
+        done = {record.id for record in moved}
+        left = [record for record in records if record.id not in done]
+        moved += await self._place(left, _burial)
+        self._count(await self._matching(moved, "buried"))
+        return moved
+
+    async def _check_room(self, count: int) -> None:
+        most = self._target.limits.buried
+        there = (await self._target.count([self._queue])).get(self._queue)
+        if (0 if there is None else there.buried) + count > most:
+            raise LimitExceededError(
+                f"queue {self._queue!r}: the target keeps at most {most} buried items: "
+                f"{advice('buried')}",
+                limit="buried",
+                most=most,
+            )
+
+    def begin_results(self) -> None:
+        """The results of the source are told from the beginning."""
+        self._results_seen.clear()
+
+    async def keep(self, records: Sequence[Record]) -> list[Record]:
+        """Add records to the results, unless they are there; returns those that were added."""
+        self._check(records)
+        there = Counter(
+            record.digest()
+            for record in await self._read([record.key for record in records], "done")
+        )
+        new: list[Record] = []
+        for record in records:
+            digest = record.digest()
+            self._results_seen[digest] += 1
+            if self._results_seen[digest] > there[digest]:
+                new.append(record)
+        moved = await self._place(new, _result)
+        self._count(await self._matching(moved, "done"))
+        return moved
+
+    async def _place(
+        self, records: Sequence[Record], change: Callable[[Record, Claimed], Change]
+    ) -> list[Record]:
+        """Put records, lease them, and settle each by `change`; returns those that were free."""
+        moved: list[Record] = []
+        waiting: list[Record] = list(records)
+        patience = asyncio.get_running_loop().time() + HOLD + LOOK_AGAIN
+        while waiting:
+            # Of each key one at a time.
+            turn: dict[str, Record] = {record.key: record for record in reversed(waiting)}
+            waiting = [record for record in waiting if turn[record.key] is not record]
+            leases: dict[str, Claimed] = {}
+            try:
+                leases, held = await self._lease(turn)
+                moved += await self._settle(turn, leases, change)
+            except BaseException:
+                await asyncio.shield(self._take_back([*turn], leases))
+                raise
+            if held and asyncio.get_running_loop().time() < patience:
+                waiting += [turn[key] for key in held]
+                await asyncio.sleep(LOOK_AGAIN)
+        return moved
+
+    async def _settle(
+        self,
+        records: dict[str, Record],
+        leases: dict[str, Claimed],
+        change: Callable[[Record, Claimed], Change],
+    ) -> list[Record]:
+        """Give leased records their kinds back and settle them, both in one step."""
+        settled: list[Record] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            changes: list[Put | Change] = []
+            buffered = {item.key for item in items if item.state == "buffered"}
+            for item in items:
+                record, lease = records[item.key], leases[item.key]
+                if item.state != "in_flight" or item.token != lease.token:
+                    continue
+                # Where somebody has put the key meanwhile, that is for the consumers.
+                if item.kind != HIDDEN:
+                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+                elif item.key in buffered:
+                    changes.append(Cancel(item.queue, item.key, id=item.id))
+                else:
+                    settled.append(record)
+                    pair = ((item.key, record.value),)
+                    changes += (Put(item.queue, pair, kind=record.kind), change(record, lease))
+            return changes
+
+        if leases:
+            await self._target.edit(self._queue, work, keys=[*leases])
+        return settled
+
+    async def _take_back(self, keys: Sequence[str], leases: dict[str, Claimed]) -> None:
+        """Leave nothing on its way that a consumer could get."""
+        tokens = {lease.token for lease in leases.values()}
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            changes: list[Put | Change] = []
+            for item in items:
+                mine = item.state == "in_flight" and item.token in tokens
+                if item.kind == HIDDEN and (mine or item.state == "available"):
+                    changes.append(Cancel(item.queue, item.key, id=item.id))
+                elif mine:
+                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+            return changes
+
+        try:
+            await self._target.edit(self._queue, work, keys=keys)
+        except LeasedKeyQError:
+            return  # the next move finds them
+
+    async def _lease(self, records: dict[str, Record]) -> tuple[dict[str, Claimed], list[str]]:
+        """Put records so that no lane takes them, where their keys are free, and lease them.
+
+        Returns the leases, and the keys that are still leased by a move that was interrupted.
+        """
+        free: list[Record] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            live = {item.key: item for item in items if item.state not in ("buried", "done")}
+            puts: list[Put | Change] = []
+            for key, record in records.items():
+                item = live.get(key)
+                if item is None:
+                    pair = ((key, record.value),)
+                    puts.append(Put(self._queue, pair, "reject", record.priority, kind=HIDDEN))
+                if item is None or item.kind == HIDDEN:
+                    free.append(record)
+            return puts
+
+        await self._target.edit(self._queue, work, keys=[*records])
+        claims = [Claim(((self._queue, 1),), 1, record.key, HOLD, (HIDDEN,)) for record in free]
+        answers = await self._target.claim(claims) if claims else []
+        leases = {lease.key: lease for answer in answers for lease in answer}
+        return leases, [record.key for record in free if record.key not in leases]
+
+    async def _read(self, keys: Sequence[str], state: StoredState) -> list[Record]:
+        """What the target has of these keys in a state."""
+        found: list[Record] = []
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            found.extend(
+                Record(item.key, item.value, item.kind, item.priority, item.error)
+                for item in items
+                if item.state == state
+            )
+            return []
+
+        if keys:
+            await self._target.edit(self._queue, work, keys=[*dict.fromkeys(keys)])
+        return found
+
+    async def _matching(self, records: Sequence[Record], state: StoredState) -> list[Record]:
+        """Those of the target that are equal to `records`."""
+        wanted = Counter(record.digest() for record in records)
+        matching: list[Record] = []
+        for record in await self._read([record.key for record in records], state):
+            if wanted[record.digest()] > 0:
+                wanted[record.digest()] -= 1
+                matching.append(record)
+        return matching
+
+
+def _burial(record: Record, lease: Claimed) -> Change:
+    return Bury(lease.queue, lease.key, lease.token, record.error)
+
+
+def _result(record: Record, lease: Claimed) -> Change:
+    return Ack(lease.queue, lease.key, lease.token, record.value, record.delay or 0.0)

@@ -1,0 +1,60 @@
+"""Engines of the file store, and what is done to their documents."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasedkeyq.engines.file.store import FileEngine, FileStore
+from leasedkeyq.model.requests import Claim, Claimed, Put
+
+SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
+
+
+def run(work: Callable[[FileStore], Awaitable[Any]], path: Path, **options: Any) -> Any:
+    async def main() -> Any:
+        store = FileStore(path, **options)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def put(engine: FileEngine, *keys: str, queue: str = "jobs", **options: Any) -> Any:
+    items = tuple((key, json.dumps(key).encode()) for key in keys)
+    return engine.apply([Put(queue, items, **options)])[0]
+
+
+def claim(engine: FileEngine, count: int = 1, queue: str = "jobs", **options: Any) -> list[Claimed]:
+    answer: Any = engine.apply([Claim(((queue, count),), count, **options)])[0]
+    return list(answer)
+
+
+def edit(path: Path, *changes: tuple[str, str]) -> None:
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path.write_text(text)
+
+
+def keys(engine: FileEngine, queue: str = "jobs") -> list[str]:
+    """In the order in which they would be handed out."""
+    return engine.read(
+        lambda machine, now: (
+            [item.key for item in machine.spaces[queue].state.ready]
+            if queue in machine.spaces
+            else []
+        )
+    )
+
+
+def opened(path: Path, **options: Any) -> FileEngine:
+    engine = FileEngine(path, **options)
+    engine.settled = 0.0
+    return engine

@@ -1,0 +1,217 @@
+"""The document: what it says comes back, whatever it holds."""
+
+import json
+import math
+import string
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leasedkeyq.engines.file.document.checksum import seal, unseal
+from leasedkeyq.engines.file.document.codec import Texts
+from leasedkeyq.engines.file.document.document import Document, FreeFormError
+from leasedkeyq.engines.file.document.fields import NonsenseError, decode_time, encode_time
+from leasedkeyq.engines.file.document.freeform import parse_freeform
+from leasedkeyq.engines.file.document.queues_form import QueuesForm
+from leasedkeyq.engines.file.loading import load
+from leasedkeyq.engines.file.saving import sync
+from leasedkeyq.model.requests import Ack, Bury, Claim, Limits, Put, Release
+from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.testing.shorthand import EVERY_STATE
+
+NOW = 1_700_000_000.0
+FORM = QueuesForm()
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def document_of(machine: StoreMachine) -> Document:
+    document = Document(FORM)
+    sync(document, machine)
+    return document
+
+
+def written(document: Document, suffix: str) -> bytes:
+    return Texts([FORM], yaml=suffix == "yaml").render(document)
+
+
+def read(body: bytes, suffix: str) -> Document:
+    if suffix == "yaml":
+        return FORM.parse_yaml(body.decode(), {})
+    return Texts([FORM], yaml=False).parse_ours(body)
+
+
+def everything(machine: StoreMachine) -> list[Any]:
+    found: list[Any] = []
+    for name in sorted(machine.spaces):
+        state = machine.spaces[name].state
+        found.append([(item.key, item.priority) for item in state.ready])
+        found.append(
+            sorted((i.key, i.lease.token, i.lease.fence) for i in state.in_flight.values())
+        )
+        found.append(
+            [(i.not_before, i.key) for i in sorted(state.items.values(), key=lambda i: i.key)]
+        )
+        for item in machine.browse(name, EVERY_STATE, "", NOW):
+            value = item.value
+            with suppress(ValueError):
+                value = json.dumps(json.loads(value)).encode()
+            found.append((item.id, item.key, item.state, value, item.priority, item.attempt))
+            found.append((item.put_at, item.due, item.error, item.history))
+    return [*found, machine.last_id, machine.last_fence]
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+@settings(max_examples=60, deadline=None)
+@given(
+    queue=text,
+    keys=st.lists(text, min_size=6, max_size=6, unique=True),
+    value=values,
+    raw=st.binary(),
+)
+def test_whatever_it_holds_comes_back(
+    suffix: str, queue: str, keys: list[str], value: object, raw: bytes
+) -> None:
+    machine = StoreMachine()
+    if isinstance(value, float) and math.isinf(value):
+        value = None
+    data = json.dumps(value, ensure_ascii=False).encode()
+    machine.put(Put(queue, tuple((key, data) for key in keys)), NOW)
+    machine.put(Put(queue, ((keys[1], raw),), priority=3), NOW)
+    machine.put(Put(queue, ((keys[5], raw),), delay=5.25), NOW)
+    one, two, three, four = machine.claim(Claim(((queue, 9),), 4, lease_time=1.125), NOW)
+    machine.put(Put(queue, ((two.key, data),), "buffer", -2, 3.0), NOW)
+    machine.put(Put(queue, ((one.key, data),), "update", 9, 3.0), NOW)
+    machine.settle(Bury(queue, three.key, three.token, keys[0]), NOW)
+    machine.settle(Ack(queue, four.key, four.token, data, 10.0), NOW)
+    document = document_of(machine)
+    body = written(document, suffix)
+    again = read(body, suffix)
+    loaded = load(again, Limits(), NOW, ours=True)
+    assert everything(loaded) == everything(machine)
+    assert not sync(again, loaded)
+    assert written(again, suffix) == body
+    if suffix == "yaml":
+        pytest.importorskip("ruamel.yaml")
+        free = parse_freeform(body.decode(), [FORM])
+        assert everything(load(free, Limits(), NOW, ours=False)) == everything(machine)
+
+
+@given(st.floats(0, 1e11) | st.floats(0, 2e9).map(lambda t: round(t, 6)) | st.floats())
+def test_times_come_back(moment: float) -> None:
+    if math.isfinite(moment):
+        assert decode_time(encode_time(moment), "") == moment
+
+
+@pytest.mark.parametrize(
+    "written, moment",
+    [
+        ("1970-01-01T00:00:10Z", 10.0),
+        ("1970-01-01 01:00:10.5+01:00", 10.5),
+        ("1970-01-01t00:00:10.25z", 10.25),
+        ("1969-12-31T23:00:00-0100", 0.0),
+    ],
+)
+def test_times_of_people(written: str, moment: float) -> None:
+    assert decode_time(f'"{written}"', "") == moment
+
+
+@pytest.mark.parametrize(
+    "written", ['"2026-01-31T12:00:00"', '"2026-02-31T12:00:00Z"', "true", "[]"]
+)
+def test_no_times(written: str) -> None:
+    with pytest.raises(NonsenseError):
+        decode_time(written, "somewhere")
+
+
+@pytest.mark.parametrize("yaml", [True, False])
+def test_the_checksum(yaml: bool) -> None:
+    body = b"anything\n"
+    sealed = seal(body, yaml=yaml)
+    assert unseal(sealed, yaml=yaml) == (body, True)
+    assert unseal(sealed.replace(b"any", b"eny"), yaml=yaml)[1] is False
+    assert unseal(sealed[:-1], yaml=yaml)[1] is None
+    assert unseal(b"", yaml=yaml) == (b"", None)
+
+
+def test_the_layout_of_a_document() -> None:
+    machine = StoreMachine()
+    machine.put(Put("mail", (("a", b'{"to":["ann"]}'),)), NOW)
+    machine.put(Put("mail", (("b", b"true"),), priority=2), NOW)
+    assert FORM.render_yaml(document_of(machine)) == (
+        "version: 1\nrevision: 1\nlast_id: 2\nlast_fence: 0\nqueues:\n  mail:\n    items:\n"
+        "      - key: b\n        value: true\n        priority: 2\n"
+        "        place: 2\n        id: 2\n        put_at: 2023-11-14T22:13:20Z\n"
+        '      - key: a\n        value: {"to": ["ann"]}\n'
+        "        place: 1\n        id: 1\n        put_at: 2023-11-14T22:13:20Z\n"
+    )
+
+
+def test_an_undone_claim_finds_its_place_after_a_reload() -> None:
+    machine = StoreMachine()
+    machine.put(Put("q", tuple((key, b"1") for key in "abcd")), NOW)
+    machine.claim(Claim((("q", 1),)), NOW)
+    (two,) = machine.claim(Claim((("q", 1),)), NOW)
+    loaded = load(read(written(document_of(machine), "yaml"), "yaml"), Limits(), NOW, ours=True)
+    loaded.settle(Release("q", "b", two.token, undo=True), NOW)
+    assert [item.key for item in loaded.spaces["q"].state.ready] == ["b", "c", "d"]
+
+
+FREE = [
+    "queues: {q: {items: []}}\n",
+    "queues:\n  q:\n    items:\n      - key: a\n        value: 'x'\n",
+    "queues:\n  q:\n    items:\n      - key: a\n        value: |\n          x\n",
+    "queues:\n  q:\n    items:\n      - key: a\n        value: plain words\n",
+    "queues:\n  q:\n    items:\n      - key: yes\n",
+    "queues:\n  q:\n    items:\n      - key: 012\n",
+    "queues:\n  q:\n    items:\n      - key: a",
+    "queues:\r\n  q:\r\n    items: []\r\n",
+    "queues:\n  q:\n    items: []\n      - key: a\n",
+    "queues:\n  q:\n      - key: a\n",
+    "--- {}\n",
+]
+
+
+@pytest.mark.parametrize("body", FREE)
+def test_anything_else_is_left_to_the_library(body: str) -> None:
+    with pytest.raises(FreeFormError):
+        FORM.parse_yaml(body, {})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_our_reader_and_the_library_agree(data: Any) -> None:
+    """Our text with a few characters changed: read by both alike, or not by ours."""
+    pytest.importorskip("ruamel.yaml")
+    machine = StoreMachine()
+    machine.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
+    body = list(FORM.render_yaml(document_of(machine)))
+    letters = st.sampled_from(string.printable[:95] + "\n\n  ##::--'\"")
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at : at + data.draw(st.integers(0, 2))] = data.draw(letters)
+    changed = "".join(body)
+    try:
+        ours = FORM.parse_yaml(changed, {})
+    except (FreeFormError, NonsenseError):
+        return
+    theirs = parse_freeform(changed, [FORM])
+
+    def told(document: Document) -> Any:
+        return {
+            name: [
+                {field: json.loads(value) for field, value in entry.fields.items()}
+                for entry in section.entries
+            ]
+            for name, section in document.sections.items()
+        }, {name: json.loads(value) for name, value in document.head.fields.items()}
+
+    assert told(ours) == told(theirs)

@@ -1,0 +1,292 @@
+"""A program that works on a store, notes what it asks for and what it is told, and may be killed.
+
+Run by `tests.engines.kill_rounds`, it is a nursery: it reads orders, forks a process for each plan
+(forking is a hundred times quicker than starting Python), and tells how processes end.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import traceback
+from importlib import import_module
+from typing import Any, NoReturn
+
+import msgspec
+
+from leasedkeyq import connect
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.model.requests import (
+    Ack,
+    Bury,
+    Change,
+    Claim,
+    Claimed,
+    Extend,
+    Put,
+    Refusal,
+    Release,
+)
+from tests.engines.kill_facts import (
+    KEPT,
+    QUEUE,
+    Arrived,
+    ClaimAsked,
+    ClaimDone,
+    How,
+    Journal,
+    Leased,
+    Plan,
+    PutAsked,
+    PutDone,
+    SettleAsked,
+    SettleDone,
+    clock,
+)
+from tests.engines.kill_points import MarkedOps, Trap, mark_sqlite, mark_store
+
+KEYS = ("k1", "k2", "k3", "k4", "k5", "k6")
+BUFFERED_KEYS = ("b1", "b2", "b3")
+LEASE_TIMES = (0.02, 0.1, 0.4)
+LIFETIME = 300
+"""Seconds after which a process ends that nobody has ended."""
+
+
+class Worker:
+    """Lives by a plan on a store that it opens."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.dice = random.Random(plan.seed)
+        self.journal = Journal(plan.journal)
+        self.trap = Trap(plan.point, plan.count, plan.signal, self._last_words)
+        options: dict[str, Any] = {"clock": clock}
+        if plan.url.startswith("sqlite:"):
+            mark_sqlite(self.trap, plan.checkpoint)
+            options |= {"busy_timeout": 60.0, "durability": plan.durability}
+        else:
+            options["ops"] = MarkedOps(self.trap)
+        self.store = connect(plan.url, **options)
+        mark_store(self.store, self.trap)
+
+    def _last_words(self, point: str) -> None:
+        self.journal.note(Arrived(point))
+
+    async def live(self) -> None:
+        lives = {"requests": self.by_requests, "queue": self.by_queue, "holder": self.as_holder}
+        await lives[self.plan.life]()
+        await self.store.close()
+
+    async def by_requests(self) -> None:
+        tasks = (self.produce, self.produce, *4 * [self.consume])
+        await asyncio.gather(*(task() for task in tasks))
+
+    # Calls and what is noted of them
+
+    async def put(self, key: str) -> None:
+        call = self.journal.call()
+        value = f"{self.plan.name}.{call}"
+        buffered = key in BUFFERED_KEYS
+        self.journal.note(PutAsked(call, clock(), key, value, buffered))
+        items = ((key, f'"{value}"'.encode()),)
+        (answer,) = await self.store.put([Put(QUEUE, items, "buffer" if buffered else "update")])
+        self.trap("after answering")
+        assert isinstance(answer, tuple), answer
+        self.journal.note(PutDone(call, clock(), str(answer[0])))
+
+    async def claim(self, most: int, lease_time: float) -> tuple[Claimed, ...]:
+        call = self.journal.call()
+        self.journal.note(ClaimAsked(call, clock(), most))
+        (claimed,) = await self.store.claim([Claim(((QUEUE, most),), most, None, lease_time)])
+        self.trap("after answering")
+        leases: list[Leased] = []
+        for item in claimed:
+            assert item.expires_at is not None
+            leases.append(
+                Leased(
+                    str(item.id),
+                    item.key,
+                    item.value.decode()[1:-1],
+                    item.fence,
+                    item.attempt,
+                    item.expires_at - lease_time,
+                    item.expires_at,
+                )
+            )
+        self.journal.note(ClaimDone(call, clock(), leases))
+        return claimed
+
+    async def settle(self, how: How, fence: int, change: Change) -> bool:
+        call = self.journal.call()
+        self.journal.note(SettleAsked(call, clock(), how, fence))
+        (answer,) = await self.store.settle([change])
+        self.trap("after answering")
+        accepted = not isinstance(answer, Refusal)
+        expires_at = answer if isinstance(answer, float) else None
+        self.journal.note(SettleDone(call, clock(), accepted, expires_at))
+        return accepted
+
+    async def ack(self, item: Claimed, *, keep: bool) -> bool:
+        names = (QUEUE, item.key, item.token)
+        if keep:
+            change = Ack(*names, b"%d" % item.fence, KEPT)
+            return await self.settle("keep", item.fence, change)
+        return await self.settle("ack", item.fence, Ack(*names))
+
+    # A life by requests: few keys, short leases, everything at once
+
+    async def produce(self) -> None:
+        while True:
+            await self.put(self.dice.choice(KEYS + BUFFERED_KEYS))
+            await asyncio.sleep(self.dice.random() * 0.01)
+
+    async def consume(self) -> None:
+        while True:
+            lease_time = self.dice.choice(LEASE_TIMES)
+            claimed = await self.claim(self.dice.choice((1, 1, 2, 3)), lease_time)
+            for item in claimed:
+                await self.work(item, lease_time)
+            if not claimed:
+                await asyncio.sleep(0.002)
+
+    async def work(self, item: Claimed, lease_time: float) -> None:
+        chance = self.dice.random()
+        names = (QUEUE, item.key, item.token)
+        if chance < 0.1:
+            return  # it is never settled
+        if chance < 0.25:
+            front = self.dice.random() < 0.5
+            await self.settle("release", item.fence, Release(*names, front))
+            return
+        if chance < 0.4:
+            await self.settle("extend", item.fence, Extend(*names, lease_time))
+        elif chance < 0.5 and lease_time < 0.05:
+            await asyncio.sleep(lease_time)
+        done = await self.ack(item, keep=self.dice.random() < 0.5)
+        if done and self.dice.random() < 0.2:
+            await self.ack(item, keep=self.dice.random() < 0.5)
+
+    # A life with a queue: many keys, each put once, and consumers that wait
+
+    async def by_queue(self) -> None:
+        queue = self.store.queue(QUEUE, value_type=str, maxsize=20)
+
+        async def produce() -> None:
+            while True:
+                call = self.journal.call()
+                key = f"{self.plan.name}.{call}"
+                self.journal.note(PutAsked(call, clock(), key, key))
+                await queue.put(key, key)
+                self.journal.note(PutDone(call, clock(), key))
+
+        async def consume() -> None:
+            while True:
+                lease_time = self.dice.choice(LEASE_TIMES)
+                call = self.journal.call()
+                self.journal.note(ClaimAsked(call, clock(), 1))
+                key, value, lease = await queue.get(lease_timeout=lease_time)
+                end = lease.expires_at
+                assert end is not None
+                leased = Leased(key, key, value, lease.fence, lease.attempt, end - lease_time, end)
+                self.journal.note(ClaimDone(call, clock(), [leased]))
+                if self.dice.random() < 0.1:
+                    await asyncio.sleep(2 * self.dice.random() * lease_time)
+                call = self.journal.call()
+                self.journal.note(SettleAsked(call, clock(), "ack", lease.fence))
+                accepted = True
+                try:
+                    await queue.ack(lease)
+                except LeasedKeyQError:
+                    accepted = False
+                self.journal.note(SettleDone(call, clock(), accepted))
+
+        await asyncio.gather(*(task() for task in (*2 * [produce], *6 * [consume])))
+
+    # A life with one lease
+
+    async def as_holder(self) -> None:
+        """Claim, stop, and settle when it goes on: before the request, or in the midst of it."""
+        lease_time = self.plan.lease_time
+        point, self.trap.point = self.trap.point, ""
+        (item,) = await self.claim(1, lease_time)
+        names = (QUEUE, item.key, item.token)
+        changes: dict[str, Change] = {
+            "ack": Ack(*names),
+            "keep": Ack(*names, b"%d" % item.fence, KEPT),
+            "release": Release(*names),
+            "extend": Extend(*names, lease_time),
+            "bury": Bury(*names, "late"),
+        }
+        self.trap.point = point
+        self.trap("before asking")
+        how: Any = self.plan.change
+        await self.settle(how, item.fence, changes[how])
+
+
+# The nursery
+
+
+def live(plan: Plan) -> NoReturn:
+    """The whole life of a forked process."""
+    signal.alarm(LIFETIME)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    code = 1
+    try:
+        worker = Worker(plan)
+        asyncio.run(worker.live())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Start(msgspec.Struct, tag=True):
+    plan: Plan
+
+
+class Wait(msgspec.Struct, tag=True):
+    """Wait until a process has ended or stopped."""
+
+    process: int
+
+
+class Status(msgspec.Struct):
+    process: int
+    stopped: bool = False
+    code: int = 0
+    """As `subprocess.Popen.returncode`."""
+
+
+Order = Start | Wait
+
+
+def obey(order: Order) -> Status:
+    if isinstance(order, Start):
+        process = os.fork()
+        if not process:
+            live(order.plan)
+        return Status(process)
+    _, status = os.waitpid(order.process, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return Status(order.process, stopped=True)
+    return Status(order.process, code=os.waitstatus_to_exitcode(status))
+
+
+def main() -> None:
+    for name in ("file", "sqlite"):
+        import_module(f"leasedkeyq.stores.{name}")
+    decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+    for line in sys.stdin.buffer:
+        os.write(1, msgspec.json.encode(obey(decoder.decode(line))) + b"\n")
+    # Nobody gives orders any more.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

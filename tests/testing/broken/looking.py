@@ -1,0 +1,203 @@
+"""Faults in what is shown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts, EditWork, Page, StoredItem
+from leasedkeyq.stores.store import Store
+from tests.testing.broken.through import OtherItems, Through, caught_by, replace
+
+
+@caught_by("test_counts_and_items_tell_every_state")
+class DoesNotCountBufferedItems(Through):
+    """Counts what could be claimed, and not what waits."""
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        found = dict(await self.inner.count(queues))
+        for queue, counts in found.items():
+            beside = (await self.inner.browse(queue, states=("buffered",))).items
+            found[queue] = replace(counts, available=counts.available - len(beside))
+        return found
+
+
+@caught_by("test_counts_and_items_tell_every_state")
+class GivesLeasesAway(Through):
+    """Shows the token of a lease to everybody who looks."""
+
+    async def browse(self, queue: str, **options: Any) -> Page:
+        tokens = await self.tokens(queue)
+        page = await self.inner.browse(queue, **options)
+        items = tuple(
+            replace(item, token=tokens.get(item.key, "") if item.state == "in_flight" else "")
+            for item in page.items
+        )
+        return Page(items, page.cursor)
+
+
+@caught_by("test_counts_and_items_tell_every_state")
+class ForgetsWhenALeaseBegan(OtherItems):
+    """Does not show since when an item is leased."""
+
+    def shown(self, item: StoredItem) -> StoredItem:
+        return replace(item, leased_at=None)
+
+
+@caught_by("test_counts_and_items_tell_every_state")
+class ForgetsHistories(OtherItems):
+    """Shows no past attempts."""
+
+    def shown(self, item: StoredItem) -> StoredItem:
+        return replace(item, history=())
+
+
+@caught_by("test_look_shows_the_live_items_of_a_key")
+class LooksInItsOwnOrder(Through):
+    """Answers for the keys in the order of the alphabet."""
+
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        return await self.inner.look(queue, sorted(keys))
+
+
+@caught_by("test_heads_are_what_a_claim_would_lease")
+class ShowsTheOldestHead(Through):
+    """Does not look at the priority."""
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        pages = [await self.inner.browse(queue, states=("available",)) for queue in queues]
+        return [page.items[0] if page.items else None for page in pages]
+
+
+@caught_by("test_heads_are_what_a_claim_would_lease")
+class LeavesEmptyQueuesOut(Through):
+    """Shows heads only of those queues that have one."""
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        return [item for item in await self.inner.heads(queues) if item is not None]
+
+
+@caught_by("test_heads_are_what_a_claim_would_lease")
+class LeasesWhatItShows(Through):
+    """Claims the heads in order to see them."""
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        found = await self.inner.heads(queues)
+        await self.inner.claim([Claim(((queue, 1),)) for queue in queues])
+        return found
+
+
+@caught_by("test_heads_are_what_a_claim_would_lease")
+class ShowsHeadsAsOfTheLastChange(Through):
+    """Does not see what time does."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.known: dict[str, StoredItem | None] = {}
+
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        self.known.clear()
+        return await self.inner.claim(requests)
+
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        new = [queue for queue in queues if queue not in self.known]
+        self.known.update(zip(new, await self.inner.heads(new), strict=True))
+        return [self.known[queue] for queue in queues]
+
+
+@caught_by("test_listing_goes_page_by_page")
+class TellsTheLastOfAPageTwice(Through):
+    """The next page begins with the last item of the one before."""
+
+    async def browse(self, queue: str, *, cursor: str | None = None, **options: Any) -> Page:
+        before = str(int(cursor) - 1) if cursor else None
+        return await self.inner.browse(queue, cursor=before, **options)
+
+
+@caught_by("test_listing_goes_page_by_page")
+class HasOnePageOnly(Through):
+    """Ends every listing after its first page."""
+
+    async def browse(self, queue: str, **options: Any) -> Page:
+        return Page((await self.inner.browse(queue, **options)).items, None)
+
+
+@caught_by("test_a_page_begins_behind_any_id")
+class KnowsOnlyItsOwnCursors(Through):
+    """A listing that does not begin with a cursor of its own begins anew."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.given: set[str | None] = set()
+
+    async def browse(self, queue: str, *, cursor: str | None = None, **options: Any) -> Page:
+        known = cursor if cursor in self.given else None
+        page = await self.inner.browse(queue, cursor=known, **options)
+        self.given.add(page.cursor)
+        return page
+
+
+@caught_by("test_a_prefix_is_taken_literally")
+class TakesPrefixesForPatterns(Through):
+    """Reads a star in a prefix as any text."""
+
+    async def browse(self, queue: str, *, prefix: str = "", **options: Any) -> Page:
+        page = await self.inner.browse(queue, **options)
+        items = tuple(item for item in page.items if fnmatchcase(item.key, f"{prefix}*"))
+        return Page(items, page.cursor)
+
+
+@caught_by("test_sweep_tells_when_to_come_back")
+class DoesNotSayWhenToComeBack(Through):
+    """Answers that nothing is going to happen."""
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        return [None for _ in await self.inner.sweep(queues)]
+
+
+@caught_by("test_sweep_tells_when_to_come_back")
+class SweepsTheFirstQueue(Through):
+    """Answers for the first of several queues, and says of the others that nothing happens."""
+
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        first = await self.inner.sweep(queues[:1])
+        return first + [None] * (len(queues) - len(first))
+
+
+@caught_by("test_what_is_due_is_seen_without_a_sweep")
+class NeedsASweep(Through):
+    """Counts as of the last change."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.known: dict[str, Counts] = {}
+
+    async def settle(self, requests: Sequence[Any]) -> list[Answer]:
+        answers = await self.inner.settle(requests)
+        self.known.update(await self.inner.count([change.queue for change in requests]))
+        return answers
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        return {**await self.inner.count(queues), **self.known}
+
+
+@caught_by("test_a_closed_store_says_so")
+class GoesOnWhenClosed(Through):
+    """Closing does nothing."""
+
+    closed = False
+
+    async def close(self) -> None:
+        if self.closed:
+            await self.inner.close()
+        self.closed = True
+
+
+@caught_by("test_a_closed_store_does_not_call_the_work")
+class WorksWhenClosed(Through):
+    """Calls the work of an edit before it finds out that it is closed."""
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        changes = work(())
+        return await self.inner.edit(queue, lambda _: changes, keys=keys)

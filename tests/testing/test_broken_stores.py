@@ -1,0 +1,169 @@
+"""The conformance kit finds every fault, by the check that is meant to find it."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import ModuleType
+
+import pytest
+from hypothesis import Phase
+
+from leasedkeyq import MemoryStore, connect
+from leasedkeyq.stores import Store
+from leasedkeyq.testing import (
+    ConformanceReport,
+    Place,
+    StoreConformance,
+    hypothesis_machine,
+    run_conformance,
+)
+from leasedkeyq.testing.suite import Option, checks_of
+from tests.testing.broken import (
+    answering,
+    capping,
+    editing,
+    ending,
+    hurrying,
+    lasting,
+    leasing,
+    looking,
+    putting,
+    sharing,
+    waiting,
+)
+from tests.testing.broken.through import FAULTS, Through
+
+ACCEPTS: tuple[Option, ...] = ("clock", "limits")
+PATIENCE = 2.0
+"""Seconds to wait for what a broken store never does."""
+
+Base = Callable[[Place], Callable[..., Store]]
+
+# A store that waits where it must not leaves coroutines behind that nobody can end.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def memory(_: Place) -> Callable[..., Store]:
+    return MemoryStore
+
+
+def sqlite(place: Place) -> Callable[..., Store]:
+    return partial(connect, f"sqlite:///{place.folder}/jobs.db", durability="normal")
+
+
+def of(*modules: ModuleType) -> list[type[Through]]:
+    names = {module.__name__ for module in modules}
+    return [fault for fault in FAULTS if fault.__module__ in names]
+
+
+def caught(
+    fault: type[Through],
+    base: Base,
+    check: str = "",
+    accepts: tuple[Option, ...] = ACCEPTS,
+    seeds: Iterable[int | None] = (None,),
+) -> None:
+    reports: list[ConformanceReport] = []
+    for seed in seeds:
+        report = run_conformance(
+            lambda place: partial(fault, base(place)),
+            accepts=accepts,
+            only=[check or FAULTS[fault]],
+            patience=PATIENCE,
+            seed=seed,
+        )
+        if [result.outcome for result in report.results] == ["failed"]:
+            return
+        reports.append(report)
+    raise AssertionError(f"the fault was not found: {', '.join(map(str, reports))}")
+
+
+@pytest.fixture(autouse=True)
+def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is enough to find a fault; making an example short takes long."""
+    monkeypatch.setattr(hypothesis_machine, "PHASES", (Phase.generate,))
+
+
+ANYWHERE = of(putting, leasing, capping, hurrying, ending, looking, waiting, editing)
+"""Faults that can be caught on any store."""
+
+
+@pytest.mark.parametrize("fault", ANYWHERE)
+def test_a_fault_is_caught(fault: type[Through]) -> None:
+    caught(fault, memory)
+
+
+@pytest.mark.parametrize("fault", of(lasting, sharing))
+def test_a_fault_over_processes_is_caught(fault: type[Through]) -> None:
+    caught(fault, sqlite)
+
+
+@pytest.mark.parametrize("fault", of(answering))
+def test_a_fault_in_answers_is_caught(fault: type[Through]) -> None:
+    """Their checks make random requests, which may miss it once."""
+    caught(fault, sqlite, seeds=range(5))
+
+
+RANDOM = "test_it_answers_random_requests_as_the_machine_does"
+HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        putting.ForgetsPriority,
+        putting.LosesBufferedValues,
+        putting.StoresHalfAPut,
+        leasing.AcceptsExpiredLeases,
+        leasing.DoesNotCountAttempts,
+        leasing.ForgetsTheFront,
+        leasing.IgnoresKinds,
+        leasing.SendsExpiredItemsToTheBack,
+        capping.CountsWholeTokens,
+        capping.DoesNotSweepTokens,
+        capping.IgnoresEach,
+        capping.StopsAtWhatHasNoRoom,
+        hurrying.DecidesOnce,
+        hurrying.IgnoresSteps,
+        hurrying.TakesTokensForCandidates,
+        ending.BuriesWithoutEnd,
+        ending.KeepsResultsForEver,
+        editing.EditsStepByStep,
+    ],
+)
+def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:
+    caught(fault, memory, RANDOM, seeds=range(10))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        putting.StoresHalfAPut,
+        leasing.DoesNotCountAttempts,
+        leasing.SendsExpiredItemsToTheBack,
+        ending.KeepsResultsForEver,
+        editing.EditsTwice,
+    ],
+)
+def test_a_fault_is_found_by_hypothesis(fault: type[Through]) -> None:
+    caught(fault, memory, HYPOTHESIS, seeds=range(10))
+
+
+@pytest.mark.parametrize("fault", [putting.IgnoresDelays, leasing.SendsExpiredItemsToTheBack])
+@pytest.mark.parametrize("check", [RANDOM, HYPOTHESIS])
+def test_a_fault_is_found_without_a_clock(fault: type[Through], check: str) -> None:
+    caught(fault, memory, check, (), seeds=range(5))
+
+
+def test_every_check_has_a_fault_to_find() -> None:
+    """A check that has never failed proves nothing."""
+    checks = {check.name for check in checks_of(StoreConformance)}
+    # It is about the suite and not about a store; see test_conformance_kit.py.
+    checks.remove("test_what_it_lacks_is_declared")
+    assert checks - set(FAULTS.values()) == set()
+
+
+class TestNoFault(StoreConformance, accepts=ACCEPTS, without=("durability", "cross_process")):
+    """What stands between the faults and the good store has none of its own."""
+
+    def opener(self, place: Place) -> Callable[..., Store]:
+        return partial(Through, memory(place))

@@ -1,0 +1,109 @@
+"""Stores and items for the tests of `move`."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from leasedkeyq import MemoryStore, Store
+from leasedkeyq.model.requests import (
+    Ack,
+    Answer,
+    Bury,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    EditWork,
+    Put,
+    StoredItem,
+    StoredState,
+)
+
+EPOCH = 1_800_000_000.0
+
+
+EVERY_STATE: tuple[StoredState, ...] = get_args(StoredState)
+
+
+def clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def memory(**options: Any) -> MemoryStore:
+    return MemoryStore(clock=clock, **options)
+
+
+async def put(store: Store, *keys: str, queue: str = "q", **options: Any) -> None:
+    for key in keys:
+        answer = (await store.put([Put(queue, ((key, f'"{key}"'.encode()),), **options)]))[0]
+        assert isinstance(answer, tuple)
+
+
+async def claim(
+    store: Store, count: int = 1, *, key: str | None = None, lease_time: float | None = None
+) -> Sequence[Claimed]:
+    return (await store.claim([Claim((("q", count),), count, key, lease_time)]))[0]
+
+
+async def drain(store: Store, queue: str = "q") -> list[Claimed]:
+    return list((await store.claim([Claim(((queue, 10_000),), 10_000)]))[0])
+
+
+async def items(store: Store, *states: StoredState, queue: str = "q") -> list[StoredItem]:
+    return list((await store.browse(queue, states=states or EVERY_STATE, limit=1000)).items)
+
+
+async def counts(store: Store, queue: str = "q") -> Counts:
+    return (await store.count([queue])).get(queue, Counts())
+
+
+async def fill(store: Store) -> None:
+    """Something of everything."""
+    await put(store, "a", "b", "c")
+    await put(store, "urgent", priority=5, kind="sort")
+    await put(store, "late", priority=3, delay=1000.0, kind="later")
+    await put(store, "dead", kind="sort")
+    (lease,) = await claim(store, key="dead")
+    await store.settle([Bury("q", "dead", lease.token, "why it died")])
+    await put(store, "done", kind="sort")
+    (lease,) = await claim(store, key="done")
+    await store.settle([Ack("q", "done", lease.token, b'{"result":1}', 500.0)])
+
+
+class Faulty(MemoryStore):
+    """Calls `fault` with the name of each verb before it, and after it with a ``+``."""
+
+    def __init__(self, fault: Any) -> None:
+        super().__init__(clock=clock)
+        self.fault = fault
+
+    async def _at(self, name: str) -> None:
+        answer = self.fault(name)
+        if answer is not None:
+            await answer
+
+    async def put(self, requests: Sequence[Put]) -> Any:
+        await self._at("put")
+        answers = await super().put(requests)
+        await self._at("put+")
+        return answers
+
+    async def claim(self, requests: Sequence[Claim]) -> Any:
+        await self._at("claim")
+        answers = await super().claim(requests)
+        await self._at("claim+")
+        return answers
+
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        await self._at("settle")
+        answers = await super().settle(requests)
+        await self._at("settle+")
+        return answers
+
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        await self._at("edit")
+        answers = await super().edit(queue, work, keys=keys)
+        await self._at("edit+")
+        return answers

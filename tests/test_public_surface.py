@@ -153,7 +153,7 @@ def test_the_queue_in_memory_does_not_wait_for_the_stores() -> None:
     code = """
 import sys
 import leasedkeyq
-assert not {name for name in sys.modules if name.startswith(("leasedkeyq.stores", "msgspec"))}
+assert not {name for name in sys.modules if name.startswith(("leasedkeyq.stores", "leasedkeyq.engines", "msgspec"))}
 store = leasedkeyq.connect("memory://")
 assert isinstance(store, leasedkeyq.MemoryStore)
 assert "leasedkeyq.engines.sqlite.store" not in sys.modules

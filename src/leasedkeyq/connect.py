@@ -70,14 +70,8 @@ def schemes() -> list[str]:
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
-def _class(module: str, name: str) -> type[Any]:
-    found: type[Any] = getattr(import_module(f"leasedkeyq.{module}"), name)
-    return found
-
-
-def _open(module: str, name: str, *arguments: Any, **options: Any) -> "Store":
-    store: Store = _class(module, name)(*arguments, **options)
-    return store
+def _class(module: str, name: str) -> Any:
+    return getattr(import_module(f"leasedkeyq.{module}"), name)
 
 
 def _split(url: str) -> SplitResult:
@@ -94,7 +88,8 @@ def _memory(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
     del url
     if parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError("memory:// has no path: every connect opens a new, empty store")
-    return _open("engines.memory", "MemoryStore", **options)
+    store: Store = _class("engines.memory", "MemoryStore")(**options)
+    return store
 
 
 def _path(parts: SplitResult) -> str:
@@ -120,7 +115,8 @@ def _file(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
     path = _path(parts)
     # Four slashes are how others write an absolute path.
     place = Path(f"/{path.lstrip('/')}" if path.startswith("//") else path)
-    return _open("engines.file.store", "FileStore", place, **options)
+    store: Store = _class("engines.file.store", "FileStore")(place, **options)
+    return store
 
 
 def sqlite_path(url: str) -> Path:
@@ -154,17 +150,20 @@ def _sqlite(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
             f"{url!r} names {path} in the working directory, where its folder does not exist; an "
             f"absolute path has four slashes: sqlite:///{absolute}"
         )
-    return _open("engines.sqlite.store", "SqliteStore", path, **options)
+    store: Store = _class("engines.sqlite.store", "SqliteStore")(path, **options)
+    return store
 
 
 def _redis(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
     del url
-    return _open("engines.redis.store", "RedisStore", parts.geturl(), **options)
+    store: Store = _class("engines.redis.store", "RedisStore")(parts.geturl(), **options)
+    return store
 
 
 def _postgres(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
     del url
-    return _open("engines.postgres.store", "PostgresStore", parts.geturl(), **options)
+    store: Store = _class("engines.postgres.store", "PostgresStore")(parts.geturl(), **options)
+    return store
 
 
 _BUILT_IN: dict[str, Callable[[str, SplitResult, dict[str, Any]], "Store"]] = {

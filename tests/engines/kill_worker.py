@@ -279,7 +279,7 @@ def obey(order: Order) -> Status:
 
 def main() -> None:
     for name in ("file", "sqlite"):
-        import_module(f"leasedkeyq.stores.{name}")
+        import_module(f"leasedkeyq.engines.{name}.store")
     decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
     for line in sys.stdin.buffer:
         os.write(1, msgspec.json.encode(obey(decoder.decode(line))) + b"\n")

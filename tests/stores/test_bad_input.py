@@ -213,7 +213,7 @@ def test_a_store_that_cannot_be_opened_says_why() -> None:
 def open_as_nobody() -> None:
     """Try all that cannot be opened. Runs in a process of its own."""
     for module in ("file", "sqlite"):
-        import_module(f"leasedkeyq.stores.{module}")  # afterwards it may be out of reach
+        import_module(f"leasedkeyq.engines.{module}.store")  # afterwards it may be out of reach
     opened = mistakes(PAGE)
     os.chdir(sys.argv[1])
     if os.geteuid() == 0:

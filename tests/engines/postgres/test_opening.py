@@ -106,7 +106,7 @@ def test_names_of_schemas(bad: str) -> None:
 
 
 def test_tables_that_must_not_be_made_are_made_by_the_command(name: str) -> None:
-    with pytest.raises(StoreError, match=rf"postgres_schema {name} 0") as caught:
+    with pytest.raises(StoreError, match=rf"postgres.schema {name} 0") as caught:
         connect(server_url(), schema=name, create=False)
     command = next(part for part in str(caught.value).split("what ") if part.startswith("python"))
     arguments = command.split(" prints")[0].split()[1:]

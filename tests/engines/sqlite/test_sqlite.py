@@ -271,7 +271,7 @@ def test_what_the_store_promises(
 
 CONSUMER = """
 import asyncio, sys
-from leasedkeyq.stores.contract import Ack, Claim
+from leasedkeyq.model.requests import Ack, Claim
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 async def main(path, lease_time):
@@ -318,7 +318,7 @@ async def _assert_empty(store: SqliteStore) -> None:
 def test_many_processes_create_one_file_together(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.model.requests import Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 async def main(path, name):

@@ -119,7 +119,7 @@ def test_writes_that_fail_in_the_system_are_errors_that_pass(tmp_path: Path) -> 
     code = """
 import asyncio, resource, signal, sys
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.model.requests import Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -160,7 +160,7 @@ def test_a_file_without_the_right_to_write_is_an_error_that_passes(folder_of_nob
     code = """
 import asyncio, os, sys
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.model.requests import Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 folder = sys.argv[1]
@@ -199,7 +199,7 @@ def test_a_file_that_becomes_read_only_is_an_error_that_passes(folder_of_nobody:
 import asyncio, os, sys
 from pathlib import Path
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Ack, Claim, Counts, Put
+from leasedkeyq.model.requests import Ack, Claim, Counts, Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
@@ -247,7 +247,7 @@ def test_a_store_from_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> N
     code = """
 import asyncio, os, sys
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.model.requests import Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 store = SqliteStore(sys.argv[1])

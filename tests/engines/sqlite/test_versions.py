@@ -33,7 +33,7 @@ THEN = 1_700_000_002.0
 
 def database(folder: Path, version: int) -> Path:
     """A database as that version left it."""
-    script = Path(__file__).with_name(f"sqlite_version_{version}.sql").read_text()
+    script = Path(__file__).with_name(f"version_{version}.sql").read_text()
     path = folder / "q.db"
     connection = sqlite3.connect(path)
     connection.executescript(script)
@@ -122,8 +122,8 @@ async def keys_of(store: SqliteStore, **options: Any) -> list[str]:
 
 
 def test_there_is_a_database_of_every_earlier_version() -> None:
-    kept = Path(__file__).parent.glob("sqlite_version_*.sql")
-    assert sorted(path.stem for path in kept) == [f"sqlite_version_{n}" for n in OLDER]
+    kept = Path(__file__).parent.glob("version_*.sql")
+    assert sorted(path.stem for path in kept) == [f"version_{n}" for n in OLDER]
 
 
 @pytest.mark.parametrize("version", OLDER)

@@ -136,7 +136,7 @@ def test_own_changes_wake_own_watchers(tmp_path: Path) -> None:
 
 WAKER = """
 import asyncio, sys, time
-from leasedkeyq.stores.contract import Put
+from leasedkeyq.model.requests import Put
 from leasedkeyq.engines.sqlite.store import SqliteStore
 
 async def main(path, name, many, pause, every):

@@ -153,7 +153,8 @@ def test_the_queue_in_memory_does_not_wait_for_the_stores() -> None:
     code = """
 import sys
 import leasedkeyq
-assert not {name for name in sys.modules if name.startswith(("leasedkeyq.stores", "leasedkeyq.engines", "msgspec"))}
+heavy = ("leasedkeyq.stores", "leasedkeyq.engines", "msgspec")
+assert not {name for name in sys.modules if name.startswith(heavy)}
 store = leasedkeyq.connect("memory://")
 assert isinstance(store, leasedkeyq.MemoryStore)
 assert "leasedkeyq.engines.sqlite.store" not in sys.modules

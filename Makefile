@@ -44,7 +44,7 @@ help: ## List the targets
 	@echo 'Targets:'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS,'
+	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS, WALK_ARGS,'
 	@echo '           JOBS=$(JOBS) (pytest workers), WHEEL (test this wheel instead of building one)'
 
 # -- use ------------------------------------------------------------------------------------------
@@ -74,6 +74,10 @@ torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full
 .PHONY: bench
 bench: $(STAMPS)/bench installed ## Measure against other queues and write the tables
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: walk
+walk: $(STAMPS)/test installed ## Show the way of a call through the code (WALK_ARGS="sqlite put")
+	@$(BIN)/python tools/walk.py $(WALK_ARGS)
 
 # -- the checks, one by one -----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from leasedkeyq.engines.sqlite import caps as sqlite_caps
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.model.caps import Bucket, BucketName, Buckets, Rooms, matcher
 from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Purge, Put, Release
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing import ManualClock
 from tests.engines.file import repository_documents
 from tests.engines.sqlite.support import plans, run
@@ -168,7 +168,7 @@ def test_when_no_key_can_have_room_no_further_key_is_looked_at() -> None:
         assert len(wanted) == looked_at
 
 
-# In the machine
+# In the model
 
 
 def put(*keys: str, queue: str = "q") -> Put:
@@ -180,14 +180,14 @@ def claim(limit: int, *caps: Cap, **options: Any) -> Claim:
 
 
 def test_an_empty_queue_is_kept_until_its_buckets_are_full() -> None:
-    machine = StoreMachine()
-    machine.put(put("a"), 0.0)
-    [a] = machine.claim(claim(1, Cap("q", rate=0.5)), 0.0)
-    assert machine.settle(Ack("q", "a", a.token), 1.0) is None
-    assert machine.sweep("q", 1.0) == 1.0
-    assert "q" in machine.spaces
-    assert machine.sweep("q", 2.0) is None
-    assert "q" not in machine.spaces
+    model = StoreModel()
+    model.put(put("a"), 0.0)
+    [a] = model.claim(claim(1, Cap("q", rate=0.5)), 0.0)
+    assert model.settle(Ack("q", "a", a.token), 1.0) is None
+    assert model.sweep("q", 1.0) == 1.0
+    assert "q" in model.queues
+    assert model.sweep("q", 2.0) is None
+    assert "q" not in model.queues
 
 
 async def test_an_edit_that_does_not_happen_leaves_the_tokens_as_they_were() -> None:
@@ -222,7 +222,7 @@ def test_a_document_keeps_tokens_while_they_are_missing(tmp_path: Path, suffix: 
     other = FileEngine(path, clock=clock)
     for reader in (engine, other):
         assert leased(reader, claim(9, each)) == []
-        assert reader.change(lambda machine, now: machine.sweep("q", now)) == 3
+        assert reader.change(lambda model, now: model.sweep("q", now)) == 3
     assert path.read_bytes() == text
     other.apply([Purge("q")])
     other.apply([put("a", "c")])
@@ -231,7 +231,7 @@ def test_a_document_keeps_tokens_while_they_are_missing(tmp_path: Path, suffix: 
     assert leased(engine, claim(9, each)) == ["a"]
     engine.apply([Purge("q")])
     clock.advance(3)
-    assert engine.change(lambda machine, now: machine.sweep("q", now)) is None
+    assert engine.change(lambda model, now: model.sweep("q", now)) is None
     assert "buckets" not in path.read_text()
     assert re.search(r'queues"?: \{\}', path.read_text())
 
@@ -244,7 +244,7 @@ def test_a_repository_keeps_tokens_through_another_name(tmp_path: Path) -> None:
     assert len(repository_documents.claim(engine, 9, caps=(cap,))) == 1
     again = repository_documents.opened(path, clock=ManualClock())
     assert repository_documents.claim(again, 9, caps=(cap,)) == []
-    again.change(lambda machine, now: again.change_settings(name="work"))
+    again.change(lambda model, now: again.change_settings(name="work"))
     renamed = FileEngine(path, clock=ManualClock())
     request = Claim((("work", 9),), 9, caps=(Cap("work", rate=0.001),))
     assert leased(renamed, request) == []

@@ -117,8 +117,8 @@ def test_a_copy_of_a_queue_goes_on_as_the_queue_does(seed: int) -> None:
         differential = Differential([store], clock, seed)
         for _ in range(30):
             await differential.run(20)
-            machine = store._machine
-            machine.spaces = {name: space.copy() for name, space in machine.spaces.items()}
+            model = store._model
+            model.queues = {name: queue_model.copy() for name, queue_model in model.queues.items()}
 
     asyncio.run(main())
 

@@ -463,7 +463,7 @@ async def test_who_ends_keeps_its_parts_until_what_waits_is_back(
     leave = Control.leave
 
     def noted(self: Control) -> None:
-        left.append(rig.store._machine.count("jobs", clock()).in_flight)
+        left.append(rig.store._model.count("jobs", clock()).in_flight)
         leave(self)
 
     monkeypatch.setattr(Control, "leave", noted)

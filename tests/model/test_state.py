@@ -1,4 +1,4 @@
-"""Each arrow of the state machine, on the pure machine: no event loop, no clock."""
+"""Each arrow of the state machine, on the model of a queue: no event loop, no clock."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The pure machine: what its requests cost, and what it forgets."""
+"""The model: what its requests cost, and what it forgets."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Ack, Cancel, Change, Claim, Claimed, Purge, Put, StoredItem
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 
 
 class Walked(dict[int, StoredItem]):
@@ -32,79 +32,79 @@ class Walked(dict[int, StoredItem]):
         return super().items()
 
 
-def claim(machine: StoreMachine, now: float, many: int = 1) -> tuple[Claimed, ...]:
-    return machine.claim(Claim((("q", many),), many), now)
+def claim(model: StoreModel, now: float, many: int = 1) -> tuple[Claimed, ...]:
+    return model.claim(Claim((("q", many),), many), now)
 
 
-def finish(machine: StoreMachine, now: float, keeps: Sequence[float]) -> list[int]:
+def finish(model: StoreModel, now: float, keeps: Sequence[float]) -> list[int]:
     """Keep results, each for its time; return their ids."""
-    machine.put(Put("q", tuple((f"k{number}", b"1") for number in range(len(keeps)))), now)
-    items = claim(machine, now, len(keeps))
+    model.put(Put("q", tuple((f"k{number}", b"1") for number in range(len(keeps)))), now)
+    items = claim(model, now, len(keeps))
     for item, keep in zip(items, keeps, strict=True):
-        assert machine.settle(Ack("q", item.key, item.token, b"2", keep), now) is None
+        assert model.settle(Ack("q", item.key, item.token, b"2", keep), now) is None
     return [item.id for item in items]
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_no_request_walks_through_the_results(known: bool) -> None:
     """Once, if they were put there by somebody else; never again, also while some come due."""
-    machine = StoreMachine()
-    ids = finish(machine, 0.0, [10.0 + number for number in range(100)])
+    model = StoreModel()
+    ids = finish(model, 0.0, [10.0 + number for number in range(100)])
     if not known:
-        loaded = StoreMachine()
-        loaded.last_id = machine.last_id
-        loaded._at("q", 0.0).done = machine.spaces["q"].done
-        machine = loaded
-    walked = machine.spaces["q"].done = Walked(machine.spaces["q"].done)
+        loaded = StoreModel()
+        loaded.last_id = model.last_id
+        loaded._at("q", 0.0).done = model.queues["q"].done
+        model = loaded
+    walked = model.queues["q"].done = Walked(model.queues["q"].done)
     for step in range(50):
         now = 10.0 + step
-        machine.put(Put("q", (("a", b"1"),)), now)
-        (item,) = claim(machine, now)
-        machine.settle(Ack("q", "a", item.token, b"2", 1000.0 - step), now)
-        machine.settle(Cancel("q", "a", b"2", 5.0), now)
-        assert machine.sweep("q", now) == pytest.approx(11.0 + step - now)
-        assert machine.count("q", now).done == 100
-        assert machine.result("q", ids[step], now) is None
-        assert machine.result("q", ids[step + 1], now) is not None
-        assert machine.head("q", now) is None
-        assert machine.look("q", "a", now) == ()
+        model.put(Put("q", (("a", b"1"),)), now)
+        (item,) = claim(model, now)
+        model.settle(Ack("q", "a", item.token, b"2", 1000.0 - step), now)
+        model.settle(Cancel("q", "a", b"2", 5.0), now)
+        assert model.sweep("q", now) == pytest.approx(11.0 + step - now)
+        assert model.count("q", now).done == 100
+        assert model.result("q", ids[step], now) is None
+        assert model.result("q", ids[step + 1], now) is not None
+        assert model.head("q", now) is None
+        assert model.look("q", "a", now) == ()
     assert walked.walks == (0 if known else 1)
 
 
 def test_results_are_forgotten_in_the_order_of_their_times() -> None:
-    machine = StoreMachine()
-    a, b, c, d = finish(machine, 0.0, [3.0, 1.0, 2.0, 2.0])
+    model = StoreModel()
+    a, b, c, d = finish(model, 0.0, [3.0, 1.0, 2.0, 2.0])
     left = [
-        (now, [number for number in (a, b, c, d) if machine.result("q", number, now)])
+        (now, [number for number in (a, b, c, d) if model.result("q", number, now)])
         for now in (0.5, 1.0, 1.5, 2.0, 3.0)
     ]
     assert left == [(0.5, [a, b, c, d]), (1.0, [a, c, d]), (1.5, [a, c, d]), (2.0, [a]), (3.0, [])]
-    assert machine.sweep("q", 3.0) is None
-    assert "q" not in machine.spaces
+    assert model.sweep("q", 3.0) is None
+    assert "q" not in model.queues
 
 
 def test_purged_results_are_not_forgotten_again() -> None:
-    machine = StoreMachine()
-    machine.put(Put("q", (("later", b"1"),), delay=9.0), 0.0)
-    finish(machine, 0.0, [3.0, 1.0])
-    assert machine.sweep("q", 0.0) == 1.0
-    assert machine.settle(Purge("q", "results"), 0.0) == 2
-    (last,) = finish(machine, 0.0, [2.0])
-    assert machine.sweep("q", 1.0) == 1.0
-    assert machine.result("q", last, 1.5) is not None
-    assert machine.sweep("q", 2.0) == 7.0
+    model = StoreModel()
+    model.put(Put("q", (("later", b"1"),), delay=9.0), 0.0)
+    finish(model, 0.0, [3.0, 1.0])
+    assert model.sweep("q", 0.0) == 1.0
+    assert model.settle(Purge("q", "results"), 0.0) == 2
+    (last,) = finish(model, 0.0, [2.0])
+    assert model.sweep("q", 1.0) == 1.0
+    assert model.result("q", last, 1.5) is not None
+    assert model.sweep("q", 2.0) == 7.0
 
 
 def test_an_edit_that_is_undone_forgets_nothing_and_keeps_nothing() -> None:
-    machine = StoreMachine()
-    finish(machine, 0.0, [3.0, 1.0])
-    machine.put(Put("q", (("a", b"1"),)), 0.0)
+    model = StoreModel()
+    finish(model, 0.0, [3.0, 1.0])
+    model.put(Put("q", (("a", b"1"),)), 0.0)
 
     def work(_: Sequence[StoredItem]) -> list[Put | Change]:
         return [Cancel("q", "a", b"1", 0.5), Purge("q", "results"), Ack("q", "a", "nobody")]
 
     with pytest.raises(EditStoppedError):
-        machine.edit(Edit("q", work), 0.0)
-    assert machine.sweep("q", 0.0) == 1.0
-    assert machine.sweep("q", 1.0) == 2.0
-    assert machine.count("q", 1.0).done == 1
+        model.edit(Edit("q", work), 0.0)
+    assert model.sweep("q", 0.0) == 1.0
+    assert model.sweep("q", 1.0) == 2.0
+    assert model.count("q", 1.0).done == 1

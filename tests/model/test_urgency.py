@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leasedkeyq.lanes import PriorityBoostConfig
 from leasedkeyq.lanes.boost import HIGHEST
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.model.urgency import most_urgent_first, rank
 from leasedkeyq.stores import Claim, Put, Urgency
 
@@ -123,8 +123,8 @@ def test_claims_that_make_no_sense(options: Any, said: str) -> None:
 
 
 def test_a_claim_by_urgency_keeps_a_queue_that_it_does_not_know_out() -> None:
-    machine = StoreMachine()
-    machine.put(Put("a", (("k", b"1"),)), 0.0)
+    model = StoreModel()
+    model.put(Put("a", (("k", b"1"),)), 0.0)
     request = Claim((("absent", 1), ("a", 1)), 2, urgencies=(Urgency(), Urgency()))
-    assert [item.key for item in machine.claim(request, 0.0)] == ["k"]
-    assert list(machine.spaces) == ["a"]
+    assert [item.key for item in model.claim(request, 0.0)] == ["k"]
+    assert list(model.queues) == ["a"]

@@ -1,4 +1,4 @@
-"""The memory store: the pure machine with the contract around it."""
+"""The memory store: the model with the contract around it."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -39,16 +39,16 @@ class MemoryStore(Store):
         self, *, limits: Limits | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.limits: Limits = limits or Limits()
-        self._machine = StoreMachine(self.limits)
+        self._model = StoreModel(self.limits)
         self._clock = clock
         self._watchers = Watchers()
         self._closed = False
 
     def _wake(self, queues: Iterable[str] = ()) -> None:
         """Wake who watches these queues, or those in which something has come due."""
-        machine = self._machine
-        self._watchers.wake({*queues, *machine.moved})
-        machine.moved.clear()
+        model = self._model
+        self._watchers.wake({*queues, *model.moved})
+        model.moved.clear()
 
     def _now(self) -> float:
         if self._closed:
@@ -61,14 +61,14 @@ class MemoryStore(Store):
 
     async def _put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         now = self._now()
-        answers = [self._machine.put(request, now) for request in requests]
+        answers = [self._model.put(request, now) for request in requests]
         self._wake(_changed(requests, answers))
         return answers
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
         now = self._now()
-        answers = [self._machine.claim(request, now) for request in requests]
+        answers = [self._model.claim(request, now) for request in requests]
         self._wake(claimed.queue for answer in answers for claimed in answer)
         return answers
 
@@ -78,7 +78,7 @@ class MemoryStore(Store):
 
     async def _settle(self, requests: Sequence[Change]) -> list[Answer]:
         now = self._now()
-        answers = [self._machine.settle(request, now) for request in requests]
+        answers = [self._model.settle(request, now) for request in requests]
         self._wake(_changed(requests, answers))
         self._report_dropped()
         return answers
@@ -89,7 +89,7 @@ class MemoryStore(Store):
         """As `StoreContract.edit`; `work` is called in the event loop."""
         now = self._now()
         try:
-            answers = self._machine.edit(Edit(queue, work, keys, self.limits), now)
+            answers = self._model.edit(Edit(queue, work, keys, self.limits), now)
         except EditStoppedError as stopped:
             self._wake()
             error = stopped.error
@@ -100,14 +100,14 @@ class MemoryStore(Store):
         raise error
 
     def _report_dropped(self) -> None:
-        for item in self._machine.dropped:
+        for item in self._model.dropped:
             logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
-        self._machine.dropped.clear()
+        self._model.dropped.clear()
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
         now = self._now()
-        seconds = [self._machine.sweep(queue, now) for queue in queues]
+        seconds = [self._model.sweep(queue, now) for queue in queues]
         self._wake()
         return seconds
 
@@ -118,22 +118,22 @@ class MemoryStore(Store):
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
         """As `StoreContract.count`."""
         now = self._now()
-        names = list(self._machine.spaces) if queues is None else queues
-        counts = {name: self._machine.count(name, now) for name in names}
+        names = list(self._model.queues) if queues is None else queues
+        counts = {name: self._model.count(name, now) for name in names}
         self._wake()
         return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
 
     async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
         """As `StoreContract.heads`."""
         now = self._now()
-        found = [self._machine.head(queue, now) for queue in queues]
+        found = [self._model.head(queue, now) for queue in queues]
         self._wake()
         return found
 
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `StoreContract.look`."""
         now = self._now()
-        found = [self._machine.look(queue, key, now) for key in keys]
+        found = [self._model.look(queue, key, now) for key in keys]
         self._wake()
         return found
 
@@ -148,14 +148,14 @@ class MemoryStore(Store):
     ) -> Page:
         """As `StoreContract.browse`."""
         after = check_listing(states, prefix, cursor, limit)
-        found = self._machine.browse(queue, states, prefix, self._now(), after=after, limit=limit)
+        found = self._model.browse(queue, states, prefix, self._now(), after=after, limit=limit)
         self._wake()
         return page_of(found, after, limit)
 
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         """As `StoreContract.results`."""
         now = self._now()
-        found = [self._machine.result(queue, number, now) for number in ids]
+        found = [self._model.result(queue, number, now) for number in ids]
         self._wake()
         return found
 

@@ -103,21 +103,21 @@ class StorageStore(MemoryStore):
             await self._catch_up(())
 
     def _take_letter(self, letter: DeadLetter, now: float) -> None:
-        machine, queue = self._machine, letter.lane
+        model, queue = self._model, letter.lane
         key, value = letter_value(letter, self.limits)
         put = Put(queue, ((key, value),), priority=-letter.priority, kind=letter.command_type)
-        machine.put(put, now)
-        [claimed] = machine.claim(Claim(((queue, 1),), 1, key), now)
-        machine.spaces[queue].state.items[key].attempt = max(letter.attempts, 1)
-        machine.settle(Bury(queue, key, claimed.token, letter_error(letter)), now)
+        model.put(put, now)
+        [claimed] = model.claim(Claim(((queue, 1),), 1, key), now)
+        model.queues[queue].state.items[key].attempt = max(letter.attempts, 1)
+        model.settle(Bury(queue, key, claimed.token, letter_error(letter)), now)
 
     def _take_command(self, command: StoredCommand, now: float) -> None:
         """Put a command that was saved. Of two with one key, the later one counts."""
-        machine = self._machine
+        model = self._model
         key, value = sealed(command, self.limits)
         number = int(command.id) if command.id.isdecimal() else 0
-        if machine.last_id < number < LARGEST_ID:
-            machine.last_id = number - 1  # so that it gets its own id
+        if model.last_id < number < LARGEST_ID:
+            model.last_id = number - 1  # so that it gets its own id
         delay = None if command.due is None else max(0.0, command.due - now)
         left = None if command.deadline is None else max(0.0, command.deadline - now)
         put = Put(
@@ -128,13 +128,13 @@ class StorageStore(MemoryStore):
             kind=command.command_type,
             deadline=left,
         )
-        [taken] = cast("tuple[int, ...]", machine.put(put, now))
-        machine.spaces[command.lane].state.items[key].attempt = command.attempts
+        [taken] = cast("tuple[int, ...]", model.put(put, now))
+        model.queues[command.lane].state.items[key].attempt = command.attempts
         saved = self._saved.setdefault((command.lane, key), {})
         if taken in saved:
             # It has taken the place of an older one, and is saved in its place.
             self._behind.add((command.lane, key))
-            taken = machine.last_id = machine.last_id + 1
+            taken = model.last_id = model.last_id + 1
         saved[taken] = command
         if str(taken) != command.id:
             self._names[taken] = command.id
@@ -171,7 +171,7 @@ class StorageStore(MemoryStore):
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()
-        for item in self._machine.look(queue, key, self._now()):
+        for item in self._model.look(queue, key, self._now()):
             alive.add(item.id)
             name = self._names.get(item.id, str(item.id))
             command = msgspec.structs.replace(stored_command(queue, item), id=name, lane=queue)
@@ -191,17 +191,17 @@ class StorageStore(MemoryStore):
             del self._saved[place]
 
     def _buried(self) -> list[StoredItem]:
-        now, machine = self._now(), self._machine
-        queues = [*machine.spaces]
-        return [item for name in queues for item in machine.browse(name, ("buried",), "", now)]
+        now, model = self._now(), self._model
+        queues = [*model.queues]
+        return [item for name in queues for item in model.browse(name, ("buried",), "", now)]
 
     def _buried_item(self, queue: str, number: int) -> StoredItem | None:
         after = number - 1
-        found = self._machine.browse(queue, ("buried",), "", self._now(), after=after, limit=1)
+        found = self._model.browse(queue, ("buried",), "", self._now(), after=after, limit=1)
         return found[0] if found and found[0].id == number else None
 
     def _report_dropped(self) -> None:
-        self._dropped += len(self._machine.dropped)
+        self._dropped += len(self._model.dropped)
         if self._dropped > self.limits.buried:
             self._dropped = 0
             self._letters_behind = True

@@ -1,4 +1,4 @@
-"""One queue of the pure machine: its state machine, the results of what is done, and buckets."""
+"""One queue of the model: its state machine, the results of what is done, and buckets."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -34,7 +34,7 @@ def _take_over(old: Payload, new: Payload) -> Payload:
     return msgspec.structs.replace(new, history=old.history)
 
 
-class Space:
+class QueueModel:
     """One queue of a store: its state machine, the results of what is done, and its buckets.
 
     `done` may be filled directly before the first request, and by `keep` from then on.
@@ -173,13 +173,13 @@ class Space:
         self._forgetting = None
         return count
 
-    def copy(self) -> "Space":
+    def copy(self) -> "QueueModel":
         """Another one in the same state, for an edit; it shares only the buckets with it.
 
         No edit changes those.
         """
         state = self.state
-        other = Space(state.max_buried)
+        other = QueueModel(state.max_buried)
         twin = other.state
         twin.now, twin.fence, twin.buffered = state.now, state.fence, state.buffered
         twin._schedules, twin._burials = state._schedules, state._burials

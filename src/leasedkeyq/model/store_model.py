@@ -1,4 +1,4 @@
-"""The whole store as a pure machine: every queue's state machine, and the requests of the contract.
+"""The whole store as a model: every queue's state machine, and the requests of the contract.
 
 The memory store is this with the contract around it, the file store is this with load and save, and
 the conformance kit compares every other engine with it. It is told the time and does no I/O.
@@ -23,7 +23,7 @@ from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
 from leasedkeyq.model.items import Item
-from leasedkeyq.model.queue_model import Payload, Space, State
+from leasedkeyq.model.queue_model import Payload, QueueModel, State
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -51,12 +51,12 @@ from leasedkeyq.types import BuriedItem
 LIVE: Final[frozenset[StoredState]] = frozenset(("available", "scheduled", "in_flight", "buffered"))
 
 
-class StoreMachine:
+class StoreModel:
     """Queues by name. `now` is Unix time; requests must come with times that do not run back."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.spaces: dict[str, Space] = {}
+        self.queues: dict[str, QueueModel] = {}
         self.last_id = 0
         self.last_fence = 0
         self.moved: set[str] = set()
@@ -68,8 +68,8 @@ class StoreMachine:
 
     def put(self, request: Put, now: float) -> tuple[int, ...] | LeasedKeyQError:
         """Apply one `Put`."""
-        space = self._at(request.queue, now)
-        state = space.state
+        queue_model = self._at(request.queue, now)
+        state = queue_model.state
         refusal = self._refuse_put(state, request)
         if refusal is not None:
             self._tidy(request.queue)
@@ -77,22 +77,24 @@ class StoreMachine:
         due = None if request.delay is None else now + request.delay
         ids: list[int] = []
         for key, value in request.items:
-            payload = self._payload(space, key, value, request, now)
+            payload = self._payload(queue_model, key, value, request, now)
             state.put(key, payload, request.policy, request.priority, due)
-            space.note(state.items[key])
+            queue_model.note(state.items[key])
             ids.append(payload.id)
         return tuple(ids)
 
-    def _payload(self, space: Space, key: str, value: bytes, put: Put, now: float) -> Payload:
+    def _payload(
+        self, queue_model: QueueModel, key: str, value: bytes, put: Put, now: float
+    ) -> Payload:
         """A live item that is updated keeps its id, its age and its history."""
         deadline = None if put.deadline is None else now + put.deadline
-        item = space.state.items.get(key)
+        item = queue_model.state.items.get(key)
         if item is not None:
             old = item.value if item.buffered is None else item.buffered.value
             if item.lease is None or item.buffered is not None or put.policy != "buffer":
                 return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
         self.last_id += 1
-        space.note_put(self.last_id, key)
+        queue_model.note_put(self.last_id, key)
         return Payload(value, self.last_id, now, (), put.kind, deadline)
 
     def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
@@ -119,47 +121,47 @@ class StoreMachine:
             return self._claim_urgent(request, now)
         claimed: list[Claimed] = []
         for number, (queue, most) in enumerate(request.queues):
-            if queue not in self.spaces:
+            if queue not in self.queues:
                 continue
-            space = self._at(queue, now)
+            queue_model = self._at(queue, now)
             room = min(most, request.limit - len(claimed))
             expires_at = _expiry(request, number, now)
             plain = request.kinds is None and not request.caps and not request.lifts(number)
             if request.key is None and plain:
                 for _ in range(room):
-                    space.state.fence = self.last_fence
-                    item = space.state.claim(expires_at)
+                    queue_model.state.fence = self.last_fence
+                    item = queue_model.state.claim(expires_at)
                     if item is None:
                         break
-                    claimed.append(self._leased(queue, space.state, item, now))
+                    claimed.append(self._leased(queue, queue_model.state, item, now))
                 continue
-            if request.lifts(number) and space.deadlines.first() is not None:
-                line, rooms = _line(space, request, number, room, now)
+            if request.lifts(number) and queue_model.deadlines.first() is not None:
+                line, rooms = _line(queue_model, request, number, room, now)
                 keys = [item.key for _, item in line]
             else:
-                found, rooms = _found(space, request, queue, room, now)
+                found, rooms = _found(queue_model, request, queue, room, now)
                 keys = [item.key for item in found]
-            _keep_tokens(space, rooms)
-            claimed += [self._claim_key(queue, space.state, k, expires_at, now) for k in keys]
+            _keep_tokens(queue_model, rooms)
+            claimed += [self._claim_key(queue, queue_model.state, k, expires_at, now) for k in keys]
         return tuple(claimed)
 
     def _claim_urgent(self, request: Claim, now: float) -> tuple[Claimed, ...]:
         """The queues take turns, as the urgency of their next items says."""
         lines: list[Iterator[tuple[Rank, tuple[int, str]]]] = []
-        taken: list[tuple[Space, Rooms | None]] = []
+        taken: list[tuple[QueueModel, Rooms | None]] = []
         for number, (queue, most) in enumerate(request.queues):
-            if queue in self.spaces:
-                space = self._at(queue, now)
-                line, rooms = _line(space, request, number, min(most, request.limit), now)
+            if queue in self.queues:
+                queue_model = self._at(queue, now)
+                line, rooms = _line(queue_model, request, number, min(most, request.limit), now)
                 lines.append(_numbered(line, number))
-                taken.append((space, rooms))
+                taken.append((queue_model, rooms))
         chosen = list(most_urgent_first(lines, request.limit))
-        for space, rooms in taken:
-            _keep_tokens(space, rooms)
+        for queue_model, rooms in taken:
+            _keep_tokens(queue_model, rooms)
         claimed: list[Claimed] = []
         for number, key in chosen:
             queue = request.queues[number][0]
-            state, expires_at = self.spaces[queue].state, _expiry(request, number, now)
+            state, expires_at = self.queues[queue].state, _expiry(request, number, now)
             claimed.append(self._claim_key(queue, state, key, expires_at, now))
         return tuple(claimed)
 
@@ -178,12 +180,12 @@ class StoreMachine:
 
     def settle(self, request: Change, now: float) -> Answer:
         """Apply one of the changes."""
-        space = self._at(request.queue, now)
-        state = space.state
+        queue_model = self._at(request.queue, now)
+        state = queue_model.state
         key = getattr(request, "key", "")
         try:
             answer = self._settle(request, state, now)
-            space.note(state.items.get(key))
+            queue_model.note(state.items.get(key))
         except InvalidLeaseError:
             answer = Refusal(key, now)
         self._tidy(request.queue)
@@ -253,7 +255,7 @@ class StoreMachine:
             history=payload.history,
             kind=payload.kind,
         )
-        self.spaces[request.queue].keep(result)
+        self.queues[request.queue].keep(result)
 
     def _release(self, request: Release, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
@@ -272,13 +274,13 @@ class StoreMachine:
         self._remember(item, "buried", request.error, now)
         buried_id = item.value.id
         _, buried, dropped = state.bury(lease, request.error)
-        self.spaces[request.queue].note_buried(buried_id, buried.id)
+        self.queues[request.queue].note_buried(buried_id, buried.id)
         if dropped is not None:
             self.dropped.append(_buried(request.queue, dropped))
         return buried_id
 
     def _requeue(self, request: Requeue, state: State, now: float) -> Answer:
-        number = self.spaces[request.queue].buried_ids.find(request.id)
+        number = self.queues[request.queue].buried_ids.find(request.id)
         if number is None:
             return False
         buried = state.buried[number]
@@ -297,22 +299,22 @@ class StoreMachine:
         return True
 
     def _discard(self, request: Discard, state: State) -> bool:
-        space = self.spaces[request.queue]
-        number = space.buried_ids.find(request.id)
+        queue_model = self.queues[request.queue]
+        number = queue_model.buried_ids.find(request.id)
         if number is None:
-            return space.forget_one(request.id)
+            return queue_model.forget_one(request.id)
         del state.buried[number]
         return True
 
     def _purge(self, request: Purge) -> int:
-        space = self.spaces[request.queue]
-        state = space.state
+        queue_model = self.queues[request.queue]
+        state = queue_model.state
         count = 0
         if request.part in ("buried", "all"):
             count += len(state.buried)
             state.buried.clear()
         if request.part in ("results", "all"):
-            count += space.forget_all()
+            count += queue_model.forget_all()
         if request.part == "all":
             count += len(state.items) + state.buffered
             for key in list(state.items):
@@ -326,23 +328,23 @@ class StoreMachine:
             EditStoppedError: It does not happen, and nothing has changed.
         """
         queue = edit.queue
-        space = self._at(queue, now)
+        queue_model = self._at(queue, now)
         try:
-            found = self._everything(queue, space, edit.keys, reveal=True)
+            found = self._everything(queue, queue_model, edit.keys, reveal=True)
             changes = edit.changes(sorted(found, key=lambda stored: stored.id))
             # One change alone is all or nothing by itself.
-            before = space.copy() if len(changes) > 1 else None
+            before = queue_model.copy() if len(changes) > 1 else None
             last_id, dropped = self.last_id, len(self.dropped)
             try:
                 return apply_changes(changes, lambda change: self._edit(change, now))
             except BaseException:
                 if before is not None:
-                    self.spaces[queue] = before
+                    self.queues[queue] = before
                     self.last_id = last_id
                     del self.dropped[dropped:]
                 raise
         finally:
-            if queue in self.spaces:
+            if queue in self.queues:
                 self._tidy(queue)
 
     def _edit(self, change: Put | Change, now: float) -> Answer:
@@ -352,30 +354,34 @@ class StoreMachine:
 
     def sweep(self, queue: str, now: float) -> float | None:
         """Deal with what is due in `queue`; return the seconds until what comes next."""
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return None
-        space = self._at(queue, now)
-        moments = (space.state.earliest(), space.forget(now), space.buckets.earliest(now))
+        queue_model = self._at(queue, now)
+        moments = (
+            queue_model.state.earliest(),
+            queue_model.forget(now),
+            queue_model.buckets.earliest(now),
+        )
         self._tidy(queue)
         waits = [max(moment - now, 0.0) for moment in moments if moment is not None]
         return min(waits, default=None)
 
-    def _at(self, queue: str, now: float) -> Space:
+    def _at(self, queue: str, now: float) -> QueueModel:
         """The queue as it is at `now`."""
-        space = self.spaces.get(queue)
-        if space is None:
-            space = self.spaces[queue] = Space(self.limits.buried)
-        state = space.state
+        queue_model = self.queues.get(queue)
+        if queue_model is None:
+            queue_model = self.queues[queue] = QueueModel(self.limits.buried)
+        state = queue_model.state
         for item, lease in state.advance(now):
             self.moved.add(queue)
-            space.note(item)
+            queue_model.note(item)
             if lease is not None and lease.expires_at is not None:
                 self._remember(item, "expired", "", lease.expires_at)
-        if space.done:
-            space.forget(now)
-        if space.buckets:
-            space.buckets.forget(now)
-        return space
+        if queue_model.done:
+            queue_model.forget(now)
+        if queue_model.buckets:
+            queue_model.buckets.forget(now)
+        return queue_model
 
     def _remember(self, item: Item[str, Payload], how: LeaseEnd, error: str, when: float) -> None:
         attempt = Attempt(item.attempt, when, how, error)
@@ -385,38 +391,38 @@ class StoreMachine:
         item.value = replace(old, history=history)
 
     def _tidy(self, queue: str) -> None:
-        space = self.spaces[queue]
-        if not space and not space.buckets:
-            del self.spaces[queue]
+        queue_model = self.queues[queue]
+        if not queue_model and not queue_model.buckets:
+            del self.queues[queue]
 
     # Looking
 
     def count(self, queue: str, now: float) -> Counts:
         """How many items are in each state."""
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return Counts()
-        space = self._at(queue, now)
-        state = space.state
+        queue_model = self._at(queue, now)
+        state = queue_model.state
         counts = Counts(
             available=state.available,
             scheduled=state.scheduled,
             in_flight=len(state.in_flight),
             buried=len(state.buried),
-            done=len(space.done),
+            done=len(queue_model.done),
         )
         self._tidy(queue)
         return counts
 
     def head(self, queue: str, now: float) -> StoredItem | None:
         """The item that a claim would lease next, or None."""
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return None
         item = self._at(queue, now).state.ready.first()
         return None if item is None else next(_live(queue, item))
 
     def look(self, queue: str, key: str, now: float) -> tuple[StoredItem, ...]:
         """The live items of a key."""
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return ()
         item = self._at(queue, now).state.items.get(key)
         return () if item is None else tuple(_live(queue, item))
@@ -435,46 +441,48 @@ class StoreMachine:
 
         With `limit`, those behind the id `after`, up to one more than that.
         """
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return []
-        space = self._at(queue, now)
+        queue_model = self._at(queue, now)
         parts: list[Iterable[StoredItem]] = []
         live = LIVE.intersection(states)
         if live:
-            parts.append(_listed(queue, space, live, after, limit))
+            parts.append(_listed(queue, queue_model, live, after, limit))
         if "buried" in states:
-            all_buried = space.state.buried
-            numbers = space.buried_ids.behind(after)
+            all_buried = queue_model.state.buried
+            numbers = queue_model.buried_ids.behind(after)
             parts.append(_buried(queue, all_buried[number]) for _, number in numbers)
         if "done" in states:
-            parts.append(space.done[number] for number, _ in space.done_ids.behind(after))
+            parts.append(
+                queue_model.done[number] for number, _ in queue_model.done_ids.behind(after)
+            )
         found = (stored for stored in merge(*parts, key=_id_of) if stored.key.startswith(prefix))
         return list(found if limit is None else islice(found, limit + 1))
 
     def _everything(
         self,
         queue: str,
-        space: Space,
+        queue_model: QueueModel,
         keys: Sequence[str] | None = None,
         *,
         reveal: bool = False,
     ) -> Iterator[StoredItem]:
         """All items, or those of `keys`."""
-        items = space.state.items
+        items = queue_model.state.items
         wanted = None if keys is None else frozenset(keys)
         for key in items if wanted is None else wanted:
             if key in items:
                 yield from _live(queue, items[key], reveal=reveal)
-        for buried in space.state.buried.values():
+        for buried in queue_model.state.buried.values():
             if wanted is None or buried.key in wanted:
                 yield _buried(queue, buried)
-        for done in space.done.values():
+        for done in queue_model.done.values():
             if wanted is None or done.key in wanted:
                 yield done
 
     def result(self, queue: str, number: int, now: float) -> StoredItem | None:
         """The kept result of an item, or None."""
-        if queue not in self.spaces:
+        if queue not in self.queues:
             return None
         return self._at(queue, now).done.get(number)
 
@@ -508,61 +516,63 @@ def _expiry(request: Claim, number: int, now: float) -> float | None:
     return None if lease_time is None else now + lease_time
 
 
-def _rooms(space: Space, request: Claim, queue: str, now: float) -> Rooms | None:
+def _rooms(queue_model: QueueModel, request: Claim, queue: str, now: float) -> Rooms | None:
     """What the caps of a claim leave room for in a queue, if it has any."""
     caps = caps_of(request, queue) if request.caps else ()
     if not caps:
         return None
-    leased = space.state.in_flight
+    leased = queue_model.state.in_flight
     return Rooms(
         caps,
         lambda pattern, _: (
             len(leased) if pattern == EVERY_KEY else sum(map(matcher(pattern), leased))
         ),
-        space.buckets.all.get,
+        queue_model.buckets.all.get,
         now,
     )
 
 
 def _found(
-    space: Space, request: Claim, queue: str, room: int, now: float
+    queue_model: QueueModel, request: Claim, queue: str, room: int, now: float
 ) -> tuple[Iterator[Item[str, Payload]], Rooms | None]:
     """The items that a claim may lease in a queue, in order, and what its caps leave room for."""
-    found = _wanted(space.state, request)
-    rooms = _rooms(space, request, queue, now)
+    found = _wanted(queue_model.state, request)
+    rooms = _rooms(queue_model, request, queue, now)
     if rooms is None:
         return islice(found, max(room, 0)), None
     return rooms.among(found, _key_of, room), rooms
 
 
 def _line(
-    space: Space, request: Claim, number: int, room: int, now: float
+    queue_model: QueueModel, request: Claim, number: int, room: int, now: float
 ) -> tuple[Iterator[tuple[Rank, Item[str, Payload]]], Rooms | None]:
     """The same for the queue with that number, with deadlines that bring items forward."""
     urgency = request.urgencies[number]
     nearest: Iterable[Item[str, Payload]] = ()
     if request.lifts(number) and request.kinds != ():
         kinds = request.kinds
-        nearest = (item for item in space.deadlines if kinds is None or item.value.kind in kinds)
+        nearest = (
+            item for item in queue_model.deadlines if kinds is None or item.value.kind in kinds
+        )
 
     def ranked(item: Item[str, Payload]) -> Rank:
         payload = item.value
         return rank(urgency, payload.put_at, payload.deadline, payload.id, now)
 
-    rooms = _rooms(space, request, request.queues[number][0], now)
+    rooms = _rooms(queue_model, request, request.queues[number][0], now)
     keyed = None if rooms is None else (rooms, _key_of)
-    return in_line(_wanted(space.state, request), nearest, ranked, room, keyed), rooms
+    return in_line(_wanted(queue_model.state, request), nearest, ranked, room, keyed), rooms
 
 
 def _key_of(item: Item[str, Payload]) -> str:
     return item.key
 
 
-def _keep_tokens(space: Space, rooms: Rooms | None) -> None:
+def _keep_tokens(queue_model: QueueModel, rooms: Rooms | None) -> None:
     """The tokens that were taken are gone."""
     if rooms is not None:
         for name, bucket in rooms.taken.items():
-            space.buckets.keep(name, bucket)
+            queue_model.buckets.keep(name, bucket)
 
 
 def _numbered(
@@ -632,13 +642,17 @@ def _id_of(stored: StoredItem) -> int:
 
 
 def _listed(
-    queue: str, space: Space, states: AbstractSet[StoredState], after: int, limit: int | None
+    queue: str,
+    queue_model: QueueModel,
+    states: AbstractSet[StoredState],
+    after: int,
+    limit: int | None,
 ) -> Iterator[StoredItem]:
     """The live items in these states behind an id, in the order of their ids.
 
     If they are few, each page looks at all of them; else the pages together look at all items.
     """
-    state = space.state
+    state = queue_model.state
     found: list[tuple[int, Iterable[Item[str, Payload]]]] = []
     if "available" in states:
         found.append((len(state.ready), state.ready))
@@ -654,7 +668,7 @@ def _listed(
         stored.sort(key=_id_of)
         yield from (shown for shown in stored if shown.id > after and shown.state in states)
         return
-    for number, key in space.live_ids.behind(after):
+    for number, key in queue_model.live_ids.behind(after):
         for shown in _live(queue, state.items[key]):
             if shown.id == number and shown.state in states:
                 yield shown

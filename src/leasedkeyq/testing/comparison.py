@@ -1,4 +1,4 @@
-"""A store and the pure machine are asked the same at the same time, and must answer the same."""
+"""A store and the model are asked the same at the same time, and must answer the same."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -23,7 +23,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.likeness import Id, Likeness, in_order
 from leasedkeyq.testing.menu import ABSENT, QUEUES, STALE, plan
@@ -36,7 +36,7 @@ PAGES = (1, 2, 100)
 
 
 class LeasePair(NamedTuple):
-    """A lease, by the token of the machine and the token of the store."""
+    """A lease, by the token of the model and the token of the store."""
 
     queue: str
     key: str
@@ -45,7 +45,7 @@ class LeasePair(NamedTuple):
 
 
 class Comparison:
-    """Asks a store and a machine the same, and compares all that they answer.
+    """Asks a store and a model the same, and compares all that they answer.
 
     Several store objects on the same items take turns, as `choose` says.
     """
@@ -61,7 +61,7 @@ class Comparison:
     ) -> None:
         self.stores = list(stores)
         self.time = time
-        self.machine = StoreMachine(self.stores[0].limits)
+        self.model = StoreModel(self.stores[0].limits)
         self.log: list[str] = []
         self._choose = choose
         self._held: list[LeasePair] = []
@@ -79,7 +79,7 @@ class Comparison:
     async def put(self, requests: Sequence[Put]) -> None:
         """Put."""
         now = await self.time.before()
-        mine = [self.machine.put(request, now) for request in requests]
+        mine = [self.model.put(request, now) for request in requests]
         yours = await self.store.put(requests)
         self.time.after()
         self.same(now, requests, map(_with_ids, requests, mine), yours)
@@ -87,7 +87,7 @@ class Comparison:
     async def claim(self, requests: Sequence[Claim]) -> None:
         """Claim, and remember the leases."""
         now = await self.time.before()
-        mine = [self.machine.claim(request, now) for request in requests]
+        mine = [self.model.claim(request, now) for request in requests]
         yours = await self.store.claim(requests)
         self.time.after()
         self.same(now, requests, mine, yours)
@@ -112,13 +112,13 @@ class Comparison:
         """Settle; what the tokens and ids in `requests` mean, the menu says."""
         now = await self.time.before()
         pairs = [self._resolved(request) for request in requests]
-        mine = [self.machine.settle(one, now) for one, _ in pairs]
+        mine = [self.model.settle(one, now) for one, _ in pairs]
         yours = await self.store.settle([other for _, other in pairs])
         self.time.after()
         self.same(now, [one for one, _ in pairs], map(_with_ids, requests, mine), yours)
 
     def _resolved(self, change: Change) -> tuple[Change, Change]:
-        """The change, for the machine and for the store."""
+        """The change, for the model and for the store."""
         if isinstance(change, Ack | Release | Extend | Bury):
             number = int(change.token.removeprefix(STALE))
             all_held = [held for held in self._held if self._holds(held)]
@@ -130,10 +130,14 @@ class Comparison:
             mine = msgspec.structs.replace(change, queue=held.queue, key=held.key, token=held.mine)
             return mine, msgspec.structs.replace(mine, token=held.yours)
         if isinstance(change, Requeue | Discard):
-            space = self.machine.spaces.get(change.queue)
-            ids = [buried.value.id for buried in space.state.buried.values()] if space else []
-            if space and isinstance(change, Discard):
-                ids += space.done
+            queue_model = self.model.queues.get(change.queue)
+            ids = (
+                [buried.value.id for buried in queue_model.state.buried.values()]
+                if queue_model
+                else []
+            )
+            if queue_model and isinstance(change, Discard):
+                ids += queue_model.done
             number = ids[change.id % len(ids)] if ids and change.id != ABSENT else 10**6
             theirs = self._likeness.theirs(number)
             return (
@@ -144,8 +148,8 @@ class Comparison:
 
     def _holds(self, held: LeasePair) -> bool:
         """Whether a lease is the last one of its key, though it may be due."""
-        space = self.machine.spaces.get(held.queue)
-        item = space.state.items.get(held.key) if space else None
+        queue_model = self.model.queues.get(held.queue)
+        item = queue_model.state.items.get(held.key) if queue_model else None
         lease: Lease[str] | None = item.lease if item else None
         return lease is not None and lease.token == held.mine
 
@@ -163,7 +167,7 @@ class Comparison:
         mine: Any
         yours: Any
         try:
-            answers = self.machine.edit(Edit(queue, work, keys, self.machine.limits), now)
+            answers = self.model.edit(Edit(queue, work, keys, self.model.limits), now)
             mine = [*map(_with_ids, wanted[0], answers)]
         except EditStoppedError as stopped:
             mine = stopped.error
@@ -172,7 +176,7 @@ class Comparison:
         except (LeasedKeyQError, ZeroDivisionError, ValueError) as error:
             yours = error
         self.time.after()
-        if len(seen) != 2:  # noqa: PLR2004 - the machine and the store
+        if len(seen) != 2:  # noqa: PLR2004 - the model and the store
             raise AssertionError(f"{self._past()}\nan edit called its work {len(seen) - 1} times")
         self._same_items(now, ("an edit sees", queue, keys), *seen)
         self.same(now, [("edit", queue, keys, number)], [mine], [yours])
@@ -188,7 +192,7 @@ class Comparison:
     async def sweep(self, queues: Sequence[str]) -> None:
         """Sweep some queues."""
         now = await self.time.before()
-        mine = [self.machine.sweep(queue, now) for queue in queues]
+        mine = [self.model.sweep(queue, now) for queue in queues]
         yours = await self.store.sweep(queues)
         self.time.after()
         if len(self.stores) > 1 and 0 in yours:
@@ -198,7 +202,7 @@ class Comparison:
     async def look(self, queue: str, keys: Sequence[str]) -> None:
         """Look at some keys."""
         now = await self.time.before()
-        mine = [self.machine.look(queue, key, now) for key in keys]
+        mine = [self.model.look(queue, key, now) for key in keys]
         yours = await self.store.look(queue, keys)
         self.time.after()
         asked = [("look", queue, key) for key in keys]
@@ -217,7 +221,7 @@ class Comparison:
 
     async def _compare_heads(self, queues: Sequence[str]) -> None:
         now = await self.time.before()
-        mine = [self.machine.head(queue, now) for queue in queues]
+        mine = [self.model.head(queue, now) for queue in queues]
         yours = await self.store.heads(queues)
         self.time.after()
         asked = [("head", queue) for queue in queues]
@@ -228,7 +232,7 @@ class Comparison:
     ) -> list[StoredItem]:
         """Page by page. Nothing comes due between two pages, whatever the clock."""
         now = await self.time.before()
-        mine = self.machine.browse(queue, states, prefix, now)
+        mine = self.model.browse(queue, states, prefix, now)
         limit = self._choose(PAGES)
         yours: list[StoredItem] = []
         cursor: str | None = None
@@ -247,14 +251,14 @@ class Comparison:
 
     async def _compare_results(self, queue: str, ids: list[int]) -> None:
         now = await self.time.before()
-        mine = [self.machine.result(queue, number, now) for number in ids]
+        mine = [self.model.result(queue, number, now) for number in ids]
         yours = await self.store.results(queue, [*map(self._likeness.theirs, ids)])
         self.time.after()
         self.same(now, [("result", queue, number) for number in ids], mine, yours)
 
     async def _compare_counts(self) -> None:
         now = await self.time.before()
-        mine = {queue: self.machine.count(queue, now) for queue in self.queues}
+        mine = {queue: self.model.count(queue, now) for queue in self.queues}
         yours = await self.store.count(self.queues)
         everywhere = await self.store.count()
         self.time.after()
@@ -288,7 +292,7 @@ class Comparison:
 
 
 def _with_ids(request: object, answer: Any) -> Any:
-    """The answer of the machine, with its ids marked as such."""
+    """The answer of the model, with its ids marked as such."""
     if isinstance(request, Put) and isinstance(answer, tuple):
         return tuple(map(Id, cast("tuple[int, ...]", answer)))
     if isinstance(request, Bury) and isinstance(answer, int):

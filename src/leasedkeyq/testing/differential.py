@@ -1,4 +1,4 @@
-"""Random requests for a store and for the pure machine, from a seed that can be used again."""
+"""Random requests for a store and for the model, from a seed that can be used again."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from leasedkeyq.testing.model_time import ModelTime
 
 
 class Differential(Comparison):
-    """Drives stores and a machine by random requests.
+    """Drives stores and a model by random requests.
 
     Args:
         stores: Several store objects on the same items take turns at random.

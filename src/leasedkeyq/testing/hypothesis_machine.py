@@ -24,7 +24,7 @@ ENOUGH = 40
 
 
 def search(new_site: Callable[[], Site], timed: bool, number: int | None) -> None:
-    """Look for requests that a store answers otherwise than the machine.
+    """Look for requests that a store answers otherwise than the model.
 
     Args:
         new_site: Gives a place for a new, empty store.

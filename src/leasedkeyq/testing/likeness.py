@@ -23,7 +23,7 @@ class Id(int):
 
 
 class Likeness:
-    """Compares answers of the machine with those of a store, and remembers which id is which."""
+    """Compares answers of the model with those of a store, and remembers which id is which."""
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
@@ -31,11 +31,11 @@ class Likeness:
         self._mine: dict[int, int] = {}
 
     def theirs(self, number: int) -> int:
-        """The store's id for an id of the machine; one that it does not know if there is none."""
+        """The store's id for an id of the model; one that it does not know if there is none."""
         return self._theirs.get(number, 10**15 + number)
 
     def same(self, mine: Any, yours: Any) -> bool:
-        """Whether the store has answered as the machine has."""
+        """Whether the store has answered as the model has."""
         if type(mine) in ROWS and type(yours) in ROWS:
             return self._same_row(mine, yours)
         if isinstance(mine, Exception):

@@ -1,4 +1,4 @@
-"""Time for comparing a store with the pure machine: moved by hand, or real."""
+"""Time for comparing a store with the model: moved by hand, or real."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ class Durations:
 
 
 class ModelTime:
-    """The time that the machine is told, for a store whose clock is moved by hand."""
+    """The time that the model is told, for a store whose clock is moved by hand."""
 
     durations = Durations(
         leases=(None, None, 1.0, 2.0, 2.0, 5.0, 5.0, 0.0),
@@ -68,7 +68,7 @@ class RealTime(ModelTime):
     """The time of a store with a clock of its own.
 
     Requests come in bursts. What a request of a burst makes due soon comes due after the burst
-    and before the next one, by any clock. So the machine and the store agree on what is due,
+    and before the next one, by any clock. So the model and the store agree on what is due,
     though they do not agree on the time to the microsecond.
 
     Args:

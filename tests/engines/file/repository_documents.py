@@ -14,7 +14,7 @@ from leasedkeyq.engines.file.document.repository_form import RepositoryForm
 from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.store import FileEngine
 from leasedkeyq.model.requests import Claim, Claimed, Put, StoredItem
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
 
 NOW = 1_794_792_800.0
@@ -92,16 +92,16 @@ def claim(engine: FileEngine, count: int = 1, **options: Any) -> list[Claimed]:
 
 
 def seen(engine: FileEngine, queue: str = "jobs") -> dict[str, StoredItem]:
-    found = engine.read(lambda machine, now: machine.browse(queue, EVERY_STATE, "", now))
+    found = engine.read(lambda model, now: model.browse(queue, EVERY_STATE, "", now))
     return {item.key: item for item in found}
 
 
 def ready(engine: FileEngine, queue: str = "jobs") -> list[str]:
     """In the order in which they would be handed out."""
 
-    def work(machine: StoreMachine, now: float) -> list[str]:
-        if not machine.count(queue, now).available:
+    def work(model: StoreModel, now: float) -> list[str]:
+        if not model.count(queue, now).available:
             return []
-        return [item.key for item in machine.spaces[queue].state.ready]
+        return [item.key for item in model.queues[queue].state.ready]
 
     return engine.read(work)

@@ -46,10 +46,8 @@ def edit(path: Path, *changes: tuple[str, str]) -> None:
 def keys(engine: FileEngine, queue: str = "jobs") -> list[str]:
     """In the order in which they would be handed out."""
     return engine.read(
-        lambda machine, now: (
-            [item.key for item in machine.spaces[queue].state.ready]
-            if queue in machine.spaces
-            else []
+        lambda model, now: (
+            [item.key for item in model.queues[queue].state.ready] if queue in model.queues else []
         )
     )
 

@@ -10,7 +10,7 @@ import pytest
 from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.store import FileEngine
 from leasedkeyq.model.requests import Ack, Bury, Claim, Put, StoredItem
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
 from tests.engines.file.disguise import finished, live
 
@@ -45,19 +45,19 @@ def filled(path: Path, form: DocumentForm) -> FileEngine:
 
 
 def seen(engine: FileEngine) -> list[StoredItem]:
-    def work(machine: StoreMachine, now: float) -> list[StoredItem]:
-        names = sorted(machine.spaces)
-        return [item for name in names for item in machine.browse(name, EVERY_STATE, "", now)]
+    def work(model: StoreModel, now: float) -> list[StoredItem]:
+        names = sorted(model.queues)
+        return [item for name in names for item in model.browse(name, EVERY_STATE, "", now)]
 
     return engine.read(work)
 
 
 def leases(engine: FileEngine) -> list[tuple[str, str, int]]:
     return engine.read(
-        lambda machine, now: sorted(
+        lambda model, now: sorted(
             (item.key, item.lease.token, item.lease.fence)
-            for space in machine.spaces.values()
-            for item in space.state.in_flight.values()
+            for queue_model in model.queues.values()
+            for item in queue_model.state.in_flight.values()
         )
     )
 

@@ -19,7 +19,7 @@ from leasedkeyq.engines.file.document.queues_form import QueuesForm
 from leasedkeyq.engines.file.loading import load
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.model.requests import Ack, Bury, Claim, Limits, Put, Release
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
 
 NOW = 1_700_000_000.0
@@ -33,9 +33,9 @@ values = st.recursive(
 )
 
 
-def document_of(machine: StoreMachine) -> Document:
+def document_of(model: StoreModel) -> Document:
     document = Document(FORM)
-    sync(document, machine)
+    sync(document, model)
     return document
 
 
@@ -49,10 +49,10 @@ def read(body: bytes, suffix: str) -> Document:
     return Texts([FORM], yaml=False).parse_ours(body)
 
 
-def everything(machine: StoreMachine) -> list[Any]:
+def everything(model: StoreModel) -> list[Any]:
     found: list[Any] = []
-    for name in sorted(machine.spaces):
-        state = machine.spaces[name].state
+    for name in sorted(model.queues):
+        state = model.queues[name].state
         found.append([(item.key, item.priority) for item in state.ready])
         found.append(
             sorted((i.key, i.lease.token, i.lease.fence) for i in state.in_flight.values())
@@ -60,13 +60,13 @@ def everything(machine: StoreMachine) -> list[Any]:
         found.append(
             [(i.not_before, i.key) for i in sorted(state.items.values(), key=lambda i: i.key)]
         )
-        for item in machine.browse(name, EVERY_STATE, "", NOW):
+        for item in model.browse(name, EVERY_STATE, "", NOW):
             value = item.value
             with suppress(ValueError):
                 value = json.dumps(json.loads(value)).encode()
             found.append((item.id, item.key, item.state, value, item.priority, item.attempt))
             found.append((item.put_at, item.due, item.error, item.history))
-    return [*found, machine.last_id, machine.last_fence]
+    return [*found, model.last_id, model.last_fence]
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
@@ -80,29 +80,29 @@ def everything(machine: StoreMachine) -> list[Any]:
 def test_whatever_it_holds_comes_back(
     suffix: str, queue: str, keys: list[str], value: object, raw: bytes
 ) -> None:
-    machine = StoreMachine()
+    model = StoreModel()
     if isinstance(value, float) and math.isinf(value):
         value = None
     data = json.dumps(value, ensure_ascii=False).encode()
-    machine.put(Put(queue, tuple((key, data) for key in keys)), NOW)
-    machine.put(Put(queue, ((keys[1], raw),), priority=3), NOW)
-    machine.put(Put(queue, ((keys[5], raw),), delay=5.25), NOW)
-    one, two, three, four = machine.claim(Claim(((queue, 9),), 4, lease_time=1.125), NOW)
-    machine.put(Put(queue, ((two.key, data),), "buffer", -2, 3.0), NOW)
-    machine.put(Put(queue, ((one.key, data),), "update", 9, 3.0), NOW)
-    machine.settle(Bury(queue, three.key, three.token, keys[0]), NOW)
-    machine.settle(Ack(queue, four.key, four.token, data, 10.0), NOW)
-    document = document_of(machine)
+    model.put(Put(queue, tuple((key, data) for key in keys)), NOW)
+    model.put(Put(queue, ((keys[1], raw),), priority=3), NOW)
+    model.put(Put(queue, ((keys[5], raw),), delay=5.25), NOW)
+    one, two, three, four = model.claim(Claim(((queue, 9),), 4, lease_time=1.125), NOW)
+    model.put(Put(queue, ((two.key, data),), "buffer", -2, 3.0), NOW)
+    model.put(Put(queue, ((one.key, data),), "update", 9, 3.0), NOW)
+    model.settle(Bury(queue, three.key, three.token, keys[0]), NOW)
+    model.settle(Ack(queue, four.key, four.token, data, 10.0), NOW)
+    document = document_of(model)
     body = written(document, suffix)
     again = read(body, suffix)
     loaded = load(again, Limits(), NOW, ours=True)
-    assert everything(loaded) == everything(machine)
+    assert everything(loaded) == everything(model)
     assert not sync(again, loaded)
     assert written(again, suffix) == body
     if suffix == "yaml":
         pytest.importorskip("ruamel.yaml")
         free = parse_freeform(body.decode(), [FORM])
-        assert everything(load(free, Limits(), NOW, ours=False)) == everything(machine)
+        assert everything(load(free, Limits(), NOW, ours=False)) == everything(model)
 
 
 @given(st.floats(0, 1e11) | st.floats(0, 2e9).map(lambda t: round(t, 6)) | st.floats())
@@ -143,10 +143,10 @@ def test_the_checksum(yaml: bool) -> None:
 
 
 def test_the_layout_of_a_document() -> None:
-    machine = StoreMachine()
-    machine.put(Put("mail", (("a", b'{"to":["ann"]}'),)), NOW)
-    machine.put(Put("mail", (("b", b"true"),), priority=2), NOW)
-    assert FORM.render_yaml(document_of(machine)) == (
+    model = StoreModel()
+    model.put(Put("mail", (("a", b'{"to":["ann"]}'),)), NOW)
+    model.put(Put("mail", (("b", b"true"),), priority=2), NOW)
+    assert FORM.render_yaml(document_of(model)) == (
         "version: 1\nrevision: 1\nlast_id: 2\nlast_fence: 0\nqueues:\n  mail:\n    items:\n"
         "      - key: b\n        value: true\n        priority: 2\n"
         "        place: 2\n        id: 2\n        put_at: 2023-11-14T22:13:20Z\n"
@@ -156,13 +156,13 @@ def test_the_layout_of_a_document() -> None:
 
 
 def test_an_undone_claim_finds_its_place_after_a_reload() -> None:
-    machine = StoreMachine()
-    machine.put(Put("q", tuple((key, b"1") for key in "abcd")), NOW)
-    machine.claim(Claim((("q", 1),)), NOW)
-    (two,) = machine.claim(Claim((("q", 1),)), NOW)
-    loaded = load(read(written(document_of(machine), "yaml"), "yaml"), Limits(), NOW, ours=True)
+    model = StoreModel()
+    model.put(Put("q", tuple((key, b"1") for key in "abcd")), NOW)
+    model.claim(Claim((("q", 1),)), NOW)
+    (two,) = model.claim(Claim((("q", 1),)), NOW)
+    loaded = load(read(written(document_of(model), "yaml"), "yaml"), Limits(), NOW, ours=True)
     loaded.settle(Release("q", "b", two.token, undo=True), NOW)
-    assert [item.key for item in loaded.spaces["q"].state.ready] == ["b", "c", "d"]
+    assert [item.key for item in loaded.queues["q"].state.ready] == ["b", "c", "d"]
 
 
 FREE = [
@@ -191,9 +191,9 @@ def test_anything_else_is_left_to_the_library(body: str) -> None:
 def test_our_reader_and_the_library_agree(data: Any) -> None:
     """Our text with a few characters changed: read by both alike, or not by ours."""
     pytest.importorskip("ruamel.yaml")
-    machine = StoreMachine()
-    machine.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
-    body = list(FORM.render_yaml(document_of(machine)))
+    model = StoreModel()
+    model.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
+    body = list(FORM.render_yaml(document_of(model)))
     letters = st.sampled_from(string.printable[:95] + "\n\n  ##::--'\"")
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(body) - 1))

@@ -16,7 +16,7 @@ from leasedkeyq.engines.file.fileops import Access, FileOps
 from leasedkeyq.engines.file.store import FileEngine
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Put, Request
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from tests.engines.file.disguise import live
 
 SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
@@ -80,8 +80,10 @@ def keys(path: Path) -> list[str]:
     engine = FileEngine(path)
     engine.settled = 0.0
 
-    def work(machine: StoreMachine, now: float) -> list[str]:
-        return sorted(key for space in machine.spaces.values() for key in space.state.items)
+    def work(model: StoreModel, now: float) -> list[str]:
+        return sorted(
+            key for queue_model in model.queues.values() for key in queue_model.state.items
+        )
 
     found = engine.read(work)
     # Whatever failed, or ended in the middle: it is not damage, and there is nothing to tell.

@@ -1,4 +1,4 @@
-"""The file store against the machine, and what it writes."""
+"""The file store against the model, and what it writes."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "queue.yaml"
 
 
-# The machine
+# The model
 
 
 @SUFFIXES
@@ -76,8 +76,8 @@ def test_what_the_work_raises_undoes_it_all(path: Path) -> None:
     put(engine, "a")
     before = path.read_bytes()
 
-    def work(machine: Any, now: float) -> None:
-        machine.put(Put("jobs", (("b", b"1"),)), now)
+    def work(model: Any, now: float) -> None:
+        model.put(Put("jobs", (("b", b"1"),)), now)
         raise LookupError
 
     with pytest.raises(LookupError):
@@ -162,5 +162,5 @@ def test_a_file_with_the_inode_and_the_time_of_the_known_one_is_not_taken_for_it
         for value in (b"00", b"%d" % number):
             second.apply([Put("jobs", (("a", value),))])
         os.utime(path, ns=(10**18, 10**18))
-        (item,) = first.read(lambda machine, now: machine.look("jobs", "a", now))
+        (item,) = first.read(lambda model, now: model.look("jobs", "a", now))
         assert item.value == b"%d" % number

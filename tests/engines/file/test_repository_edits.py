@@ -150,7 +150,7 @@ def test_a_document_that_the_program_before_wrote(path: Path) -> None:
     whole = {"name": "jobs", "items": items, "max_size": 10, "default_max_retries": 5}
     path.write_text(yaml.dump(whole))
     engine = opened(path)
-    assert engine.read(lambda machine, now: engine.settings) == RepositorySettings(
+    assert engine.read(lambda model, now: engine.settings) == RepositorySettings(
         name="jobs", max_size=10, default_max_retries=5
     )
     assert ready(engine) == ["k0", "k2"]
@@ -407,7 +407,7 @@ def test_an_id_that_was_done_is_put_again_by_hand(path: Path) -> None:
     (lease,) = claim(engine)
     engine.apply([Ack("jobs", "a", lease.token, finished("a"), 60.0)])
     edit(path, ("items:\n- id: a", "items:\n- id: a\n  type: task\n  payload: {n: 2}\n- id: a"))
-    found = engine.read(lambda machine, now: machine.browse("jobs", EVERY_STATE, "", now))
+    found = engine.read(lambda model, now: model.browse("jobs", EVERY_STATE, "", now))
     assert [(item.id, item.state, item.attempt) for item in found] == [
         (1, "done", 1),
         (2, "available", 0),

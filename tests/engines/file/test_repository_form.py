@@ -1,4 +1,4 @@
-"""The document of a repository: as the machine, and as other programs see it."""
+"""The document of a repository: as the model, and as other programs see it."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from leasedkeyq.engines.file.loading import load
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.model.requests import Ack, Bury, Cancel, Claim, Limits, Put, Release
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "queue.yaml"
 
 
-# The machine
+# The model
 
 
 class OneQueue(Differential):
@@ -97,29 +97,29 @@ payloads = st.dictionaries(text, values, max_size=3)
 def test_whatever_it_holds_comes_back(
     suffix: str, keys: list[str], payload: Any, metadata: Any, words: str
 ) -> None:
-    machine = StoreMachine()
+    model = StoreModel()
     data = value(type=words, payload=payload, metadata=metadata, error_message=words)
-    machine.put(Put("jobs", tuple((key, data) for key in keys), kind=words), NOW)
-    machine.put(Put("jobs", ((keys[1], data),), priority=3), NOW)
-    machine.put(Put("jobs", ((keys[5], data),), delay=5.25), NOW)
-    one, two, three, four = machine.claim(Claim((("jobs", 9),), 4, lease_time=1.125), NOW)
-    machine.put(Put("jobs", ((two.key, data),), "buffer", -2, 3.0), NOW)
-    machine.put(Put("jobs", ((one.key, data),), "update", 9, 3.0), NOW)
-    machine.settle(Bury("jobs", three.key, three.token, words), NOW)
+    model.put(Put("jobs", tuple((key, data) for key in keys), kind=words), NOW)
+    model.put(Put("jobs", ((keys[1], data),), priority=3), NOW)
+    model.put(Put("jobs", ((keys[5], data),), delay=5.25), NOW)
+    one, two, three, four = model.claim(Claim((("jobs", 9),), 4, lease_time=1.125), NOW)
+    model.put(Put("jobs", ((two.key, data),), "buffer", -2, 3.0), NOW)
+    model.put(Put("jobs", ((one.key, data),), "update", 9, 3.0), NOW)
+    model.settle(Bury("jobs", three.key, three.token, words), NOW)
     result = finished(four.key, payload=payload, metadata=metadata, error_message=words)
-    machine.settle(Ack("jobs", four.key, four.token, result, 10.0), NOW)
+    model.settle(Ack("jobs", four.key, four.token, result, 10.0), NOW)
     document = FORM.start()
-    sync(document, machine)
+    sync(document, model)
     texts = Texts([FORM], yaml=suffix == "yaml")
     body = texts.render(document)
     again = FORM.parse_yaml(body.decode(), {}) if suffix == "yaml" else texts.parse_ours(body)
     loaded = load(again, Limits(), NOW, ours=True)
-    assert everything(loaded) == everything(machine)
+    assert everything(loaded) == everything(model)
     assert not sync(again, loaded)
     assert texts.render(again) == body
     if suffix == "yaml":
         free = parse_freeform(body.decode(), [FORM])
-        assert everything(load(free, Limits(), NOW, ours=False)) == everything(machine)
+        assert everything(load(free, Limits(), NOW, ours=False)) == everything(model)
         plain = yaml.safe_load(body)["items"]
     else:
         plain = json.loads(body + b'"sum": 0}')["items"]
@@ -145,10 +145,10 @@ def same_types(mine: Any, yours: Any) -> bool:
 @given(st.data())
 def test_our_reader_and_the_library_agree(data: Any) -> None:
     """Our text with a few characters changed: read by both alike, or not by ours."""
-    machine = StoreMachine()
-    machine.put(Put("jobs", (("a", value()), ("b", value(error_message="x # y")))), NOW)
+    model = StoreModel()
+    model.put(Put("jobs", (("a", value()), ("b", value(error_message="x # y")))), NOW)
     document = FORM.start()
-    sync(document, machine)
+    sync(document, model)
     body = list(FORM.render_yaml(document))
     letters = st.characters(min_codepoint=32, max_codepoint=126) | st.sampled_from(
         "\n\n  ##::--'\""
@@ -189,10 +189,10 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
 
 
 def test_the_layout_of_a_document() -> None:
-    machine = StoreMachine()
-    machine.put(Put("jobs", (("a", value("T1")),), priority=2, kind="task"), NOW)
+    model = StoreModel()
+    model.put(Put("jobs", (("a", value("T1")),), priority=2, kind="task"), NOW)
     document = FORM.start()
-    sync(document, machine)
+    sync(document, model)
     head, _, body = FORM.render_yaml(document).rpartition("restored.\n")
     assert head.startswith("# A queue of leasedkeyq.")
     assert body == (

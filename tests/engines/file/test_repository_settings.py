@@ -19,7 +19,7 @@ from leasedkeyq.engines.file.loading import load
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Limits, Put
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
 from tests.engines.file.repository_documents import (
     FORM,
@@ -143,10 +143,10 @@ def test_a_new_name_that_could_not_be_written_does_not_count(
     put(engine, "a")
     with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="free some space"):
         patch.setattr(engine._ops, "write", full)
-        engine.change(lambda machine, now: engine.change_settings(name="tasks"))
+        engine.change(lambda model, now: engine.change_settings(name="tasks"))
     assert engine.settings == RepositorySettings(name="jobs")
     assert put(engine, "b") == (2,)
-    engine.change(lambda machine, now: engine.change_settings(name="tasks"))
+    engine.change(lambda model, now: engine.change_settings(name="tasks"))
     assert set(seen(engine, "tasks")) == {"a", "b"}
 
 
@@ -186,10 +186,10 @@ def test_what_nobody_can_read_alone_is_told(path: Path, monkeypatch: pytest.Monk
 
 def test_times_are_finite() -> None:
     """A moment that no calendar has is still a moment for the store."""
-    machine = StoreMachine()
-    machine.put(Put("jobs", (("a", value()),), delay=1e15), NOW)
+    model = StoreModel()
+    model.put(Put("jobs", (("a", value()),), delay=1e15), NOW)
     document = FORM.start()
-    sync(document, machine)
+    sync(document, model)
     again = load(FORM.parse_yaml(FORM.render_yaml(document), {}), Limits(), NOW, ours=True)
     (item,) = again.browse("jobs", EVERY_STATE, "", NOW)
     assert item.due is not None

@@ -32,10 +32,7 @@ def _work(path: Path, count: int, log: Path, threads: int) -> None:
     def consume() -> None:
         while True:
             taken = claim(engine, 4, lease_time=60.0)
-            if (
-                not taken
-                and not engine.read(lambda machine, now: machine.count("jobs", now)).available
-            ):
+            if not taken and not engine.read(lambda model, now: model.count("jobs", now)).available:
                 return
             done = engine.apply([Ack("jobs", item.key, item.token) for item in taken])
             assert all(answer is None for answer in done)
@@ -99,7 +96,7 @@ def test_without_flock_there_is_another_lock(path: Path, monkeypatch: pytest.Mon
         thread.start()
     for thread in threads:
         thread.join()
-    counts = engines[0].read(lambda machine, now: machine.count("jobs", now))
+    counts = engines[0].read(lambda model, now: model.count("jobs", now))
     assert (counts.in_flight, counts.available) == (40, 0)
     assert not engines[0].notices
     engines[0]._lock.acquire(shared=False)

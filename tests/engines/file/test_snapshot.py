@@ -8,7 +8,7 @@ from leasedkeyq import MemoryStore
 from leasedkeyq.engines.file.document.checksum import seal
 from leasedkeyq.engines.file.snapshot import dump, load
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
@@ -22,14 +22,12 @@ def test_a_store_goes_on_from_its_text(seed: int) -> None:
         differential = Differential([store], clock, seed)
         for _ in range(20):
             await differential.run(20)
-            store._machine = load(dump(store._machine), SMALL_LIMITS, clock.now)
+            store._model = load(dump(store._model), SMALL_LIMITS, clock.now)
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{}", dump(StoreMachine())[:-20], b"x" + dump(StoreMachine())]
-)
+@pytest.mark.parametrize("text", [b"", b"{}", dump(StoreModel())[:-20], b"x" + dump(StoreModel())])
 def test_damage_is_an_error(text: bytes) -> None:
     with pytest.raises(StoreError, match="not complete, or was changed: restore it from a backup"):
         load(text, SMALL_LIMITS, 0.0)

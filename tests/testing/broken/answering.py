@@ -1,4 +1,4 @@
-"""Faults that show only when every answer is compared with that of the machine."""
+"""Faults that show only when every answer is compared with that of the model."""
 
 from leasedkeyq.model.requests import Claimed, StoredItem
 from tests.testing.broken.sharing import HandsOutOnlyItsOwn

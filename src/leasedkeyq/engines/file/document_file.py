@@ -58,7 +58,7 @@ from leasedkeyq.engines.file.loading import Known, load
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Limits
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -161,7 +161,7 @@ class DocumentFile:
         )
         self._known: Known = {}
         self._document = self._texts.start()
-        self._machine = StoreMachine(self.limits)
+        self._model = StoreModel(self.limits)
         self._told: list[str] = []
         self._held: int | None = None
         self._base: Stamp | None = None
@@ -176,7 +176,7 @@ class DocumentFile:
         return self.path.with_name(self.path.name + suffix)
 
     def forget(self) -> None:
-        """Read the file again next time: the machine may be ahead of it."""
+        """Read the file again next time: the model may be ahead of it."""
         self.seen = None
 
     def changed_by_others(self) -> bool:
@@ -193,7 +193,7 @@ class DocumentFile:
     # Reading
 
     def _read_file(self, *, exclusive: bool) -> None:
-        """Make `_document` and `_machine` those of the file."""
+        """Make `_document` and `_model` those of the file."""
         unfinished = self._ops.stamp(self._displaced) or self._ops.stamp(self._edit)
         if unfinished and self._writable and not exclusive:
             raise NeedsWriterError
@@ -246,7 +246,7 @@ class DocumentFile:
         if self._writable and text != copy and self._is_old(body, copy):
             return False
         document = self._parse_ours(body)
-        self._document, self._machine = document, self._load_ours(document)
+        self._document, self._model = document, self._load_ours(document)
         self._hold(self.path, stamp)
         self.loads += 1
         return True
@@ -268,9 +268,9 @@ class DocumentFile:
 
     def _start(self) -> None:
         self._document = self._texts.start()
-        self._machine = load(self._document, self.limits, self._now(), ours=True)
+        self._model = load(self._document, self.limits, self._now(), ours=True)
 
-    def _load_ours(self, document: Document) -> StoreMachine:
+    def _load_ours(self, document: Document) -> StoreModel:
         try:
             return load(document, self.limits, self._now(), ours=True, known=self._known)
         except NonsenseError as error:
@@ -431,9 +431,9 @@ class DocumentFile:
         if notice:
             self._notice(f"{self.path}: {notice}")
         self._document = document
-        self._machine = load(document, self.limits, self._now(), ours=ours, known=self._known)
+        self._model = load(document, self.limits, self._now(), ours=ours, known=self._known)
         document.head.fields.setdefault("version", "1")
-        sync(document, self._machine)
+        sync(document, self._model)
         self._save()
 
     def _tell_of_old_edit(self, merge: Merge, aside: Path) -> None:

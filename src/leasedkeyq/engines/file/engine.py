@@ -1,7 +1,7 @@
 """The engine of the file store: whole transactions on one document, synchronous, safe by itself.
 
 A transaction takes the lock, reads the document unless it is the one we know, applies the whole
-batch to the machine, and if that changed anything writes a new document: see
+batch to the model, and if that changed anything writes a new document: see
 `document_file`.
 
 What happened to the document is kept in `FileEngine.notices`, logged, and, where something was set
@@ -26,12 +26,12 @@ from leasedkeyq.engines.file.fileops import file_lock
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.errors import StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.model.requests import Answer, Claim, Put, Request
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 
 logger = logging.getLogger("leasedkeyq")
 
 T = TypeVar("T")
-Work = Callable[[StoreMachine, float], T]
+Work = Callable[[StoreModel, float], T]
 
 _ADVICE = {
     errno.ENOSPC: "free some space and try again",
@@ -76,19 +76,19 @@ class FileEngine(DocumentFile):
                 whole or not at all.
         """
 
-        def work(machine: StoreMachine, now: float) -> list[Answer]:
-            return [apply_request(machine, request, now) for request in requests]
+        def work(model: StoreModel, now: float) -> list[Answer]:
+            return [apply_request(model, request, now) for request in requests]
 
         return self.change(work)
 
     def change(self, work: Work[T]) -> T:
-        """Let `work` change the machine, and make that durable. What it raises undoes it all."""
+        """Let `work` change the model, and make that durable. What it raises undoes it all."""
         with self._transaction(shared=False):
             try:
                 self._load(exclusive=True)
                 self._changing = True
-                result = work(self._machine, self._now())
-                dropped, self._machine.dropped = self._machine.dropped, []
+                result = work(self._model, self._now())
+                dropped, self._model.dropped = self._model.dropped, []
                 if self._sync():
                     self._save()
             except BaseException:
@@ -106,17 +106,17 @@ class FileEngine(DocumentFile):
         return result
 
     def read(self, work: Work[T]) -> T:
-        """Let `work` look at the machine. Nothing is written."""
+        """Let `work` look at the model. Nothing is written."""
         try:
             with self._transaction(shared=True):
                 self._load(exclusive=False)
-                return work(self._machine, self._now())
+                return work(self._model, self._now())
         except NeedsWriterError:
             pass
         try:
             with self._transaction(shared=False):
                 self._load(exclusive=True)
-                return work(self._machine, self._now())
+                return work(self._model, self._now())
         except StoreError as error:
             if getattr(error.__cause__, "errno", None) not in _FORBIDDEN:
                 raise
@@ -124,7 +124,7 @@ class FileEngine(DocumentFile):
         with self._transaction(shared=True):
             self._writable = False
             self._load(exclusive=True)
-            return work(self._machine, self._now())
+            return work(self._model, self._now())
 
     @property
     def settings(self) -> RepositorySettings | None:
@@ -209,7 +209,7 @@ class FileEngine(DocumentFile):
         try:
             if self._wanted != self._settings and self._wanted is not None:
                 self._configure(self._wanted)
-            return sync(self._document, self._machine)
+            return sync(self._document, self._model)
         except NonsenseError as error:
             raise UnstorableError(f"{self.path}: this cannot be stored: {error}") from error
 
@@ -219,11 +219,11 @@ class FileEngine(DocumentFile):
         document.sections = {settings.name: section}
         document.settings = settings
         document.touched = True
-        space = self._machine.spaces.pop(old, None)
-        if space is not None:
-            self._machine.spaces[settings.name] = space
-            for number, done in space.done.items():
-                space.done[number] = msgspec.structs.replace(done, queue=settings.name)
+        queue_model = self._model.queues.pop(old, None)
+        if queue_model is not None:
+            self._model.queues[settings.name] = queue_model
+            for number, done in queue_model.done.items():
+                queue_model.done[number] = msgspec.structs.replace(done, queue=settings.name)
 
     def _explain(self, error: OSError) -> StoreError:
         advice = _ADVICE.get(error.errno or 0, "nothing was half done; try again")
@@ -233,13 +233,13 @@ class FileEngine(DocumentFile):
         return StoreError(f"{self.path}: {what}: {advice}")
 
 
-def apply_request(machine: StoreMachine, request: Request, now: float) -> Answer:
+def apply_request(model: StoreModel, request: Request, now: float) -> Answer:
     """Apply one request, of whatever kind."""
     if isinstance(request, Put):
-        return machine.put(request, now)
+        return model.put(request, now)
     if isinstance(request, Claim):
-        return machine.claim(request, now)
-    return machine.settle(request, now)
+        return model.claim(request, now)
+    return model.settle(request, now)
 
 
 def _warn(message: str) -> None:

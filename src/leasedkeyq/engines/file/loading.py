@@ -1,4 +1,4 @@
-"""From the file store's document to the machine: every entry is read, and none is believed."""
+"""From the file store's document to the model: every entry is read, and none is believed."""
 
 import msgspec
 
@@ -17,9 +17,9 @@ from leasedkeyq.engines.file.document.ordering import in_order
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Bucket, BucketName
 from leasedkeyq.model.items import Buffered, Item
-from leasedkeyq.model.queue_model import Payload, Space
+from leasedkeyq.model.queue_model import Payload, QueueModel
 from leasedkeyq.model.requests import Limits, StoredItem
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.types import BuriedItem
 
 Known = dict[tuple[str, str], Facts]
@@ -30,8 +30,8 @@ BucketRow = tuple[str, bool, str, float, float, float, float]
 
 def load(
     document: Document, limits: Limits, now: float, *, ours: bool, known: Known | None = None
-) -> StoreMachine:
-    """The machine that the document describes; what a person left out is filled in.
+) -> StoreModel:
+    """The model that the document describes; what a person left out is filled in.
 
     `ours` says that the document is as we wrote it, and needs no rewriting. What is in `known` from
     the last time is not read again.
@@ -43,42 +43,42 @@ def load(
     version = decode_whole(fields, "version", "the document") if "version" in fields else VERSION
     if version != VERSION:
         raise NonsenseError(f"version is {version}, and this program knows {VERSION}")
-    machine = StoreMachine(limits)
-    machine.last_id = decode_whole(fields, "last_id", "the document")
-    machine.last_fence = decode_whole(fields, "last_fence", "the document")
-    loader = Loader(machine, document.form, now, known)
+    model = StoreModel(limits)
+    model.last_id = decode_whole(fields, "last_id", "the document")
+    model.last_fence = decode_whole(fields, "last_fence", "the document")
+    loader = Loader(model, document.form, now, known)
     loader.ours = ours
     for name, section in document.sections.items():
         check_text(name, "the name of a queue")
         loader.queue(name, section)
     loader.finish()
     if ours:
-        for name, space in machine.spaces.items():
-            signatures = {number: signature for number, signature, _, _ in in_order(space)}
+        for name, queue_model in model.queues.items():
+            signatures = {number: signature for number, signature, _, _ in in_order(queue_model)}
             for entry in document.sections[name].entries:
                 entry.signature = signatures[entry.id]
-    _load_buckets(machine, fields.get(BUCKETS, "{}"))
-    return machine
+    _load_buckets(model, fields.get(BUCKETS, "{}"))
+    return model
 
 
-def _load_buckets(machine: StoreMachine, text: str) -> None:
+def _load_buckets(model: StoreModel, text: str) -> None:
     rows = decode(text, dict[str, list[BucketRow]], BUCKETS, "the document")
     for queue, buckets in rows.items():
         check_text(queue, "the name of a queue")
-        space = machine.spaces.get(queue)
-        if space is None:
-            space = machine.spaces[queue] = Space(machine.limits.buried)
+        queue_model = model.queues.get(queue)
+        if queue_model is None:
+            queue_model = model.queues[queue] = QueueModel(model.limits.buried)
         for pattern, each, key, *bucket in buckets:
-            space.buckets.keep(BucketName(pattern, each, key), Bucket(*bucket))
+            queue_model.buckets.keep(BucketName(pattern, each, key), Bucket(*bucket))
 
 
 class Loader:
-    """Brings the entries of a document into a machine."""
+    """Brings the entries of a document into a model."""
 
     def __init__(
-        self, machine: StoreMachine, form: Form, now: float, known: Known | None = None
+        self, model: StoreModel, form: Form, now: float, known: Known | None = None
     ) -> None:
-        self.machine = machine
+        self.model = model
         self.form = form
         self.now = now
         self.ours = False
@@ -88,35 +88,37 @@ class Loader:
         self.fences: set[int] = set()
         self.tokens: set[str] = set()
         self.new: list[tuple[Entry, Payload]] = []
-        self.done: list[tuple[Space, str, Facts]] = []
+        self.done: list[tuple[QueueModel, str, Facts]] = []
         self.fenceless: list[Lease[str]] = []
 
     def queue(self, name: str, section: Section) -> None:
         """Bring in the items of one queue."""
         if not section.entries:
             return
-        space = self.machine.spaces[name] = Space(self.machine.limits.buried)
+        queue_model = self.model.queues[name] = QueueModel(self.model.limits.buried)
         for number, entry in enumerate(section.entries, 1):
-            self.item(space, name, section, entry, f"item {number} of queue {name!r}")
+            self.item(queue_model, name, section, entry, f"item {number} of queue {name!r}")
 
     def finish(self) -> None:
         """Items without an id are new: they get the next ones, in the order of the document."""
-        machine = self.machine
-        machine.last_id = max(machine.last_id, max(self.ids, default=0))
-        machine.last_fence = max(machine.last_fence, max(self.fences, default=0))
+        model = self.model
+        model.last_id = max(model.last_id, max(self.ids, default=0))
+        model.last_fence = max(model.last_fence, max(self.fences, default=0))
         for lease in self.fenceless:
-            machine.last_fence += 1
-            lease._fence = machine.last_fence
+            model.last_fence += 1
+            lease._fence = model.last_fence
         for entry, payload in self.new:
-            machine.last_id += 1
-            payload.id = machine.last_id
+            model.last_id += 1
+            payload.id = model.last_id
             entry.id = entry.id or payload.id
-        for space, queue, facts in self.done:
-            space.done[facts.payload.id] = _done(queue, facts)
+        for queue_model, queue, facts in self.done:
+            queue_model.done[facts.payload.id] = _done(queue, facts)
         self.known.clear()
         self.known.update(self.seen)
 
-    def item(self, space: Space, queue: str, section: Section, entry: Entry, where: str) -> None:
+    def item(
+        self, queue_model: QueueModel, queue: str, section: Section, entry: Entry, where: str
+    ) -> None:
         """Bring in one item."""
         try:
             facts = self._read(section, entry, where)
@@ -127,9 +129,9 @@ class Loader:
         entry.key = facts.key
         entry.new = not entry.id
         if facts.state == "done":
-            self.done.append((space, queue, facts))
+            self.done.append((queue_model, queue, facts))
         elif facts.state == "buried":
-            state = space.state
+            state = queue_model.state
             state._burials += 1
             state.buried[state._burials] = BuriedItem(
                 state._burials,
@@ -141,7 +143,7 @@ class Loader:
                 facts.buried_at,
             )
         else:
-            self._live(space, facts, where)
+            self._live(queue_model, facts, where)
 
     def _read(self, section: Section, entry: Entry, where: str) -> Facts:
         mark = (entry.text, entry.record)
@@ -152,8 +154,8 @@ class Loader:
             self.seen[mark] = facts
         return facts
 
-    def _live(self, space: Space, facts: Facts, where: str) -> None:
-        state = space.state
+    def _live(self, queue_model: QueueModel, facts: Facts, where: str) -> None:
+        state = queue_model.state
         if facts.key in state.items:
             raise NonsenseError(f"{where}: the key {facts.key!r} is there twice")
         item: Item[str, Payload] = Item(facts.key, facts.payload, facts.priority)
@@ -161,7 +163,7 @@ class Loader:
         state.items[facts.key] = item
         if facts.lease is not None:
             item.not_before = facts.due
-            self._lease(space, item, facts, facts.lease, where)
+            self._lease(queue_model, item, facts, facts.lease, where)
         elif facts.due is not None:
             state._schedules += 1
             state.timers.set(item, facts.due, state._schedules)
@@ -171,9 +173,14 @@ class Loader:
             item.position = facts.place
 
     def _lease(
-        self, space: Space, item: Item[str, Payload], facts: Facts, lease: Held, where: str
+        self,
+        queue_model: QueueModel,
+        item: Item[str, Payload],
+        facts: Facts,
+        lease: Held,
+        where: str,
     ) -> None:
-        state = space.state
+        state = queue_model.state
         if lease.token in self.tokens or (lease.fence and lease.fence in self.fences):
             raise NonsenseError(f"{where}: its lease is the lease of another item, too")
         if not item.attempt:

@@ -1,4 +1,4 @@
-"""From the machine to the file store's document: only what has changed is written anew."""
+"""From the model to the file store's document: only what has changed is written anew."""
 
 from leasedkeyq.engines.file.document.document import (
     BUCKETS,
@@ -17,26 +17,26 @@ from leasedkeyq.engines.file.document.ordering import Stored, in_order
 from leasedkeyq.engines.file.document.plain_yaml import printable
 from leasedkeyq.engines.file.loading import Loader
 from leasedkeyq.lease import Lease
-from leasedkeyq.model.queue_model import Payload, Space
+from leasedkeyq.model.queue_model import Payload, QueueModel
 from leasedkeyq.model.requests import StoredItem
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.types import BuriedItem
 
 
-def sync(document: Document, machine: StoreMachine) -> bool:
-    """Make the document say what `machine` is; return whether anything had to change.
+def sync(document: Document, model: StoreModel) -> bool:
+    """Make the document say what `model` is; return whether anything had to change.
 
     Raises:
-        NonsenseError: Something in `machine` could not be read back.
+        NonsenseError: Something in `model` could not be read back.
     """
     changed, document.touched = document.touched, False
     form = document.form
-    filled = {name: space for name, space in machine.spaces.items() if space}
-    for name, space in filled.items():
+    filled = {name: queue_model for name, queue_model in model.queues.items() if queue_model}
+    for name, queue_model in filled.items():
         section = document.sections.get(name)
         if section is None:
             section = document.sections[name] = form.open_section(document, name)
-        changed |= _sync_section(section, form, name, space)
+        changed |= _sync_section(section, form, name, queue_model)
     for name in [name for name in document.sections if name not in filled]:
         section = document.sections[name]
         if section.entries:
@@ -46,9 +46,9 @@ def sync(document: Document, machine: StoreMachine) -> bool:
             del document.sections[name]
     head = document.head
     counters = {"version": str(VERSION), "revision": head.fields.get("revision", "0")}
-    counters["last_id"] = str(machine.last_id)
-    counters["last_fence"] = str(machine.last_fence)
-    buckets = _buckets(machine)
+    counters["last_id"] = str(model.last_id)
+    counters["last_fence"] = str(model.last_fence)
+    buckets = _buckets(model)
     if any(head.fields.get(name) != text for name, text in counters.items()):
         changed = True
     if changed or head.fields.get(BUCKETS, "") != buckets:
@@ -61,21 +61,21 @@ def sync(document: Document, machine: StoreMachine) -> bool:
     return changed
 
 
-def _buckets(machine: StoreMachine) -> str:
+def _buckets(model: StoreModel) -> str:
     """The buckets of all queues as JSON, or nothing if there are none."""
     rows: dict[str, list[tuple[object, ...]]] = {
-        name: [(*bucket_name, *bucket) for bucket_name, bucket in space.buckets.all.items()]
-        for name, space in machine.spaces.items()
-        if space.buckets
+        name: [(*bucket_name, *bucket) for bucket_name, bucket in queue_model.buckets.all.items()]
+        for name, queue_model in model.queues.items()
+        if queue_model.buckets
     }
     return printable(encode(rows)) if rows else ""
 
 
-def _sync_section(section: Section, form: Form, queue: str, space: Space) -> bool:
+def _sync_section(section: Section, form: Form, queue: str, queue_model: QueueModel) -> bool:
     old = {entry.id: entry for entry in section.entries}
     entries: list[Entry] = []
     changed = False
-    for number, signature, item, place in in_order(space):
+    for number, signature, item, place in in_order(queue_model):
         entry = old.get(number)
         if entry is None:
             entry = Entry()
@@ -97,8 +97,8 @@ def _sync_section(section: Section, form: Form, queue: str, space: Space) -> boo
 def _check(section: Section, entry: Entry, form: Form, queue: str) -> None:
     """Never write what we would not read: a number without bounds, a key that is no text."""
     check_text(queue, "the name of a queue")
-    loader = Loader(StoreMachine(), form, 0.0)
-    loader.item(Space(1), queue, section, entry, f"an item of queue {queue!r}")
+    loader = Loader(StoreModel(), form, 0.0)
+    loader.item(QueueModel(1), queue, section, entry, f"an item of queue {queue!r}")
 
 
 def _replace(section: Section, entries: list[Entry]) -> None:

@@ -8,20 +8,20 @@ from leasedkeyq.engines.file.document.queues_form import QueuesForm
 from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Limits
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 
 _TEXTS = Texts([QueuesForm()], yaml=False)
 
 
-def dump(machine: StoreMachine) -> bytes:
-    """All that `machine` holds, as JSON with a checksum; times to the microsecond."""
+def dump(model: StoreModel) -> bytes:
+    """All that `model` holds, as JSON with a checksum; times to the microsecond."""
     document = _TEXTS.start()
-    sync(document, machine)
+    sync(document, model)
     return seal(_TEXTS.render(document), yaml=False)
 
 
-def load(text: bytes, limits: Limits, now: float) -> StoreMachine:
-    """The machine that `dump` has written.
+def load(text: bytes, limits: Limits, now: float) -> StoreModel:
+    """The model that `dump` has written.
 
     Raises:
         StoreError: The text is damaged, or was written by a newer version.

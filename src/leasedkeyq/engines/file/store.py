@@ -30,7 +30,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.model.store_model import StoreMachine
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.store import Store
@@ -48,8 +48,8 @@ class _Sweep:
     def __init__(self, queues: Sequence[str]) -> None:
         self.queues = queues
 
-    def __call__(self, machine: StoreMachine, now: float) -> list[float | None]:
-        return [machine.sweep(queue, now) for queue in self.queues]
+    def __call__(self, model: StoreModel, now: float) -> list[float | None]:
+        return [model.sweep(queue, now) for queue in self.queues]
 
 
 class FileStore(Store):
@@ -134,7 +134,7 @@ class FileStore(Store):
     async def read_settings(self) -> RepositorySettings | None:
         """What the document says about its queue now; None if it has several queues."""
 
-        def work(_machine: StoreMachine, _now: float) -> RepositorySettings | None:
+        def work(_model: StoreModel, _now: float) -> RepositorySettings | None:
             return self.engine.settings
 
         found: RepositorySettings | None = _checked(await self._batcher.submit(work))
@@ -192,9 +192,9 @@ class FileStore(Store):
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
         """As `StoreContract.count`."""
 
-        def work(machine: StoreMachine, now: float) -> dict[str, Counts]:
-            names = list(machine.spaces) if queues is None else queues
-            found = {name: machine.count(name, now) for name in names}
+        def work(model: StoreModel, now: float) -> dict[str, Counts]:
+            names = list(model.queues) if queues is None else queues
+            found = {name: model.count(name, now) for name in names}
             return {name: c for name, c in found.items() if queues is not None or c != Counts()}
 
         counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
@@ -203,8 +203,8 @@ class FileStore(Store):
     async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
         """As `StoreContract.heads`."""
 
-        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
-            return [machine.head(queue, now) for queue in queues]
+        def work(model: StoreModel, now: float) -> list[StoredItem | None]:
+            return [model.head(queue, now) for queue in queues]
 
         found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
         return found
@@ -212,8 +212,8 @@ class FileStore(Store):
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `StoreContract.look`."""
 
-        def work(machine: StoreMachine, now: float) -> list[tuple[StoredItem, ...]]:
-            return [machine.look(queue, key, now) for key in keys]
+        def work(model: StoreModel, now: float) -> list[tuple[StoredItem, ...]]:
+            return [model.look(queue, key, now) for key in keys]
 
         found: list[tuple[StoredItem, ...]] = _checked(await self._batcher.submit(work))
         return found
@@ -230,8 +230,8 @@ class FileStore(Store):
         """As `StoreContract.browse`."""
         after = check_listing(states, prefix, cursor, limit)
 
-        def work(machine: StoreMachine, now: float) -> Page:
-            found = machine.browse(queue, states, prefix, now, after=after, limit=limit)
+        def work(model: StoreModel, now: float) -> Page:
+            found = model.browse(queue, states, prefix, now, after=after, limit=limit)
             return page_of(found, after, limit)
 
         listing: Page = _checked(await self._batcher.submit(work))
@@ -240,8 +240,8 @@ class FileStore(Store):
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         """As `StoreContract.results`."""
 
-        def work(machine: StoreMachine, now: float) -> list[StoredItem | None]:
-            return [machine.result(queue, number, now) for number in ids]
+        def work(model: StoreModel, now: float) -> list[StoredItem | None]:
+            return [model.result(queue, number, now) for number in ids]
 
         found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
         return found
@@ -278,10 +278,10 @@ class FileStore(Store):
     def _transact(self, calls: list[Call]) -> list[Any]:
         moved: set[str] = set()
 
-        def work(machine: StoreMachine, now: float) -> list[Any]:
-            answers = [_apply_call(call, machine, now) for call in calls]
-            moved.update(machine.moved)
-            machine.moved.clear()
+        def work(model: StoreModel, now: float) -> list[Any]:
+            answers = [_apply_call(call, model, now) for call in calls]
+            moved.update(model.moved)
+            model.moved.clear()
             return answers
 
         engine = self.engine
@@ -315,7 +315,7 @@ def _checked(answer: "T | StoreError") -> T:
     return answer
 
 
-def _apply_call(call: Call, machine: StoreMachine, now: float) -> Any:
+def _apply_call(call: Call, model: StoreModel, now: float) -> Any:
     if isinstance(call, Edit):
-        return machine.edit(call, now)
-    return call(machine, now) if callable(call) else apply_request(machine, call, now)
+        return model.edit(call, now)
+    return call(model, now) if callable(call) else apply_request(model, call, now)

@@ -1,6 +1,6 @@
 """The requests of the contract on SQLite tables, within one transaction.
 
-It mirrors `StoreMachine`; tests compare their answers. Whatever can refuse a request is looked at
+It mirrors `StoreModel`; tests compare their answers. Whatever can refuse a request is looked at
 before anything is written.
 """
 

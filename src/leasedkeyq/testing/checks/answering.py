@@ -1,4 +1,4 @@
-"""Whether a store answers as the pure state machine does, whatever it is asked."""
+"""Whether a store answers as the model does, whatever it is asked."""
 
 from importlib import import_module
 
@@ -13,7 +13,7 @@ SOON = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class Answering(Suite):
-    """The store and the machine are asked the same and answer the same."""
+    """The store and the model are asked the same and answer the same."""
 
     @site_check()
     async def test_it_answers_random_requests_as_the_machine_does(self, site: Site) -> None:

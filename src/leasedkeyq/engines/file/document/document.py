@@ -4,8 +4,8 @@ An item is an `Entry`: its fields by name, each as one line of JSON, in the orde
 reads them. Entries remember what a person added: fields we do not know, and comments.
 
 How a document looks is the matter of its `Form`: which fields an item has and what they mean, and
-how entries become text and text becomes entries. `loading` makes a machine of a
-document, `saving` brings a document up to date with a machine; both see items
+how entries become text and text becomes entries. `loading` makes a model of a
+document, `saving` brings a document up to date with a model; both see items
 as `Facts`, whatever the form.
 
 Leased items keep their line, so that a claim that is undone finds its place. A place is written
@@ -135,7 +135,7 @@ class Document:
         label: The name of the list of items, where there is one.
         lead: Comments between the head and the queues or items.
         tail: What follows at the end.
-        touched: Whether something was changed that is not in the machine.
+        touched: Whether something was changed that is not in the model.
     """
 
     def __init__(self, form: "Form") -> None:

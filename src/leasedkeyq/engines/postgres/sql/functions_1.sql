@@ -1,6 +1,6 @@
 -- What the store does, in the server: one call, one round trip and one transaction for a batch.
 -- "lkq" stands for the schema that the store was given. It mirrors `leasedkeyq.model.state` and
--- `StoreMachine`; tests compare their answers. A function that others call is never changed once it
+-- `StoreModel`; tests compare their answers. A function that others call is never changed once it
 -- was released: a new version gets a new name, so that old and new workers work side by side.
 --
 -- What is not a statement but an expression, such as `void_function() IS NULL`, costs a fraction.

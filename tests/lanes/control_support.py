@@ -6,7 +6,7 @@ from typing import Any
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.lanes.durable.workers import CONTROL
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.model.requests import Put
 from tests.lanes.support import clock, now
 
@@ -72,7 +72,7 @@ class Failing(MemoryStore):
     failures: list[Exception]
 
     async def put(self, requests: Sequence[Put]) -> Any:
-        if requests[0].queue == CONTROL and self.failures:
+        if requests[0].queue == WORKERS_QUEUE and self.failures:
             raise self.failures.pop()
         return await super().put(requests)
 

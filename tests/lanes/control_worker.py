@@ -55,10 +55,10 @@ async def tell(manager: QueueManager) -> None:
     seen: list[str] = []
     engine = manager.queue()._engine
     assert isinstance(engine, StoreEngine)
-    await engine._control.known.wait()
+    await engine._workers.known.wait()
     while True:
-        shares = lanes["parts"].shares
-        owned = " ".join(str(share.index) for share in shares if share.owned)
+        partitions = lanes["parts"].partitions
+        owned = " ".join(str(partition.index) for partition in partitions if partition.owned)
         facts = [
             f"owned {owned}",
             f"{'paused' if lanes['parts'].paused else 'resumed'} parts",

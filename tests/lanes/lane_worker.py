@@ -28,7 +28,7 @@ def register(manager: QueueManager, *, doomed: bool = False) -> None:
     async def work(number: int, seconds: float) -> int:
         key = current_command().key
         print(f"start {key}", flush=True)
-        if doomed and engine._ahead.of_lane(engine.lanes["work"]):
+        if doomed and engine._prefetch.of_lane(engine.lanes["work"]):
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             await asyncio.sleep(seconds)

@@ -28,11 +28,11 @@ from leasedkeyq.lanes import (
     RetryPolicy,
 )
 from leasedkeyq.lanes.durable.engine import StoreEngine
-from leasedkeyq.lanes.durable.prefetch import Ahead
+from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.errors import CommandLostError, DeadlineWarning, RemoteCommandError
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.running.job import Job
-from leasedkeyq.lanes.running.lane import Share
+from leasedkeyq.lanes.running.lane import Partition
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
 
@@ -165,7 +165,7 @@ class Simulation:
 
     async def execute(self, worker: int, number: int) -> int:
         try:
-            share = self.begin(worker, number)
+            partition = self.begin(worker, number)
         except Exception as error:
             self.faults.append(error)  # as a failure of the command it would be lost
             raise
@@ -173,7 +173,7 @@ class Simulation:
         try:
             return await self.act(task)
         finally:
-            self.active[worker][share.queue] -= 1
+            self.active[worker][partition.queue] -= 1
             if self.running.get((task.lane, self.key(task))) == number:
                 del self.running[task.lane, self.key(task)]
             self.note(f"w{worker} end {number}")
@@ -181,26 +181,28 @@ class Simulation:
     def key(self, task: Task) -> str:
         return f"{task.key}{task.number}" if task.key is None else f"{task.key}-{task.number % 3}"
 
-    def begin(self, worker: int, number: int) -> Share:
+    def begin(self, worker: int, number: int) -> Partition:
         """A command starts: check what must hold."""
         task = self.tasks[number]
         lane = task.lane
         config, _ = self.configs[lane]
         attempt = task.starts
         task.starts += 1
-        share = self.share(worker)
-        self.note(f"w{worker} start {number} in {share.queue} ({attempt + 1})")
+        partition = self.partition(worker)
+        self.note(f"w{worker} start {number} in {partition.queue} ({attempt + 1})")
         assert not task.done, f"{number} runs after its success"
         slot = (lane, self.key(task))
         other = self.running.get(slot)
         assert other is None, f"{other} and {number} of key {slot} run at once"
         self.running[slot] = number
         active = self.active[worker]
-        active[share.queue] += 1
-        assert active[share.queue] <= config.max_concurrency, f"{share.queue} is above its maximum"
+        active[partition.queue] += 1
+        assert active[partition.queue] <= config.max_concurrency, (
+            f"{partition.queue} is above its maximum"
+        )
         if self.capacity is not None:
             assert sum(active.values()) <= self.capacity, "above the capacity"
-        return share
+        return partition
 
     async def act(self, task: Task) -> int:
         step = task.steps.pop(0) if len(task.steps) > 1 else task.steps[0]
@@ -226,11 +228,11 @@ class Simulation:
         task.done = True
         return task.number
 
-    def share(self, worker: int) -> Share:
+    def partition(self, worker: int) -> Partition:
         engine = self.workers[worker]._engine
         for job in engine.running:
             if job.task is asyncio.current_task():
-                return job.share
+                return job.partition
         raise AssertionError("a command runs that its engine does not know")
 
     def steps(self) -> list[str]:
@@ -315,7 +317,7 @@ class Simulation:
         engine._unwatch.clear()
         engine._tasks.clear()
         engine._outbox._waiting.clear()
-        engine._ahead = Ahead(lambda: engine._loop, lambda job: None)
+        engine._prefetch = Prefetch(lambda: engine._loop, lambda job: None)
         engine._outbox.empty.set()
         engine.stopped = True
         for task in self.tasks.values():
@@ -337,20 +339,28 @@ class Simulation:
             engine = worker._engine
             slots = engine.slots
             assert slots.active == len(engine.running)
-            assert slots.active == sum(share.active for share in engine.shares)
+            assert slots.active == sum(partition.active for partition in engine.partitions)
             lanes = engine.lanes.values()
             unfilled = sum(max(0, lane.reserved - lane.active) for lane in lanes)
             assert slots.reserved == unfilled
             for lane in lanes:
-                assert lane.active == sum(share.active for share in lane.shares) <= lane.most
+                assert (
+                    lane.active
+                    == sum(partition.active for partition in lane.partitions)
+                    <= lane.most
+                )
             if isinstance(engine, MemoryEngine) and engine.started:
-                for share in engine.shares:
-                    assert not self.could_start(engine, share), f"{share.queue} could start"
+                for partition in engine.partitions:
+                    assert not self.could_start(engine, partition), f"{partition.queue} could start"
 
-    def could_start(self, engine: MemoryEngine, share: Share) -> bool:
+    def could_start(self, engine: MemoryEngine, partition: Partition) -> bool:
         now = asyncio.get_running_loop().time()
-        lane = share.lane
-        if lane.paused or not len(share.state.ready) or lane.active >= lane.config.max_concurrency:
+        lane = partition.lane
+        if (
+            lane.paused
+            or not len(partition.state.ready)
+            or lane.active >= lane.config.max_concurrency
+        ):
             return False
         if lane.bucket is not None and not lane.bucket.whole(now):
             return False
@@ -377,16 +387,16 @@ class Simulation:
     def check_urgency(self, engine: MemoryEngine, job: Job) -> None:
         now = asyncio.get_running_loop().time()
         self.checked_starts += 1
-        share = job.share
-        lane = share.lane
+        partition = job.partition
+        lane = partition.lane
         up = lane.boost.levels(job.submitted_at, job.deadline, now)
-        first: Any = share.state.ready.first()
+        first: Any = partition.state.ready.first()
         hurried = (
             first is not None
             and job.deadline is not None
             and up > lane.boost.levels(first.value.submitted_at, first.value.deadline, now)
         )
-        for item in share.state.ready:
+        for item in partition.state.ready:
             assert (
                 hurried
                 or item.priority < -job.priority
@@ -401,13 +411,13 @@ class Simulation:
         try:
             if lane.active < lane.config.min_concurrency:
                 return
-            for other in engine.shares:
+            for other in engine.partitions:
                 if other.lane is not lane and self.could_start(engine, other):
                     head: Any = engine._urgent(other)
                     theirs = other.lane.effective_priority(
                         head.value.submitted_at, head.value.deadline, now
                     )
-                    assert theirs >= mine, f"{other.queue} was more urgent than {share.queue}"
+                    assert theirs >= mine, f"{other.queue} was more urgent than {partition.queue}"
         finally:
             lane.active += 1
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.lanes import LaneConfig, MonitorConfig
-from leasedkeyq.lanes.alerts import SAMPLES, Alert, AlertManager, AlertRule
+from leasedkeyq.lanes.policies.alerts import SAMPLES, Alert, AlertManager, AlertRule
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from tests.lanes.support import in_memory
 from tests.support import started, steps

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.lanes.boost import HIGHEST, PriorityBoostConfig
+from leasedkeyq.lanes.policies.boost import HIGHEST, PriorityBoostConfig
 
 # The machine may be busy.
 busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

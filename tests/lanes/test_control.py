@@ -14,7 +14,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RateLimitConfig,
 )
-from leasedkeyq.lanes.durable.workers import CONTROL
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from tests.lanes.control_support import PARTS, Diary, memory, worker
 from tests.lanes.support import Build, clock, everywhere
 
@@ -174,4 +174,4 @@ async def test_a_closed_manager_leaves_nothing_behind(caplog: pytest.LogCaptureF
             async with manager:
                 await (await manager.submit("x", note("a")))
     assert caplog.text == ""
-    assert CONTROL not in await store.count()
+    assert WORKERS_QUEUE not in await store.count()

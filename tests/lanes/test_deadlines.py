@@ -193,8 +193,8 @@ async def test_many_deadlines_are_forgotten_with_their_commands() -> None:
     async with manager:
         for _ in range(2000):
             await (await manager.submit("x", diary.note("a"), deadline=1e6))
-        [share] = manager.queue().lane("x").shares
-        assert len(share.deadlines._heap) < 100
+        [partition] = manager.queue().lane("x").partitions
+        assert len(partition.deadlines._heap) < 100
 
 
 @pytest.fixture(params=KINDS)

@@ -9,8 +9,8 @@ from typing import Any, assert_type
 
 import pytest
 
-from leasedkeyq.lanes.alerts import Alert, AlertManager, AlertRule
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
+from leasedkeyq.lanes.policies.alerts import Alert, AlertManager, AlertRule
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from tests.support import started, steps
 

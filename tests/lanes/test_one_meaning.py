@@ -441,8 +441,10 @@ async def test_no_partition_waits_while_others_have_much_to_do(build: Build) -> 
     lane = manager.queue().lanes["x"]
     keys = [f"key {number}" for number in range(200)]
     note = diary.register(manager)
-    many = [key for key in keys if lane.share_of(key).index == 0]
-    others = [next(key for key in keys if lane.share_of(key).index == part) for part in (1, 2, 3)]
+    many = [key for key in keys if lane.partition_of(key).index == 0]
+    others = [
+        next(key for key in keys if lane.partition_of(key).index == part) for part in (1, 2, 3)
+    ]
     for key in [*many[:20], *others]:
         await manager.submit("x", note(key, 1.0), key=key)
     await manager.start()
@@ -462,7 +464,7 @@ async def test_partitions_of_a_store_take_turns() -> None:
     parts: dict[str, int] = {}
     for number in range(40):
         key = f"key {number}"
-        parts[key] = lane.share_of(key).index
+        parts[key] = lane.partition_of(key).index
         await manager.submit("x", note(key, 1.0), key=key)
     await manager.start()
     await asyncio.sleep(7.5)

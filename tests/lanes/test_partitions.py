@@ -10,7 +10,7 @@ from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
 from leasedkeyq.lanes.durable.engine import StoreEngine
-from leasedkeyq.lanes.durable.workers import CONTROL, divide
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE, divide
 from leasedkeyq.model.requests import Cancel, Claim, Counts, Put
 from tests.lanes.control_support import LEASE, PARTS, Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
@@ -23,7 +23,7 @@ def engine(manager: QueueManager) -> StoreEngine:
 
 
 def owned(manager: QueueManager) -> set[int]:
-    return {share.index for share in engine(manager).shares if share.owned}
+    return {partition.index for partition in engine(manager).partitions if partition.owned}
 
 
 async def kill(manager: QueueManager) -> None:
@@ -75,7 +75,7 @@ async def test_workers_share_out_the_partitions() -> None:
     assert took > LEASE / 2
     await asyncio.sleep(100)
     assert divided(workers[:2])
-    assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=2)
+    assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(in_flight=2)
     for manager in workers:
         await manager.close()
 
@@ -114,10 +114,10 @@ async def test_a_worker_that_was_taken_for_dead_joins_again() -> None:
     for manager in workers:
         await manager.start()
     await until(lambda: divided(workers))
-    await store.settle([Cancel(CONTROL, engine(workers[0])._control._name)])
-    assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=1)
+    await store.settle([Cancel(WORKERS_QUEUE, engine(workers[0])._workers._name)])
+    assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(in_flight=1)
     await asyncio.sleep(LEASE)
-    assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=2)
+    assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(in_flight=2)
     assert divided(workers)
     for manager in workers:
         await manager.close()
@@ -145,7 +145,7 @@ async def test_a_worker_joins_although_an_answer_was_lost() -> None:
         await asyncio.wait_for(handle.wait(), LEASE + 1)
         await asyncio.sleep(LEASE + 1)
         assert owned(manager) == set(range(16))
-        assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=1)
+        assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(in_flight=1)
 
 
 async def test_lanes_and_types_that_come_later_are_shared_too() -> None:
@@ -159,7 +159,7 @@ async def test_lanes_and_types_that_come_later_are_shared_too() -> None:
 
     def number_owned() -> list[int]:
         lanes = [manager.queue().lane("y") for manager in made]
-        return [sum(share.owned for share in lane.shares) for lane in lanes]
+        return [sum(partition.owned for partition in lane.partitions) for lane in lanes]
 
     await until(lambda: sum(number_owned()) == 16)
     assert all(number_owned())
@@ -206,14 +206,16 @@ async def test_a_manager_that_is_closed_does_not_go_on_telling() -> None:
 
 async def test_a_worker_that_died_before_its_first_lease_is_forgotten() -> None:
     store, diary = memory(), Diary()
-    await store.put([Put(CONTROL, (("worker:stillborn", b"{}"),))])
+    await store.put([Put(WORKERS_QUEUE, (("worker:stillborn", b"{}"),))])
     manager, _ = worker(store, diary, "", PARTS, sharing=True)
     async with manager:
         await asyncio.sleep(1)
         assert divided([manager])
-        assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=1, available=1)
+        assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(
+            in_flight=1, available=1
+        )
         await asyncio.sleep(100)
-        assert (await store.count([CONTROL]))[CONTROL] == Counts(in_flight=1)
+        assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE] == Counts(in_flight=1)
 
 
 async def test_a_worker_that_drains_gives_its_partitions_away() -> None:
@@ -269,7 +271,9 @@ async def test_who_is_not_asked_to_share_has_all_partitions() -> None:
         await asyncio.sleep(1)
         assert owned(plain) == set(range(16))
         assert owned(fixed) == {1, 2}
-        assert {share.lane.id for share in engine(other).shares if share.owned} == {"y"}
+        assert {partition.lane.id for partition in engine(other).partitions if partition.owned} == {
+            "y"
+        }
         assert set(await store.count()) == set()
 
 
@@ -290,7 +294,7 @@ async def test_the_minimum_of_a_lane_is_where_its_partitions_are() -> None:
         async with third:
             await asyncio.sleep(1)
             workers = [engine(each) for each in (first, second, third)]
-            owned = [any(s.owned for s in each.shares if s.lane.id == "x") for each in workers]
+            owned = [any(s.owned for s in each.partitions if s.lane.id == "x") for each in workers]
             assert sum(owned) == 2
             assert [each.slots.reserved for each in workers] == [2 * own for own in owned]
         await asyncio.sleep(1)

@@ -9,7 +9,7 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
-from leasedkeyq.lanes.durable.workers import CONTROL, FOREVER
+from leasedkeyq.lanes.durable.workers import FOREVER, WORKERS_QUEUE
 from leasedkeyq.model.requests import Answer, Cancel, Change, Claim, Counts, Put
 from tests.lanes.control_support import Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
@@ -34,7 +34,7 @@ async def test_a_pause_holds_for_all_workers_and_those_to_come() -> None:
         assert now() - began < 1
         assert not (await third.stats()).lanes["x"].paused
         await third.close()
-    assert await store.count([CONTROL]) == {CONTROL: Counts()}
+    assert await store.count([WORKERS_QUEUE]) == {WORKERS_QUEUE: Counts()}
 
 
 async def test_a_pause_that_nobody_waits_for_holds_too() -> None:
@@ -61,9 +61,9 @@ def test_a_pause_before_there_is_an_event_loop(waits: bool) -> None:
     async def main() -> None:
         if waits:
             await pausing
-            assert (await store.count([CONTROL]))[CONTROL].scheduled == 1
+            assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE].scheduled == 1
         await manager.close()
-        assert (await store.count([CONTROL]))[CONTROL].scheduled == 1
+        assert (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE].scheduled == 1
 
     asyncio.run(main())
 
@@ -175,7 +175,7 @@ async def test_what_was_asked_before_does_not_undo_a_pause(slow: str) -> None:
         if slow == "claim":
             await manager.submit("x", note("a"))
         else:
-            await store.put([Put(CONTROL, (("news", b"null"),))])
+            await store.put([Put(WORKERS_QUEUE, (("news", b"null"),))])
         await asyncio.sleep(0.1)
         await manager.pause("x")
         if slow == "browse":

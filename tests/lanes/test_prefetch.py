@@ -18,7 +18,7 @@ from leasedkeyq.lanes import (
     current_command,
 )
 from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_AHEAD, PATIENCE, Line
-from leasedkeyq.lanes.durable.workers import Control
+from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
@@ -134,7 +134,7 @@ class Rig:
 
 def line(manager: QueueManager) -> Line:
     engine: Any = manager.queue()._engine
-    [found] = engine._ahead.lines.values()
+    [found] = engine._prefetch.lines.values()
     assert isinstance(found, Line)
     return found
 
@@ -190,7 +190,7 @@ async def test_one_long_command_among_many_is_enough_to_claim_nothing_ahead() ->
 
 def test_how_many_wait_is_what_ends_during_a_claim() -> None:
     def learned(runs: Sequence[float], trip: float, slots: int = 10) -> int:
-        line = Line(Lane("jobs", 0, LaneConfig(0, slots), 0).shares[0])
+        line = Line(Lane("jobs", 0, LaneConfig(0, slots), 0).partitions[0])
         for seconds in runs:
             line.learn(seconds)
             line.decide(trip)
@@ -207,7 +207,7 @@ def test_how_many_wait_is_what_ends_during_a_claim() -> None:
 
 
 def test_once_something_did_not_begin_in_time_more_commands_have_to_end() -> None:
-    line = Line(Lane("jobs", 0, LaneConfig(0, 10), 0).shares[0])
+    line = Line(Lane("jobs", 0, LaneConfig(0, 10), 0).partitions[0])
 
     def run(commands: int) -> int:
         for _ in range(commands):
@@ -399,13 +399,13 @@ async def test_a_lost_partition_is_given_back() -> None:
     rig = Rig()
     manager, _, _ = await rig.blocked()
     engine: Any = manager.queue()._engine
-    share = engine.shares[0]
-    engine._control._own(share, False)
+    partition = engine.partitions[0]
+    engine._workers._own(partition, False)
     rig.gate.set()
     await asyncio.sleep(3 * TRIP)
     assert rig.ran == list(range(501))
     assert await rig.store.leased() == 0
-    engine._control._own(share, True)
+    engine._workers._own(partition, True)
     engine.wake()
     await manager.drain(100)
     assert rig.ran == list(range(521))
@@ -460,13 +460,13 @@ async def test_who_ends_keeps_its_parts_until_what_waits_is_back(
     rig = Rig()
     manager, _, _ = await rig.blocked()
     left: list[int] = []
-    leave = Control.leave
+    leave = WorkerGroup.leave
 
-    def noted(self: Control) -> None:
+    def noted(self: WorkerGroup) -> None:
         left.append(rig.store._model.count("jobs", clock()).in_flight)
         leave(self)
 
-    monkeypatch.setattr(Control, "leave", noted)
+    monkeypatch.setattr(WorkerGroup, "leave", noted)
     rig.gate.set()
     await manager.close()
     assert left[0] <= 1
@@ -512,7 +512,7 @@ async def test_a_lane_that_runs_one_at_a_time_has_one_claim_under_way() -> None:
         manager, _ = rig.worker(slots)
         engine: Any = manager.queue()._engine
         line(manager).most = 100
-        engine._plan.coming[engine.shares[0]] = 5
+        engine._plan.coming[engine.partitions[0]] = 5
         assert engine._plan.has_room() == (slots > 1)
         await manager.close()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.lanes.rate_limit import KeyedBuckets, RateLimitConfig, TokenBucket
+from leasedkeyq.lanes.policies.rate_limit import KeyedBuckets, RateLimitConfig, TokenBucket
 
 # The machine may be busy.
 busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -19,7 +19,7 @@ from leasedkeyq.lanes import (
     LaneConfig,
     RemoteCommandError,
 )
-from leasedkeyq.lanes.remote_errors import LONGEST, MARK, failure, join, split
+from leasedkeyq.lanes.durable.remote_errors import LONGEST, MARK, failure, join, split
 from tests.lanes.support import clock, in_memory
 
 
@@ -192,7 +192,7 @@ async def test_what_remains_is_a_remote_command_error() -> None:
         f"{__name__}:sys.exit",
         f"{__name__}:pytest.fail.Exception",
         "leasedkeyq.lanes.errors:LeasedKeyQError",
-        "leasedkeyq.lanes.running.engine:Engine",
+        "leasedkeyq.lanes.running.engine:LaneEngine",
     ],
 )
 def test_a_store_cannot_name_anything_else(name: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.lanes import LaneConfig
-from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
+from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from tests.lanes.support import Build, everywhere, now
 
 # The machine may be busy.

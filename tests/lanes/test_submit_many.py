@@ -259,7 +259,7 @@ async def test_a_partition_that_refuses_leaves_the_others_theirs() -> None:
         with pytest.raises(KeyAlreadyInFlightError):
             await manager.submit_many("x", commands, if_in_flight="reject")
         await manager.drain()
-    others = [key for key in keys if lane.share_of(key) is not lane.share_of(busy)]
+    others = [key for key in keys if lane.partition_of(key) is not lane.partition_of(busy)]
     assert others
     assert sorted(notes.names) == sorted([busy, *others])
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.lanes import PriorityBoostConfig
-from leasedkeyq.lanes.boost import HIGHEST
+from leasedkeyq.lanes.policies.boost import HIGHEST
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.model.urgency import most_urgent_first, rank
 from leasedkeyq.stores import Claim, Put, Urgency

@@ -1,9 +1,7 @@
 """Lanes: the scheduler. A lane is a leased key queue with a policy."""
 
-from leasedkeyq.lanes.alerts import Alert, AlertCallback, AlertLevel, AlertManager, AlertRule
-from leasedkeyq.lanes.boost import PriorityBoostConfig
 from leasedkeyq.lanes.builder import QueueManagerBuilder
-from leasedkeyq.lanes.command import Call, Command, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import (
@@ -26,12 +24,20 @@ from leasedkeyq.lanes.errors import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
-from leasedkeyq.lanes.key_limit import KeyLimit
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
+from leasedkeyq.lanes.policies.alerts import (
+    Alert,
+    AlertCallback,
+    AlertLevel,
+    AlertManager,
+    AlertRule,
+)
+from leasedkeyq.lanes.policies.boost import PriorityBoostConfig
+from leasedkeyq.lanes.policies.key_limit import KeyLimit
+from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
+from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from leasedkeyq.lanes.queue import CommandQueue
-from leasedkeyq.lanes.rate_limit import RateLimitConfig
-from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
 from leasedkeyq.lanes.running.job import CommandStatus, Handle, RunningCommand, current_command
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.storage import (
@@ -55,7 +61,7 @@ __all__ = [
     "Command",
     "CommandFunction",
     "CommandRegistry",
-    "Call",
+    "CommandCall",
     "current_command",
     "RunningCommand",
     # Policies

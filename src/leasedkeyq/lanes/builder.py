@@ -7,13 +7,13 @@ from typing import Any, Self
 
 from leasedkeyq import checks
 from leasedkeyq.connect import connect
-from leasedkeyq.lanes.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
+from leasedkeyq.lanes.policies.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
 from leasedkeyq.lanes.storage_store import StorageStore

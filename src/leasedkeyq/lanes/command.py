@@ -19,8 +19,8 @@ from leasedkeyq.lanes.errors import (
     CommandPayloadError,
     LaneConfigError,
     UnregisteredCommandError,
+    warn,
 )
-from leasedkeyq.lanes.user_warnings import warn
 from leasedkeyq.stores.finite import check_finite
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ class Command(Protocol[R_co]):
         ...
 
 
-class Call(Generic[R]):
+class CommandCall(Generic[R]):
     """A registered function with its arguments: a command, made by calling the function."""
 
     __slots__ = ("arguments", "command_type", "function")
@@ -102,15 +102,15 @@ class CommandFunction(Generic[P, R]):
         self._nothing = None if fields else self._struct()
         self._decoder = msgspec.json.Decoder(self._struct)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CommandCall[R]:
         """A command that calls the function with these arguments.
 
         Raises:
             CommandPayloadError: The arguments do not fit the function.
         """
         if self._nothing is not None and not args and not kwargs:
-            return Call(self, self.command_type, self._nothing)
-        return Call(self, self.command_type, self._check(args, kwargs))
+            return CommandCall(self, self.command_type, self._nothing)
+        return CommandCall(self, self.command_type, self._check(args, kwargs))
 
     def _check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
         if args:
@@ -149,10 +149,10 @@ class CommandFunction(Generic[P, R]):
         check_finite(command.arguments, raw)
         return raw
 
-    def decode(self, payload: bytes) -> Call[R]:
+    def decode(self, payload: bytes) -> CommandCall[R]:
         """The command that was written down as `payload`."""
         try:
-            return Call(self, self.command_type, self._decoder.decode(payload))
+            return CommandCall(self, self.command_type, self._decoder.decode(payload))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise self._wrong(error) from error
 
@@ -261,7 +261,7 @@ class CommandRegistry:
         """
         kind = command_type_of(command)
         registered = self.types.get(kind)
-        expected = registered.cls if isinstance(registered, CommandClass) else Call
+        expected = registered.cls if isinstance(registered, CommandClass) else CommandCall
         if registered is None or not isinstance(command, expected):
             raise UnregisteredCommandError(
                 f"lane {lane!r} is on a store that outlives this process, so it takes registered "
@@ -334,7 +334,7 @@ def command_type_of(command: Any) -> str:
     Raises:
         TypeError: It is no command, or its `execute` is not async.
     """
-    if type(command) is Call:
+    if type(command) is CommandCall:
         return command.command_type
     kind = getattr(command, "command_type", None)
     if isinstance(command, CommandFunction):

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from leasedkeyq import checks
-from leasedkeyq.lanes.boost import PriorityBoostConfig
 from leasedkeyq.lanes.errors import LaneConfigError
-from leasedkeyq.lanes.key_limit import KeyLimit
-from leasedkeyq.lanes.rate_limit import RateLimitConfig
-from leasedkeyq.lanes.retry import RetryDecider, RetryPolicy
+from leasedkeyq.lanes.policies.boost import PriorityBoostConfig
+from leasedkeyq.lanes.policies.key_limit import KeyLimit
+from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
+from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from leasedkeyq.types import Duration
 
 NO_RETRY = RetryPolicy.none()
@@ -33,10 +33,10 @@ class LaneConfig:
             submitted with a deadline of their own are lifted as `PriorityBoostConfig.standard`
             does.
         pressure_threshold: How many waiting commands are a ``queue.lane.pressure`` event.
-        partitions: Into how many parts the lane is split by the hash of the key, so that workers
-            of a store can share them out; the commands of one key stay in order. In one process,
-            the parts together have the concurrency of the lane. On a store, the limits for all
-            workers are divided among the parts.
+        partitions: Into how many partitions the lane is split by the hash of the key, so that
+            workers of a store can share them out; the commands of one key stay in order. In one
+            process, the partitions together have the concurrency of the lane. On a store, the
+            limits for all workers are divided among the partitions.
         lease_time: On a store: how long a command may be unheard of before another process
             takes it over.
         heartbeat: On a store: how often leases are renewed. A third of `lease_time` by default.

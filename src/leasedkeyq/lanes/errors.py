@@ -1,5 +1,7 @@
-"""What can go wrong with lanes and commands. Each error carries its data."""
+"""The errors and warnings of lanes and commands. Each error carries its data."""
 
+import sys
+import warnings
 from collections.abc import Mapping
 
 from leasedkeyq.errors import LeasedKeyQError
@@ -124,3 +126,17 @@ class DrainTimeoutError(LaneError, TimeoutError):
     def __init__(self, message: str, *, left: Mapping[str, int]) -> None:
         super().__init__(message)
         self.left = dict(left)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of something in the line, outside of this package, that has led here."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level + 1)
+
+
+def _is_ours(module: str) -> bool:
+    return module == "leasedkeyq" or module.startswith("leasedkeyq.")

@@ -1,4 +1,4 @@
-"""The engine in memory: a `QueueState` for each part of a lane, and no detours."""
+"""The engine in memory: a `QueueState` for each partition of a lane, and no detours."""
 
 import secrets
 import time
@@ -15,9 +15,15 @@ from leasedkeyq.lanes import events
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms, error_line, traceback_text
+from leasedkeyq.lanes.running.engine import (
+    LaneEngine,
+    Submitted,
+    SubmitTerms,
+    error_line,
+    traceback_text,
+)
 from leasedkeyq.lanes.running.job import ENDED, Job
-from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import KeyLimits
 from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
 from leasedkeyq.model.items import Item
@@ -26,7 +32,7 @@ from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
 
 
-class MemoryEngine(Engine):
+class MemoryEngine(LaneEngine):
     """Commands in memory. They are as lasting as the process."""
 
     def __init__(
@@ -58,7 +64,7 @@ class MemoryEngine(Engine):
         self._alarm: TimerHandle | None = None
 
     def add_lane(self, lane: Lane) -> None:
-        """As `Engine.add_lane`."""
+        """As `LaneEngine.add_lane`."""
         if lane.config.key_limits:
             self._key_limits[lane.id] = KeyLimits(lane)
         super().add_lane(lane)
@@ -76,19 +82,19 @@ class MemoryEngine(Engine):
         deadline: float | None,
         timeout: float | None,
     ) -> Job:
-        """As `Engine.submit`."""
+        """As `LaneEngine.submit`."""
         now = (self.home or self._loop).time()
         job = self._add(lane, key, kind, command, policy, priority, delay, deadline, timeout, now)
         if self._tracing is not None:
             with self._tracing.submitting(lane.id, kind, str(job.id)) as carrier:
                 job.carrier = carrier
-        self.wake(job.share)
+        self.wake(job.partition)
         return job
 
     async def submit_many(
-        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+        self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
-        """As `Engine.submit_many`; in memory, the parts of the lane are one in this."""
+        """As `LaneEngine.submit_many`; in memory, the partitions of the lane are one in this."""
         now = (self.home or self._loop).time()
         if terms.policy == "reject":
             self._refuse_leased(lane, [key for key, _, _ in commands if key is not None])
@@ -101,13 +107,13 @@ class MemoryEngine(Engine):
             with self._tracing.submitting_many(lane.id, len(jobs)) as carrier:
                 for job in jobs:
                     job.carrier = carrier
-        for share in dict.fromkeys([job.share for job in jobs]):
-            self.wake(share)
+        for partition in dict.fromkeys([job.partition for job in jobs]):
+            self.wake(partition)
         return jobs
 
     def _refuse_leased(self, lane: Lane, keys: Sequence[str]) -> None:
         """Take none of many commands if one of their keys is in flight."""
-        leased = tuple(key for key in keys if key in lane.share_of(key).state.in_flight)
+        leased = tuple(key for key in keys if key in lane.partition_of(key).state.in_flight)
         if leased:
             message = (
                 f"lane {lane.id!r}: {len(leased)} of {len(keys)} keys are in flight, the first is "
@@ -132,17 +138,17 @@ class MemoryEngine(Engine):
         number = next(self._numbers)
         if key is None:
             key = f"{self._prefix}-{number}"
-        share = lane.share_of(key)
-        state = share.state
+        partition = lane.partition_of(key)
+        state = partition.state
         if deadline is not None:
             deadline += now
         due = None
         if delay is not None or state.timers.live:
-            self._advance(share, now)
+            self._advance(partition, now)
             due = None if delay is None else now + delay
-        job = self._living(share, key, policy) if key in state.items else None
+        job = self._living(partition, key, policy) if key in state.items else None
         if job is None:
-            job = Job(number, share, kind, key, command, now, priority or 0, timeout, deadline)
+            job = Job(number, partition, kind, key, command, now, priority or 0, timeout, deadline)
             self._unfinished += 1
         else:
             job.command, job.kind = command, kind
@@ -153,7 +159,7 @@ class MemoryEngine(Engine):
         state.put(key, job, policy, None if priority is None else -priority, due)
         lane.submitted += 1
         if deadline is not None:
-            self._note(share, state.items[key])
+            self._note(partition, state.items[key])
         if due is not None and (item := state.items[key]).lease is None:
             job.ready_at = due
             job.status = "scheduled" if item.next is None else "pending"
@@ -168,16 +174,16 @@ class MemoryEngine(Engine):
             self._tell_submitted(self._instrument, job)
         return job
 
-    def _living(self, share: Share, key: str, policy: InFlightPolicy) -> Job | None:
+    def _living(self, partition: Partition, key: str, policy: InFlightPolicy) -> Job | None:
         """The job that a put on `key` joins.
 
         Raises:
             KeyAlreadyInFlightError: The key is in flight, and the policy is to refuse then.
         """
-        item = share.state.items[key]
+        item = partition.state.items[key]
         if item.lease is not None:
             if policy == "reject":
-                message = f"lane {share.lane.id!r}: key {key!r} is in flight: its command runs"
+                message = f"lane {partition.lane.id!r}: key {key!r} is in flight: its command runs"
                 raise KeyAlreadyInFlightError(message, keys=(key,))
             if item.buffered is not None:
                 buffered: Job = item.buffered.value
@@ -189,49 +195,49 @@ class MemoryEngine(Engine):
     # Starting
 
     async def start(self) -> None:
-        """As `Engine.start`."""
+        """As `LaneEngine.start`."""
         self.check_home()
         self.started = True
         self.wake()
 
-    def wake(self, share: Share | None = None) -> None:
+    def wake(self, partition: Partition | None = None) -> None:
         """Start every command that may start now, the most urgent first.
 
         Where the lanes do not share a capacity, a slot of one lane is of no use to the others.
         """
         if not self.started or self.stopped:
             return
-        shares = self.shares
-        if share is not None and self.slots.capacity is None:
-            lane = share.lane
+        partitions = self.partitions
+        if partition is not None and self.slots.capacity is None:
+            lane = partition.lane
             if not lane.linked:
-                while lane.active < lane.most and self._may_start(share):
-                    self._start(share)
+                while lane.active < lane.most and self._may_start(partition):
+                    self._start(partition)
                 return
-            shares = lane.shares
-        while (urgent := self._next(shares)) is not None:
+            partitions = lane.partitions
+        while (urgent := self._next(partitions)) is not None:
             self._start(urgent)
 
-    def _may_start(self, share: Share) -> bool:
+    def _may_start(self, partition: Partition) -> bool:
         """Whether it has a command that may start, given that there is a slot."""
-        state = share.state
+        state = partition.state
         if state.timers.live:
-            self._advance(share, self._loop.time())
+            self._advance(partition, self._loop.time())
             # One that was buffered with a delay is scheduled when the one before it has ended.
             earliest = state.timers.earliest()
             if earliest is not None:
                 self._wake_at(earliest)
-        lane = share.lane
+        lane = partition.lane
         ready = state.ready
         if not ready.normal.size and not ready.others:
             return False
-        if lane.paused or not share.owned:
+        if lane.paused or not partition.owned:
             return False
-        return not lane.limited or self._head(share) is not None
+        return not lane.limited or self._head(partition) is not None
 
-    def _head(self, share: Share) -> Item[str, Job] | None:
+    def _head(self, partition: Partition) -> Item[str, Job] | None:
         """The next command that has room under the limits of its lane."""
-        lane = share.lane
+        lane = partition.lane
         most = lane.config.global_concurrency
         if most is not None and lane.active >= most:
             return None
@@ -242,9 +248,9 @@ class MemoryEngine(Engine):
         limits = self._key_limits.get(lane.id)
         full = [] if limits is None else limits.without_room(now)
         if not full:
-            return share.state.ready.first()
+            return partition.state.ready.first()
         shortest = inf
-        for item in share.state.ready:
+        for item in partition.state.ready:
             wait = max([wait for matches, wait in full if matches(item.key)], default=0.0)
             if not wait:
                 return item
@@ -253,23 +259,23 @@ class MemoryEngine(Engine):
             self._wake_at(now + shortest)
         return None
 
-    def _urgent(self, share: Share) -> Item[str, Job] | None:
+    def _urgent(self, partition: Partition) -> Item[str, Job] | None:
         """The command whose turn it is: the first one that has room, or one that is in a hurry.
 
         That is the one with the nearest deadline of its own, if it is up more levels.
         """
-        lane = share.lane
-        first = self._head(share) if lane.limited else share.state.ready.first()
-        if first is None or not share.deadlines:
+        lane = partition.lane
+        first = self._head(partition) if lane.limited else partition.state.ready.first()
+        if first is None or not partition.deadlines:
             return first
         now = self._loop.time()
         limits = self._key_limits.get(lane.id)
         full = [] if limits is None else limits.without_room(now)
-        nearest = share.deadlines.first()
+        nearest = partition.deadlines.first()
         if full:
             with_room = (
                 item
-                for item in share.deadlines
+                for item in partition.deadlines
                 if not any(matches(item.key) for matches, _ in full)
             )
             nearest = next(with_room, None)
@@ -279,36 +285,36 @@ class MemoryEngine(Engine):
 
     def _levels(self, item: Item[str, Job], now: float) -> int:
         job = item.value
-        return job.share.lane.boost.levels(job.submitted_at, job.deadline, now)
+        return job.partition.lane.boost.levels(job.submitted_at, job.deadline, now)
 
-    def _note(self, share: Share, item: Item[str, Job] | None) -> None:
+    def _note(self, partition: Partition, item: Item[str, Job] | None) -> None:
         """An item may have become available, or have another deadline."""
-        if item is not None and item.value.deadline is not None and share.lane.boost.enabled:
-            share.deadlines.add(item, len(share.state.ready))
+        if item is not None and item.value.deadline is not None and partition.lane.boost.enabled:
+            partition.deadlines.add(item, len(partition.state.ready))
 
-    def _next(self, shares: Sequence[Share]) -> Share | None:
-        """The part of a lane whose turn it is, of these."""
-        best: Share | None = None
+    def _next(self, partitions: Sequence[Partition]) -> Partition | None:
+        """The partition of a lane whose turn it is, of these."""
+        best: Partition | None = None
         urgency: tuple[int, int] = (0, 0)
         now = self._loop.time()
-        for share in shares:
-            if self.slots.may_start(share) and self._may_start(share):
-                lane = share.lane
-                head: Any = self._urgent(share)
+        for partition in partitions:
+            if self.slots.may_start(partition) and self._may_start(partition):
+                lane = partition.lane
+                head: Any = self._urgent(partition)
                 job: Job = head.value
                 mine = lane.effective_priority(job.submitted_at, job.deadline, now), job.id
                 if best is None or mine < urgency:
-                    best, urgency = share, mine
+                    best, urgency = partition, mine
         return best
 
-    def _start(self, share: Share) -> None:
-        lane = share.lane
+    def _start(self, partition: Partition) -> None:
+        lane = partition.lane
         if lane.limited:
-            item = self._claim_limited(share)
-        elif share.deadlines and (urgent := self._urgent(share)) is not None:
-            item = share.state.claim_key(urgent.key)
+            item = self._claim_limited(partition)
+        elif partition.deadlines and (urgent := self._urgent(partition)) is not None:
+            item = partition.state.claim_key(urgent.key)
         else:
-            item = share.state.claim()
+            item = partition.state.claim()
         if item is None:
             return
         job = item.value
@@ -317,24 +323,24 @@ class MemoryEngine(Engine):
         job.priority = -item.priority  # a command that was buffered has that of the one before it
         if self._metrics is not None:
             job.counts = self._metrics.of(lane.id, job.kind)
-        self.slots.take(share)
+        self.slots.take(partition)
         self._begin(job)
         if lane.pressed and self.emitter.listening:
             self._look_for_pressure(lane)
 
-    def _claim_limited(self, share: Share) -> Item[str, Job] | None:
+    def _claim_limited(self, partition: Partition) -> Item[str, Job] | None:
         """Lease the next command that has room, and take its tokens.
 
         None if its key has no token: then it waits for one.
         """
-        lane = share.lane
+        lane = partition.lane
         now = self._loop.time()
-        head = self._urgent(share)
+        head = self._urgent(partition)
         assert head is not None
-        item = share.state.claim_key(head.key)
+        item = partition.state.claim_key(head.key)
         assert item is not None
         if lane.key_buckets is not None and not lane.key_buckets.take(item.key, now):
-            self._postpone(share, item, now + lane.key_buckets.wait(item.key, now))
+            self._postpone(partition, item, now + lane.key_buckets.wait(item.key, now))
             return None
         if lane.bucket is not None:
             lane.bucket.take(now)
@@ -343,10 +349,10 @@ class MemoryEngine(Engine):
             limits.take(item.key, now)
         return item
 
-    def _postpone(self, share: Share, item: Item[str, Job], when: float) -> None:
+    def _postpone(self, partition: Partition, item: Item[str, Job], when: float) -> None:
         """The key has no token left: it waits for one, which is no attempt."""
-        self._advance(share, self._loop.time())
-        share.state.unclaim(item.lease, when)
+        self._advance(partition, self._loop.time())
+        partition.state.unclaim(item.lease, when)
         item.value.status = "scheduled"
         self._wake_at(when)
 
@@ -360,33 +366,33 @@ class MemoryEngine(Engine):
         """Something has come due."""
         self._alarm = None
         now = self._loop.time()
-        for share in self.shares:
-            self._advance(share, now)
+        for partition in self.partitions:
+            self._advance(partition, now)
         self.wake()
-        moments = [share.state.timers.earliest() for share in self.shares]
+        moments = [partition.state.timers.earliest() for partition in self.partitions]
         earliest = min((moment for moment in moments if moment is not None), default=None)
         if earliest is not None:
             self._wake_at(earliest)
 
-    def _advance(self, share: Share, now: float) -> None:
-        for item, _ in share.state.advance(now):
+    def _advance(self, partition: Partition, now: float) -> None:
+        for item, _ in partition.state.advance(now):
             item.value.status = "pending"
-            self._note(share, item)
+            self._note(partition, item)
 
     # Ends of runs
 
     def _completed(self, job: Job, result: Any) -> None:
-        share = job.share
-        self._note(share, share.state.ack(job.lease))
-        share.lane.completed += 1
+        partition = job.partition
+        self._note(partition, partition.state.ack(job.lease))
+        partition.lane.completed += 1
         self._over(job)
         self._finish(job, "completed", result)
 
     def _retry(self, job: Job, delay: float, error: BaseException) -> None:
         del error
         now = self._loop.time()
-        state = job.share.state
-        self._advance(job.share, now)
+        state = job.partition.state
+        self._advance(job.partition, now)
         beside = state.held(job.lease).buffered
         job.ready_at = now + delay
         item = state.release(job.lease, due=now + delay if delay else None)
@@ -394,14 +400,14 @@ class MemoryEngine(Engine):
             # The newer command has taken its place.
             job.follow(beside.value)
             self._over(job)
-        self._note(job.share, item)
+        self._note(job.partition, item)
         waits = item.next is None
         item.value.status = "scheduled" if waits else "pending"
         if waits:
             self._wake_at(item.timer[0])
 
     def _give_up(self, job: Job, error: BaseException) -> None:
-        self._note(job.share, job.share.state.ack(job.lease))
+        self._note(job.partition, job.partition.state.ack(job.lease))
         self.dlq.add(self._letter(job, error))
         self._buried(job, error)
         self._over(job)
@@ -413,7 +419,7 @@ class MemoryEngine(Engine):
         arguments: Any = getattr(job.command, "arguments", None)
         return DeadLetter(
             id=str(job.id),
-            lane=job.share.lane.id,
+            lane=job.partition.lane.id,
             command_type=job.kind,
             key=job.key,
             payload=job.command if arguments is None else msgspec.structs.asdict(arguments),
@@ -421,26 +427,26 @@ class MemoryEngine(Engine):
             traceback=traceback_text(error),
             attempts=job.attempt,
             priority=job.priority,
-            timeout=None if job.timeout == job.share.lane.timeout else job.timeout or inf,
+            timeout=None if job.timeout == job.partition.lane.timeout else job.timeout or inf,
             submitted_at=now - (self._loop.time() - job.submitted_at),
             failed_at=now,
             command=job.command,
         )
 
     def _cancelled(self, job: Job) -> None:
-        self._note(job.share, job.share.state.ack(job.lease))
+        self._note(job.partition, job.partition.state.ack(job.lease))
         self._end_cancelled(job)
 
     def _end_cancelled(self, job: Job) -> None:
-        job.share.lane.cancelled += 1
+        job.partition.lane.cancelled += 1
         self._over(job)
         error = self._error(CommandCancelledError, job, "was cancelled")
         self._finish(job, "cancelled", None, error)
 
     def _give_back(self, job: Job) -> None:
-        state = job.share.state
+        state = job.partition.state
         beside = state.held(job.lease).buffered
-        self._note(job.share, state.unclaim(job.lease))
+        self._note(job.partition, state.unclaim(job.lease))
         job.status = "pending"
         if beside is not None:
             # The newer command has taken its place.
@@ -455,16 +461,16 @@ class MemoryEngine(Engine):
             for idler in idlers:
                 if not idler.done():
                     idler.set_result(None)
-        lane = job.share.lane
+        lane = job.partition.lane
         if lane.pressed and self.emitter.listening:
             self._look_for_pressure(lane)
 
     # From outside
 
     async def cancel(self, lane: Lane, key: str) -> bool:
-        """As `Engine.cancel`."""
-        share = lane.share_of(key)
-        state = share.state
+        """As `LaneEngine.cancel`."""
+        partition = lane.partition_of(key)
+        state = partition.state
         item = state.items.get(key)
         if item is None:
             return False
@@ -478,10 +484,10 @@ class MemoryEngine(Engine):
         return True
 
     async def cancel_job(self, job: Job) -> bool:
-        """As `Engine.cancel_job`."""
+        """As `LaneEngine.cancel_job`."""
         if job.status in ENDED:
             return False
-        state = job.share.state
+        state = job.partition.state
         item = state.items[job.key]
         if item.value is not job:
             self._end_cancelled(state.unbuffer(job.key))
@@ -493,7 +499,7 @@ class MemoryEngine(Engine):
         return True
 
     async def stats(self) -> QueueStats:
-        """As `Engine.stats`."""
+        """As `LaneEngine.stats`."""
         now = self._loop.time()
         return queue_stats(
             {lane.id: self._lane_stats(lane, now) for lane in self.lanes.values()},
@@ -503,9 +509,9 @@ class MemoryEngine(Engine):
     def _lane_stats(self, lane: Lane, now: float) -> LaneStats:
         pending = scheduled = 0
         oldest: float | None = None
-        for share in lane.shares:
-            self._advance(share, now)
-            state = share.state
+        for partition in lane.partitions:
+            self._advance(partition, now)
+            state = partition.state
             pending += state.available
             scheduled += state.scheduled
             for line in (state.ready.normal, *state.ready.others.values()):
@@ -516,32 +522,35 @@ class MemoryEngine(Engine):
         return lane_stats(lane, pending, scheduled, oldest)
 
     async def idle(self) -> None:
-        """As `Engine.idle`."""
+        """As `LaneEngine.idle`."""
         if self._unfinished:
             idler: Future[None] = self._loop.create_future()
             self._idlers.append(idler)
             await idler
 
     async def unfinished(self) -> dict[str, int]:
-        """As `Engine.unfinished`."""
+        """As `LaneEngine.unfinished`."""
         left = {
-            lane.id: sum(len(share.state.items) + share.state.buffered for share in lane.shares)
+            lane.id: sum(
+                len(partition.state.items) + partition.state.buffered
+                for partition in lane.partitions
+            )
             for lane in self.lanes.values()
         }
         return {lane: number for lane, number in left.items() if number}
 
     async def close(self) -> None:
-        """As `Engine.close`."""
+        """As `LaneEngine.close`."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        for share in self.shares:
-            for snapshot in list(share.state.snapshot()):
+        for partition in self.partitions:
+            for snapshot in list(partition.state.snapshot()):
                 job: Job = snapshot.value
-                share.state.remove(job.key)
+                partition.state.remove(job.key)
                 self._over(job)
                 job.end("lost", None, self.closed_error(job))
 
     def _look_for_pressure(self, lane: Lane) -> None:
-        waiting = sum(share.state.available for share in lane.shares)
+        waiting = sum(partition.state.available for partition in lane.partitions)
         self._tell_pressure(lane, waiting, lane.active)

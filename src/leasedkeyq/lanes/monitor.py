@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from leasedkeyq import checks
-from leasedkeyq.lanes.alerts import AlertManager
+from leasedkeyq.lanes.policies.alerts import AlertManager
 from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.types import Duration
 

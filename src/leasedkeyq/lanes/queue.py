@@ -21,14 +21,14 @@ from leasedkeyq.lanes.errors import (
     ManagerClosedError,
     ShuttingDownError,
     UnknownLaneError,
+    warn,
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms
+from leasedkeyq.lanes.running.engine import LaneEngine, Submitted, SubmitTerms
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
-from leasedkeyq.lanes.running.pending_write import Written
-from leasedkeyq.lanes.user_warnings import warn
+from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
@@ -98,7 +98,7 @@ class CommandQueue:
         self._shutting_down = False
         self.interrupted = 0
         self._closing: Task[dict[str, int]] | None = None
-        self._engine: Engine
+        self._engine: LaneEngine
         if store is None:
             if dlq is None:
                 dlq = DeadLetterQueue(max_dead_letters or MAX_SIZE)
@@ -172,8 +172,8 @@ class CommandQueue:
                     f"{wrong[0]}",
                     lane=id,
                 )
-            for share in lane.shares:
-                share.owned = share.index in owned
+            for partition in lane.partitions:
+                partition.owned = partition.index in owned
         if shared is None:
             shared = owned is None and self._cross_process
         lane.shared = shared and config.partitions > 1 and self.durable
@@ -293,7 +293,7 @@ class CommandQueue:
         wait = checks.put_options(if_in_flight, priority, delay)
         due = None if deadline is None else _deadline(lane, deadline)
         limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
-        terms = Terms(if_in_flight, priority, wait, due, limit)
+        terms = SubmitTerms(if_in_flight, priority, wait, due, limit)
         some = _with_types(commands)
         engine = self._engine
         jobs = await engine.submit_many(lane, some, terms) if some else []
@@ -331,11 +331,11 @@ class CommandQueue:
                 why = str(error) or "the store does not answer"
                 logger.warning("the gauges are not known before the next stats(): %s", why)
 
-    def pause(self, lane_id: str) -> Written:
+    def pause(self, lane_id: str) -> PendingWrite:
         """Start no more commands of a lane; see `QueueManager.pause`."""
         return self._engine.pause(self.lane(lane_id), paused=True)
 
-    def resume(self, lane_id: str) -> Written:
+    def resume(self, lane_id: str) -> PendingWrite:
         """Start commands of a paused lane again; see `QueueManager.resume`."""
         return self._engine.pause(self.lane(lane_id), paused=False)
 

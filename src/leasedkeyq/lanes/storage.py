@@ -11,7 +11,7 @@ from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import bury_letter, read_letter
 from leasedkeyq.lanes.durable.envelope import read_payload, seal_payload, unseal
-from leasedkeyq.lanes.durable.workers import CONTROL
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
 from leasedkeyq.stores.store import Store
@@ -169,7 +169,7 @@ class CommandStorage:
         return sum(answer for answer in answers if isinstance(answer, int))
 
     async def _queues(self, lane: str | None) -> list[str]:
-        queues = sorted(name for name in await self.store.count() if name != CONTROL)
+        queues = sorted(name for name in await self.store.count() if name != WORKERS_QUEUE)
         return [queue for queue in queues if lane in (None, queue, queue.partition("#")[0])]
 
     async def _items(self, queue: str, states: tuple[StoredState, ...]) -> list[StoredItem]:

@@ -12,7 +12,7 @@ from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
-from leasedkeyq.lanes.durable.workers import CONTROL
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.storage import Storage, StoredCommand, sealed, stored_command
 from leasedkeyq.model.requests import (
     Ack,
@@ -167,7 +167,7 @@ class StorageStore(MemoryStore):
 
     async def _save(self, place: Place) -> None:
         queue, key = place
-        if queue == CONTROL:
+        if queue == WORKERS_QUEUE:
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()

@@ -201,7 +201,7 @@ def test_what_belongs_to_a_part_that_others_have_now_is_given_back(
         await worker.manager.pause("jobs")
         await submitter.manager.submit("jobs", submitter.job(0, 0))
         [[claimed]] = await worker.store.claim([Claim((("jobs", 1),), 1, lease_time=30.0)])
-        [share] = [share for share in worker.engine.shares if share.queue == "jobs"]
+        [share] = [share for share in worker.engine.partitions if share.queue == "jobs"]
         share.owned, share.lane.paused = False, False
         worker.engine._take_given(claimed)
         share.owned, share.lane.paused = True, True

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.durable.envelope import CANCELLED
-from leasedkeyq.lanes.durable.prefetch import Ahead
+from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.durable.results import ResultWatch
 from leasedkeyq.lanes.running.job import ENDED, Interruption, Job
-from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.model.requests import Cancel, Change, Put, StoredItem
 from leasedkeyq.stores.store import Store
 
@@ -24,7 +24,7 @@ class Cancels(Protocol):
 
     store: Store
     running: set[Job]
-    _ahead: Ahead
+    _prefetch: Prefetch
     _held: dict[str, Job]
     _results: ResultWatch
 
@@ -46,15 +46,15 @@ class Cancelling:
         self._engine = engine
 
     async def cancel(self, lane: Lane, key: str) -> bool:
-        """As `Engine.cancel`."""
-        share = lane.share_of(key)
+        """As `LaneEngine.cancel`."""
+        partition = lane.partition_of(key)
         running = self._engine.running
         mine = {
             job.id: job
             for job in running
-            if job.key == key and job.share is share and job.interruption != "lost"
+            if job.key == key and job.partition is partition and job.interruption != "lost"
         }
-        cancelled = await self._stored(share, key, lambda number: number not in mine)
+        cancelled = await self._stored(partition, key, lambda number: number not in mine)
         for job in mine.values():
             if job in running:
                 self._engine._cancel_run(job)
@@ -64,41 +64,41 @@ class Cancelling:
         return cancelled
 
     async def cancel_job(self, job: Job) -> bool:
-        """As `Engine.cancel_job`."""
+        """As `LaneEngine.cancel_job`."""
         if job.status in ENDED:
             return False
         if job in self._engine.running:
             self._engine._cancel_run(job)
             return True
-        return await self._stored(job.share, job.key, lambda number: number == job.id)
+        return await self._stored(job.partition, job.key, lambda number: number == job.id)
 
     async def elsewhere(self, job: Job) -> None:
         """Its lease was lost before it could be cancelled: somebody else has it by now."""
         try:
-            await self._stored(job.share, job.key, lambda number: number == job.id)
+            await self._stored(job.partition, job.key, lambda number: number == job.id)
         except LeasedKeyQError as error:
-            lane = job.share.lane.id
+            lane = job.partition.lane.id
             logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
 
-    async def _stored(self, share: Share, key: str, wanted: Callable[[int], bool]) -> bool:
+    async def _stored(self, partition: Partition, key: str, wanted: Callable[[int], bool]) -> bool:
         """Cancel those items of a key in the store whose ids are wanted.
 
         One that waits here for a slot does not begin meanwhile.
         """
         engine = self._engine
         cancelled: list[int] = []
-        aside = [job for job in engine._ahead.of_key(share, key) if wanted(job.id)]
+        aside = [job for job in engine._prefetch.of_key(partition, key) if wanted(job.id)]
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             live = [item.id for item in items if item.state not in ("done", "buried")]
             cancelled.extend(filter(wanted, live))
-            keep = share.lane.keep_results
-            return [Cancel(share.queue, key, CANCELLED, keep, number) for number in cancelled]
+            keep = partition.lane.keep_results
+            return [Cancel(partition.queue, key, CANCELLED, keep, number) for number in cancelled]
 
         for job in aside:
-            engine._ahead.remove(job)
+            engine._prefetch.remove(job)
         try:
-            await engine.store.edit(share.queue, work, keys=[key])
+            await engine.store.edit(partition.queue, work, keys=[key])
         except BaseException:
             for job in aside:
                 engine._give_back(job)
@@ -114,7 +114,7 @@ class Cancelling:
             if found is not None and found.status not in ENDED:
                 if found.lease is not None:  # it may have been claimed meanwhile, and have begun
                     engine._held.pop(found.lease.token, None)
-                engine._ahead.remove(found)
+                engine._prefetch.remove(found)
                 if found in engine.running and found.interruption is None:
                     engine._interrupt(found, "lost")
                 engine._end_cancelled(found)

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.outbox import MANY, Outbox
-from leasedkeyq.lanes.durable.prefetch import Ahead
+from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.running.job import Job
-from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts, Release
 from leasedkeyq.stores.store import Claimer, Store
@@ -27,11 +27,11 @@ LONGEST_TRY = 1.0
 class Claims(Protocol):
     """What a plan needs of its engine."""
 
-    shares: list[Share]
+    partitions: list[Partition]
     slots: Slots
     running: set[Job]
     registry: CommandRegistry
-    _ahead: Ahead
+    _prefetch: Prefetch
     _outbox: Outbox
     _tracing: GuardedTracing | None
 
@@ -47,18 +47,18 @@ class ClaimPlan:
         self._engine = engine
         self._store = store
         self._claimer = Claimer(store)
-        self.coming: Counter[Share] = Counter()
+        self.coming: Counter[Partition] = Counter()
         """What is being claimed at present, or was and has not been taken yet."""
-        self._going: Counter[Share] = Counter()
+        self._going: Counter[Partition] = Counter()
         """What is on its way back to the store."""
-        self._gone: Counter[Share] = Counter()
+        self._gone: Counter[Partition] = Counter()
         """How often something was given back."""
         self._turns: Counter[Lane] = Counter()
-        """How often the parts of a lane were asked: each time another one comes first."""
-        self._asked: set[Share] = set()
-        """Parts that were asked, and had nothing, since any claim has found something."""
+        """How often the partitions of a lane were asked: each time another one comes first."""
+        self._asked: set[Partition] = set()
+        """Partitions that were asked, and had nothing, since any claim has found something."""
         self.left_out = False
-        """Whether the last claim has found nothing, and has not asked all parts of a lane."""
+        """Whether the last claim has found nothing, and has not asked all partitions of a lane."""
         self._vain = 0
         """Tries in a row that have found nothing, though commands were waiting."""
 
@@ -75,70 +75,75 @@ class ClaimPlan:
         self._claimer.abandon()
 
     def give_back(
-        self, share: Share, item: Claimed, told: Callable[[Answer], None] | None = None
+        self, partition: Partition, item: Claimed, told: Callable[[Answer], None] | None = None
     ) -> None:
         """Let others have what was claimed, as if it had not been; `told` is passed the answer.
 
-        Until it is back, nothing of its part is claimed, nor begun of a claim that is under way:
-        that would be what comes after it.
+        Until it is back, nothing of its partition is claimed, nor begun of a claim that is under
+        way: that would be what comes after it.
         """
-        self._going[share] += 1
-        self._gone[share] += 1
+        self._going[partition] += 1
+        self._gone[partition] += 1
         change = Release(item.queue, item.key, item.token, undo=True)
-        self._engine._outbox.add(change, partial(self._is_back, share, told))
+        self._engine._outbox.add(change, partial(self._is_back, partition, told))
 
-    def _is_back(self, share: Share, told: Callable[[Answer], None] | None, answer: Answer) -> None:
-        self._going[share] -= 1
+    def _is_back(
+        self, partition: Partition, told: Callable[[Answer], None] | None, answer: Answer
+    ) -> None:
+        self._going[partition] -= 1
         if told is not None:
             told(answer)
-        if not self._going[share]:
+        if not self._going[partition]:
             self._engine.wake()
 
     def has_room(self) -> bool:
         """Whether any lane has room for enough to be worth a claim."""
-        return any(self._room(share) > 0 and self.wants(share) for share in self._engine.shares)
+        return any(
+            self._room(partition) > 0 and self.wants(partition)
+            for partition in self._engine.partitions
+        )
 
-    def wants(self, share: Share) -> bool:
-        """Whether the room of a part of a lane is worth a claim.
+    def wants(self, partition: Partition) -> bool:
+        """Whether the room of a partition of a lane is worth a claim.
 
         Where commands are claimed ahead, that takes half of what may be leased: so claims stay
         large. But no slot waits for that.
         """
-        line = self._engine._ahead.lines.get(share)
+        line = self._engine._prefetch.lines.get(partition)
         if line is None or not line.most:
             return True
-        lane = share.lane
+        lane = partition.lane
         active, most = lane.active, lane.most
         coming = self._coming_of(lane)
-        waiting = self._engine._ahead.of_lane(lane)
+        waiting = self._engine._prefetch.of_lane(lane)
         if 2 * (active + waiting + coming) <= most + line.most:
             return True
         return active < most and not waiting and not coming
 
-    def _room(self, share: Share) -> int:
-        """How many more commands a part of a lane may lease, if it had the manager for itself."""
-        lane = share.lane
-        if not share.owned or lane.paused or self._going.get(share):
+    def _room(self, partition: Partition) -> int:
+        """How many more commands a partition may lease, if it had the manager for itself."""
+        lane = partition.lane
+        if not partition.owned or lane.paused or self._going.get(partition):
             return 0
         coming = self._coming_of(lane)
         if coming and lane.most == 1:
             return 0  # Of two answers, the second may come first.
-        line = self._engine._ahead.lines.get(share)
+        line = self._engine._prefetch.lines.get(partition)
         if line is not None and line.most:
-            waiting = self._engine._ahead.of_lane(lane)
+            waiting = self._engine._prefetch.of_lane(lane)
             return lane.most + line.most - lane.active - waiting - coming
-        if self._engine.slots.may_start(share, coming):
+        if self._engine.slots.may_start(partition, coming):
             return lane.most - lane.active - coming
         return 0
 
     def _coming_of(self, lane: Lane) -> int:
-        """How much is being claimed of all parts of a lane."""
+        """How much is being claimed of all partitions of a lane."""
         coming = self.coming
         if not lane.linked:
-            return coming.get(lane.shares[0], 0)
-        return sum([coming[share] for share in lane.shares])
+            return coming.get(lane.partitions[0], 0)
+        return sum([coming[partition] for partition in lane.partitions])
 
-    async def claim(self) -> list[tuple[Share, Claimed]] | None:
+    async def claim(self) -> list[tuple[Partition, Claimed]] | None:
         """Claim what there is room for, in the order in which it is to be started.
 
         None: it is left to another claim, which is under way, and to who comes after it.
@@ -147,14 +152,14 @@ class ClaimPlan:
         if self.coming.total() and sum(rooms.values()) < MANY:
             return None
         if rooms:
-            self._engine._ahead.decide(self._engine.running)
+            self._engine._prefetch.decide(self._engine.running)
             rooms = self._rooms()
         if not rooms:
             await self._claimer.claim([], idle=False)  # What stands would be given something.
             return []
         requests = self._requests(rooms)
         self.coming.update(rooms)
-        gone = {share: self._gone[share] for share in rooms}
+        gone = {partition: self._gone[partition] for partition in rooms}
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -162,38 +167,38 @@ class ClaimPlan:
         finally:
             self.coming.subtract(rooms)
         trip = loop.time() - began
-        shares = {share.queue: share for share in rooms}
-        found: list[tuple[Share, Claimed]] = []
+        partitions = {partition.queue: partition for partition in rooms}
+        found: list[tuple[Partition, Claimed]] = []
         for item in (item for answer in answers for item in answer):
-            share = shares[item.queue]
+            partition = partitions[item.queue]
             # After a trip as long as its lease, the lease has ended.
-            if self._gone[share] == gone[share] and trip < share.lane.lease_time:
-                found.append((share, item))
+            if self._gone[partition] == gone[partition] and trip < partition.lane.lease_time:
+                found.append((partition, item))
             else:
-                self.give_back(share, item)
+                self.give_back(partition, item)
         self._note_asked(rooms, requests, bool(found))
         if found:
             self._vain = 0
-            self._engine._ahead.travelled(trip)
+            self._engine._prefetch.travelled(trip)
         if found and self._engine._tracing is not None:
-            for lane_id, count in Counter(share.lane.id for share, _ in found).items():
+            for lane_id, count in Counter(partition.lane.id for partition, _ in found).items():
                 self._engine._tracing.claimed(lane_id, count)
         return found
 
     @contextmanager
-    def not_taken_yet(self, claimed: Sequence[tuple[Share, Claimed]]) -> Generator[None]:
+    def not_taken_yet(self, claimed: Sequence[tuple[Partition, Claimed]]) -> Generator[None]:
         """Within this, what was claimed still takes room, though nobody has taken it."""
-        shares = Counter(share for share, _ in claimed)
-        self.coming.update(shares)
+        partitions = Counter(partition for partition, _ in claimed)
+        self.coming.update(partitions)
         try:
             yield
         finally:
-            self.coming.subtract(shares)
+            self.coming.subtract(partitions)
 
-    def _note_asked(self, rooms: dict[Share, int], requests: list[Claim], found: bool) -> None:
-        """See whether there are parts of lanes that have room, and were not asked yet."""
+    def _note_asked(self, rooms: dict[Partition, int], requests: list[Claim], found: bool) -> None:
+        """See whether there are partitions of lanes that have room, and were not asked yet."""
         queues = {queue for request in requests for queue, _ in request.queues}
-        asked = {share for share in rooms if share.queue in queues}
+        asked = {partition for partition in rooms if partition.queue in queues}
         self._asked |= asked
         self.left_out = bool(asked) and not found and not self._asked.issuperset(rooms)
         if not self.left_out:
@@ -208,10 +213,10 @@ class ClaimPlan:
         in which a token comes; then after twice that time, and so on, up to a second.
         """
         rates = {
-            share.queue: max(rates)
-            for share in self._engine.shares
-            if (rates := [cap.rate for cap in share.caps if cap.rate is not None])
-            if self._room(share) > 0
+            partition.queue: max(rates)
+            for partition in self._engine.partitions
+            if (rates := [cap.rate for cap in partition.caps if cap.rate is not None])
+            if self._room(partition) > 0
         }
         if not rates or due <= SHORTEST_TRY or due <= 1 / max(rates.values()):
             return due
@@ -225,14 +230,17 @@ class ClaimPlan:
         self._vain = min(self._vain + 1, 30)
         return min(due, again)
 
-    def _rooms(self) -> dict[Share, int]:
-        """The room of each part of a lane, if it is enough for any of them."""
+    def _rooms(self) -> dict[Partition, int]:
+        """The room of each partition of a lane, if it is enough for any of them."""
         if not self.has_room():
             return {}
-        rooms = {share: self._room(share) for share in sorted(self._engine.shares, key=_priority)}
-        return {share: room for share, room in rooms.items() if room > 0}
+        rooms = {
+            partition: self._room(partition)
+            for partition in sorted(self._engine.partitions, key=_priority)
+        }
+        return {partition: room for partition, room in rooms.items() if room > 0}
 
-    def _requests(self, rooms: dict[Share, int]) -> list[Claim]:
+    def _requests(self, rooms: dict[Partition, int]) -> list[Claim]:
         """Within the capacity: first the minima of lanes, then whatever is most urgent.
 
         Without one, no lane takes anything from another.
@@ -241,76 +249,84 @@ class ClaimPlan:
         if spare is None:
             return self._requests_by_lane(rooms)
         reserved = {
-            share: min(room, share.lane.reserved - share.lane.active)
-            for share, room in rooms.items()
-            if share.lane.active < share.lane.reserved
+            partition: min(room, partition.lane.reserved - partition.lane.active)
+            for partition, room in rooms.items()
+            if partition.lane.active < partition.lane.reserved
         }
-        left = {share: room - reserved.get(share, 0) for share, room in rooms.items()}
-        left = self._divided({share: room for share, room in left.items() if room > 0})
+        left = {partition: room - reserved.get(partition, 0) for partition, room in rooms.items()}
+        left = self._divided({partition: room for partition, room in left.items() if room > 0})
         requests = self._requests_by_lane(reserved) if reserved else []
         if spare > 0 and left:
             requests.append(self._request(left, spare))
         return requests
 
-    def _requests_by_lane(self, rooms: dict[Share, int]) -> list[Claim]:
-        """One claim for all lanes, and one for each that has several parts, which share its room.
+    def _requests_by_lane(self, rooms: dict[Partition, int]) -> list[Claim]:
+        """One claim for all lanes, and one for each lane whose partitions share its room.
 
-        The parts come first by turns, or the last one would get what the others leave.
+        The partitions come first by turns, or the last one would get what the others leave.
         """
-        parts: dict[Lane, list[Share]] = {}
-        for share in rooms:
-            parts.setdefault(share.lane, []).append(share)
-        whole = {shares[0]: rooms[shares[0]] for shares in parts.values() if len(shares) == 1}
+        by_lane: dict[Lane, list[Partition]] = {}
+        for partition in rooms:
+            by_lane.setdefault(partition.lane, []).append(partition)
+        whole = {
+            partitions[0]: rooms[partitions[0]]
+            for partitions in by_lane.values()
+            if len(partitions) == 1
+        }
         requests = [self._request(whole)] if whole else []
-        for lane, shares in parts.items():
-            if len(shares) > 1:
-                some = {share: rooms[share] for share in self._by_turns(lane, shares)}
+        for lane, partitions in by_lane.items():
+            if len(partitions) > 1:
+                some = {
+                    partition: rooms[partition] for partition in self._by_turns(lane, partitions)
+                }
                 requests.append(self._request(some, most=max(some.values())))
         return requests
 
-    def _by_turns(self, lane: Lane, shares: list[Share]) -> list[Share]:
-        """Parts of a lane; another one is the first each time."""
+    def _by_turns(self, lane: Lane, partitions: list[Partition]) -> list[Partition]:
+        """Partitions of a lane; another one is the first each time."""
         self._turns[lane] += 1
-        first = self._turns[lane] % len(shares)
-        return shares[first:] + shares[:first]
+        first = self._turns[lane] % len(partitions)
+        return partitions[first:] + partitions[:first]
 
-    def _divided(self, rooms: dict[Share, int]) -> dict[Share, int]:
-        """The same with the room of each lane divided among its parts.
+    def _divided(self, rooms: dict[Partition, int]) -> dict[Partition, int]:
+        """The same with the room of each lane divided among its partitions.
 
-        Parts that get none are left out, and asked by the claims that follow.
+        Partitions that get none are left out, and asked by the claims that follow.
         """
-        parts: dict[Lane, list[Share]] = {}
-        for share in rooms:
-            parts.setdefault(share.lane, []).append(share)
-        divided: dict[Share, int] = {}
-        for lane, shares in parts.items():
-            fresh = [share for share in shares if share not in self._asked] or shares
-            room = max(rooms[share] for share in shares)
+        by_lane: dict[Lane, list[Partition]] = {}
+        for partition in rooms:
+            by_lane.setdefault(partition.lane, []).append(partition)
+        divided: dict[Partition, int] = {}
+        for lane, partitions in by_lane.items():
+            fresh = [
+                partition for partition in partitions if partition not in self._asked
+            ] or partitions
+            room = max(rooms[partition] for partition in partitions)
             each, more = divmod(room, len(fresh))
-            for number, share in enumerate(self._by_turns(lane, fresh)):
-                divided[share] = each + (number < more)
-        return {share: room for share, room in divided.items() if room}
+            for number, partition in enumerate(self._by_turns(lane, fresh)):
+                divided[partition] = each + (number < more)
+        return {partition: room for partition, room in divided.items() if room}
 
     def _request(
-        self, rooms: dict[Share, int], spare: int | None = None, *, most: int = MOST
+        self, rooms: dict[Partition, int], spare: int | None = None, *, most: int = MOST
     ) -> Claim:
-        """A claim over parts of lanes; with `spare` slots, which they have to share."""
-        times = tuple([share.lane.lease_time for share in rooms])
+        """A claim over partitions of lanes; with `spare` slots, which they have to share."""
+        times = tuple([partition.lane.lease_time for partition in rooms])
         shared = spare is not None and len(rooms) > 1
         # A deadline lifts a command within its lane, whether its lane has to share or not.
-        urgencies = tuple([share.urgency for share in rooms])
+        urgencies = tuple([partition.urgency for partition in rooms])
         urgent = shared or any(urgency.lifts for urgency in urgencies)
         return Claim(
-            tuple((share.queue, room) for share, room in rooms.items()),
+            tuple((partition.queue, room) for partition, room in rooms.items()),
             min(sum(rooms.values()), most if spare is None else spare, MOST),
             lease_time=times[0],
             kinds=tuple(self._engine.registry.types),
-            caps=tuple(cap for share in rooms for cap in share.caps),
+            caps=tuple(cap for partition in rooms for cap in partition.caps),
             urgencies=urgencies if urgent else (),
             lease_times=times if len(set(times)) > 1 else (),
             in_order=urgent and not shared,
         )
 
 
-def _priority(share: Share) -> int:
-    return share.lane.priority
+def _priority(partition: Partition) -> int:
+    return partition.lane.priority

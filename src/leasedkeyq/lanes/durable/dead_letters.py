@@ -12,9 +12,9 @@ from typing import Any
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import PARKED, read_payload, seal_payload
+from leasedkeyq.lanes.durable.remote_errors import split
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
-from leasedkeyq.lanes.remote_errors import split
-from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.model.requests import (
     Bury,
     Change,
@@ -67,7 +67,7 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
     async def push(self, letter: DeadLetter) -> None:
         """Add a letter."""
-        await bury_letter(self._store, self._share(letter).queue, letter)
+        await bury_letter(self._store, self._partition(letter).queue, letter)
         self.trim(asyncio.get_running_loop())
 
     async def pop(self) -> DeadLetter | None:
@@ -85,16 +85,16 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
     async def _all(self, lane: str | None = None) -> "builtins.list[DeadLetter]":
         letters = [
-            read_letter(share.lane.id, item)
-            for share in self._shares()
-            if lane is None or share.lane.id == lane
-            for item in await self._buried(share)
+            read_letter(partition.lane.id, item)
+            for partition in self._partitions()
+            if lane is None or partition.lane.id == lane
+            for item in await self._buried(partition)
         ]
         return sorted(letters, key=lambda letter: letter.failed_at)
 
     async def clear(self) -> int:
         """Forget all letters; returns how many there were."""
-        purges = [Purge(share.queue, "buried") for share in self._shares()]
+        purges = [Purge(partition.queue, "buried") for partition in self._partitions()]
         answers = await self._store.settle(purges) if purges else []
         return sum(answer for answer in answers if isinstance(answer, int))
 
@@ -104,7 +104,7 @@ class StoreDeadLetterQueue(DeadLetterQueue):
         return await self._count()
 
     async def _count(self) -> int:
-        counts = await self._store.count([share.queue for share in self._shares()])
+        counts = await self._store.count([partition.queue for partition in self._partitions()])
         return sum(count.buried for count in counts.values())
 
     async def requeue(self, letter: DeadLetter) -> bool:
@@ -116,13 +116,13 @@ class StoreDeadLetterQueue(DeadLetterQueue):
             UnknownLaneError: Its lane is not there any more. The letter stays.
             ShuttingDownError: The manager takes no more commands. The letter stays.
         """
-        share = self._share(letter)
+        partition = self._partition(letter)
         if self._closed():
             raise ShuttingDownError(
                 f"lane {letter.lane!r}: the manager is shutting down and takes no more commands",
                 lane=letter.lane,
             )
-        answer = (await self._store.settle([Requeue(share.queue, int(letter.id))]))[0]
+        answer = (await self._store.settle([Requeue(partition.queue, int(letter.id))]))[0]
         _raise([answer])
         return bool(answer)
 
@@ -161,26 +161,26 @@ class StoreDeadLetterQueue(DeadLetterQueue):
             await asyncio.wait([self._trimming])
 
     async def _discard(self, letter: DeadLetter) -> bool:
-        share = self._share(letter)
-        return bool((await self._store.settle([Discard(share.queue, int(letter.id))]))[0])
+        partition = self._partition(letter)
+        return bool((await self._store.settle([Discard(partition.queue, int(letter.id))]))[0])
 
-    def _shares(self) -> Sequence[Share]:
-        return [share for lane in self._lanes.values() for share in lane.shares]
+    def _partitions(self) -> Sequence[Partition]:
+        return [partition for lane in self._lanes.values() for partition in lane.partitions]
 
-    def _share(self, letter: DeadLetter) -> Share:
+    def _partition(self, letter: DeadLetter) -> Partition:
         lane = self._lanes.get(letter.lane)
         if lane is None:
             known = ", ".join(sorted(self._lanes))
             message = f"there is no lane {letter.lane!r}; the lanes are: {known}"
             raise UnknownLaneError(message, lane=letter.lane)
-        return lane.share_of(letter.key)
+        return lane.partition_of(letter.key)
 
-    async def _buried(self, share: Share) -> Sequence[StoredItem]:
+    async def _buried(self, partition: Partition) -> Sequence[StoredItem]:
         found: Sequence[StoredItem] = ()
         cursor: str | None = None
         while True:
             page = await self._store.browse(
-                share.queue, states=("buried",), cursor=cursor, limit=1000
+                partition.queue, states=("buried",), cursor=cursor, limit=1000
             )
             found = (*found, *page.items)
             cursor = page.cursor

@@ -32,20 +32,26 @@ from leasedkeyq.lanes.durable.envelope import (
 )
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
-from leasedkeyq.lanes.durable.prefetch import Ahead
+from leasedkeyq.lanes.durable.prefetch import Prefetch
+from leasedkeyq.lanes.durable.remote_errors import join
 from leasedkeyq.lanes.durable.results import ResultWatch
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
-from leasedkeyq.lanes.durable.workers import Control
+from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.remote_errors import join
-from leasedkeyq.lanes.running.engine import Engine, Submitted, Terms, error_line, traceback_text
+from leasedkeyq.lanes.running.engine import (
+    LaneEngine,
+    Submitted,
+    SubmitTerms,
+    error_line,
+    traceback_text,
+)
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
-from leasedkeyq.lanes.running.lane import Lane, Share, Slots
+from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import caps
-from leasedkeyq.lanes.running.pending_write import Written
+from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.model.admission import check_name
 from leasedkeyq.model.requests import Ack, Answer, Bury, Change, Claimed, Refusal, Release, Urgency
 from leasedkeyq.stores.store import Store
@@ -56,12 +62,12 @@ from leasedkeyq.types import InFlightPolicy
 logger = logging.getLogger("leasedkeyq")
 
 GIVING_BACK = 1.0
-"""Seconds for which the parts of lanes stay with a worker that ends, until what waits is back."""
+"""Seconds for which partitions stay with a worker that ends, until what it prefetched is back."""
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
 
-class StoreEngine(Engine):
+class StoreEngine(LaneEngine):
     """Commands on a store. Any number of processes may run the same lanes.
 
     Attributes:
@@ -83,7 +89,7 @@ class StoreEngine(Engine):
     ) -> None:
         self.store = store
         self.registry = registry
-        self._ahead = Ahead(lambda: self._loop, self._give_back)
+        self._prefetch = Prefetch(lambda: self._loop, self._give_back)
         super().__init__(
             lanes,
             slots=slots,
@@ -115,29 +121,29 @@ class StoreEngine(Engine):
         self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
-        self._control = Control(
+        self._workers = WorkerGroup(
             store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
         )
 
     def add_lane(self, lane: Lane) -> None:
-        """As `Engine.add_lane`.
+        """As `LaneEngine.add_lane`.
 
         Raises:
             LimitExceededError: Its name is too long for the store.
             ValueError: Its priority, or that of its boost, is beyond 2**52.
         """
         urgency = Urgency(lane.priority, lane.boost.deadline, lane.boost.steps)
-        for share in lane.shares:
-            check_name("lane", share.queue, self.store.limits)
-            share.caps = caps(share)
-            share.urgency = urgency
+        for partition in lane.partitions:
+            check_name("lane", partition.queue, self.store.limits)
+            partition.caps = caps(partition)
+            partition.urgency = urgency
             if self.slots.capacity is None:
-                self._ahead.serve(share)
+                self._prefetch.serve(partition)
         super().add_lane(lane)
         if self.started:
-            for share in lane.shares:
-                self._watch(share)
-            self._control.look()
+            for partition in lane.partitions:
+                self._watch(partition)
+            self._workers.look()
             self.wake()
 
     # Submitting
@@ -155,15 +161,15 @@ class StoreEngine(Engine):
         deadline: float | None,
         timeout: float | None,
     ) -> Job:
-        """As `Engine.submit`."""
-        terms = Terms(policy, priority, delay, deadline, timeout)
+        """As `LaneEngine.submit`."""
+        terms = SubmitTerms(policy, priority, delay, deadline, timeout)
         placed = await self._submissions.put(lane, (key, kind, command), terms, self._tracing)
         return self._submitted(*placed, terms)
 
     async def submit_many(
-        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+        self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
-        """As `Engine.submit_many`."""
+        """As `LaneEngine.submit_many`."""
         put = self._submissions.put_many(lane, commands, terms, self._tracing)
         placed, refusal = await put
         jobs = [self._submitted(*place, terms) for place in placed]
@@ -173,25 +179,25 @@ class StoreEngine(Engine):
 
     def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
         self,
-        share: Share,
+        partition: Partition,
         number: int,
         key: str,
         kind: str,
         command: Any,
-        terms: Terms,
+        terms: SubmitTerms,
     ) -> Job:
         """The job that stands for a command that is in the store now."""
         job = self._results.jobs.get(number)
         if job is None:
             began = self._loop.time()
             priority = terms.priority or 0
-            job = Job(number, share, kind, key, command, began, priority, terms.timeout, None)
+            job = Job(number, partition, kind, key, command, began, priority, terms.timeout, None)
             job.remote = True
             self._results.jobs[number] = job
-            self._results.refresh(share)
+            self._results.refresh(partition)
         if terms.delay is not None and job.status in ("pending", "scheduled"):
             job.status = "scheduled" if terms.delay else "pending"
-        lane = share.lane
+        lane = partition.lane
         lane.submitted += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
@@ -202,25 +208,25 @@ class StoreEngine(Engine):
         return job
 
     def expect(self, job: Job) -> None:
-        """As `Engine.expect`."""
-        self._watch(job.share)
+        """As `LaneEngine.expect`."""
+        self._watch(job.partition)
         self._results.expect(job)
 
     # Starting and stopping
 
     async def start(self) -> None:
-        """As `Engine.start`."""
+        """As `LaneEngine.start`."""
         self.started = True
         self._plan.open(self._take_given)
-        for share in self.shares:
-            self._watch(share)
-        self._control.write()
+        for partition in self.partitions:
+            self._watch(partition)
+        self._workers.write()
         # With a capacity, lanes take from each other: then one claim is under way at a time.
         calls = self.store.calls_at_a_time
         self._claims = calls if self.slots.capacity is None else 1
         work = (
             *(self._serve() for _ in range(self._claims)),
-            self._control.run(),
+            self._workers.run(),
             *(self._outbox.run() for _ in range(calls)),
             self._heartbeat.run(),
         )
@@ -228,9 +234,9 @@ class StoreEngine(Engine):
         self._ending = self._tasks[: self._claims + 1]
         self.wake()
 
-    def _watch(self, share: Share) -> None:
-        if share.queue not in self._unwatch:
-            self._unwatch[share.queue] = self.store.watch(share.queue, self._hear)
+    def _watch(self, partition: Partition) -> None:
+        if partition.queue not in self._unwatch:
+            self._unwatch[partition.queue] = self.store.watch(partition.queue, self._hear)
 
     def _hear(self) -> None:
         """Something has changed in a queue."""
@@ -238,15 +244,15 @@ class StoreEngine(Engine):
         self._results.look()
         self.wake()
 
-    def wake(self, share: Share | None = None) -> None:
-        """As `Engine.wake`."""
+    def wake(self, partition: Partition | None = None) -> None:
+        """As `LaneEngine.wake`."""
         for changed in self._drains:
             changed.set()
-        if share is None:
-            self._ahead.check()
+        if partition is None:
+            self._prefetch.check()
         else:
-            self._begin_next(share.lane)
-            if self._wanted.is_set() or not self._plan.wants(share):
+            self._begin_next(partition.lane)
+            if self._wanted.is_set() or not self._plan.wants(partition):
                 return  # more of them will end soon
         self._heard += 1
         self._wanted.set()
@@ -257,31 +263,31 @@ class StoreEngine(Engine):
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    def pause(self, lane: Lane, paused: bool) -> Written:
-        """As `Engine.pause`, for all workers of the store."""
-        written = self._control.pause(lane, paused)
+    def pause(self, lane: Lane, paused: bool) -> PendingWrite:
+        """As `LaneEngine.pause`, for all workers of the store."""
+        written = self._workers.pause(lane, paused)
         self.wake()
         return written
 
     async def quiet(self) -> None:
-        """As `Engine.quiet`; what this worker does not start, others may start at once."""
+        """As `LaneEngine.quiet`; what this worker does not start, others may start at once."""
         self.stopped = True
         self._wanted.set()  # so that no claim is left standing
-        self._ahead.close()
+        self._prefetch.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(GIVING_BACK):
                 await self._outbox.empty.wait()  # or others would begin with what comes after it
-        self._control.leave()
+        self._workers.leave()
         await super().quiet()
 
     async def close(self) -> None:
-        """As `Engine.close`."""
+        """As `LaneEngine.close`."""
         self._wanted.set()  # so that it sees that nothing more is to be started
-        self._control.known.set()
-        self._control.leave()
+        self._workers.known.set()
+        self._workers.leave()
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._control.written()
+                await self._workers.written()
                 if self._tasks:
                     await asyncio.wait(self._ending)
                     await self._outbox.empty.wait()
@@ -292,7 +298,7 @@ class StoreEngine(Engine):
                 "their leases have expired",
                 len(self._outbox),
             )
-        self._control.close()
+        self._workers.close()
         self._unknown.close()
         tasks = [*self._tasks, *self._errands, *self._results.close(self.closed_error)]
         for task in tasks:
@@ -310,7 +316,7 @@ class StoreEngine(Engine):
     async def _serve(self) -> None:
         """Claim whenever there is room and something may have come."""
         pause = FIRST_PAUSE
-        await self._control.known.wait()
+        await self._workers.known.wait()
         while True:
             await self._wanted.wait()
             if self.stopped:
@@ -343,8 +349,8 @@ class StoreEngine(Engine):
                 with self._plan.not_taken_yet(claimed):
                     since = await self._available_since([item for _, item in claimed])
         finally:
-            for share, item in claimed:
-                self._take(share, item, since.get(item.token))
+            for partition, item in claimed:
+                self._take(partition, item, since.get(item.token))
         if claimed:
             await asyncio.sleep(0)  # so that they begin before more is asked for
         if self.emitter.listening:
@@ -379,12 +385,12 @@ class StoreEngine(Engine):
         lanes = [lane for lane in self.lanes.values() if lane.config.pressure_threshold]
         if lanes:
             for lane, counts in (await lane_counts(self.store, lanes)).items():
-                waiting = counts.available + self._ahead.of_lane(lane)
+                waiting = counts.available + self._prefetch.of_lane(lane)
                 self._tell_pressure(lane, waiting, counts.in_flight)
 
     async def _set_alarm(self) -> None:
         """Wake up when the next command comes due, or a limit has a token again."""
-        queues = [share.queue for share in self.shares if share.owned]
+        queues = [partition.queue for partition in self.partitions if partition.owned]
         waits = [seconds for seconds in await self.store.sweep(queues) if seconds is not None]
         again = await self._plan.next_try(min(waits, default=inf))
         now = self._loop.time()
@@ -402,21 +408,23 @@ class StoreEngine(Engine):
 
     def _take_given(self, claimed: Claimed) -> None:
         """Run a command that came while a claim was standing, and ask for more."""
-        share = next(share for share in self.shares if share.queue == claimed.queue)
+        partition = next(
+            partition for partition in self.partitions if partition.queue == claimed.queue
+        )
         if self._tracing is not None:
-            self._tracing.claimed(share.lane.id, 1)
-        self._take(share, claimed)
+            self._tracing.claimed(partition.lane.id, 1)
+        self._take(partition, claimed)
         self.wake()
 
-    def _take(self, share: Share, claimed: Claimed, since: float | None = None) -> None:
+    def _take(self, partition: Partition, claimed: Claimed, since: float | None = None) -> None:
         """Run a command that was claimed when it has a slot, unless it cannot be read.
 
         `since` is when it could have run, if that is known, as Unix time of the store.
         """
-        lane = share.lane
+        lane = partition.lane
         gone = claimed.id in self._cancelling.lately
-        if gone or self.stopped or lane.paused or not share.owned:  # since the claim was begun
-            self._plan.give_back(share, claimed)
+        if gone or self.stopped or lane.paused or not partition.owned:  # since the claim was begun
+            self._plan.give_back(partition, claimed)
             return
         job = self._results.jobs.get(claimed.id)
         if job is not None and job.lease is not None and job.lease.token in self._held:
@@ -425,13 +433,13 @@ class StoreEngine(Engine):
             job = job.latest()
         if job is None:
             began = self._loop.time()
-            job = Job(claimed.id, share, claimed.kind, claimed.key, None, began, 0, None, None)
+            job = Job(claimed.id, partition, claimed.kind, claimed.key, None, began, 0, None, None)
             self._results.jobs[job.id] = job
         job.remote = False
         job.lease = claimed
         job.kind = claimed.kind
         if self._metrics is not None:
-            job.counts = self._metrics.of(share.lane.id, claimed.kind)
+            job.counts = self._metrics.of(partition.lane.id, claimed.kind)
         job.priority = -claimed.priority
         self._held[claimed.token] = job
         try:
@@ -450,8 +458,8 @@ class StoreEngine(Engine):
             return
         job.status = "pending"
         job.attempt = claimed.attempt - 1
-        if not self._ahead.must_wait(job):
-            self.slots.take(share)
+        if not self._prefetch.must_wait(job):
+            self.slots.take(partition)
             job.attempt = claimed.attempt
             self._begin(job)
 
@@ -474,15 +482,15 @@ class StoreEngine(Engine):
 
     def _begin_next(self, lane: Lane) -> None:
         """Begin what was claimed ahead, as there is a slot again."""
-        while lane.active < lane.most and (share := self._ahead.oldest(lane)) is not None:
-            job = self._ahead.next(share, self._ahead.lines[share])
+        while lane.active < lane.most and (partition := self._prefetch.oldest(lane)) is not None:
+            job = self._prefetch.next(partition, self._prefetch.lines[partition])
             if job is not None:
-                self.slots.take(share)
+                self.slots.take(partition)
                 job.attempt = job.lease.attempt
                 self._begin(job)
 
     def _no_longer_running(self, job: Job) -> None:
-        line = self._ahead.lines.get(job.share)
+        line = self._prefetch.lines.get(job.partition)
         if line is not None:
             line.learn((self.home or self._loop).time() - job.started_at)
         super()._no_longer_running(job)
@@ -490,7 +498,7 @@ class StoreEngine(Engine):
     def _failed_unread(self, job: Job, error: Exception) -> None:
         job.attempt = job.lease.attempt
         job.interruption = None
-        job.share.lane.failed += 1
+        job.partition.lane.failed += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_FAILED, job, error)
         self._give_up(job, error)
@@ -508,13 +516,13 @@ class StoreEngine(Engine):
         if isinstance(answer, Refusal):
             self._lost(job)
         elif isinstance(answer, LeasedKeyQError):
-            logger.error("lane %r: %s", job.share.lane.id, answer)
+            logger.error("lane %r: %s", job.partition.lane.id, answer)
             self._lost(job)
         else:
             done()
 
     def _completed(self, job: Job, result: Any) -> None:
-        lane, lease = job.share.lane, job.lease
+        lane, lease = job.partition.lane, job.lease
         keep = lane.keep_results
         kept = ending(result, self.store.limits.value_size) if keep else None
         self._send(
@@ -524,7 +532,7 @@ class StoreEngine(Engine):
         )
 
     def _end_completed(self, job: Job, result: Any) -> None:
-        job.share.lane.completed += 1
+        job.partition.lane.completed += 1
         self._finish(job, "completed", result)
 
     def _retry(self, job: Job, delay: float, error: BaseException) -> None:
@@ -570,7 +578,7 @@ class StoreEngine(Engine):
         self._finish(job, status, result, error)
 
     def _cancelled(self, job: Job) -> None:
-        lease, keep = job.lease, job.share.lane.keep_results
+        lease, keep = job.lease, job.partition.lane.keep_results
         if lease.token in self._held:
             ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
             self._send(job, ack, partial(self._end_cancelled, job))
@@ -578,7 +586,7 @@ class StoreEngine(Engine):
             self._errand(self._cancelling.elsewhere(job))
 
     def _end_cancelled(self, job: Job) -> None:
-        job.share.lane.cancelled += 1
+        job.partition.lane.cancelled += 1
         error = self._error(CommandCancelledError, job, "was cancelled")
         self._finish(job, "cancelled", None, error)
 
@@ -586,7 +594,7 @@ class StoreEngine(Engine):
         lease = job.lease
         if lease.token in self._held:
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
-            self._plan.give_back(job.share, lease, told)
+            self._plan.give_back(job.partition, lease, told)
 
     def _back(self, job: Job, status: Any) -> None:
         """It is in the store again, for whoever takes it."""
@@ -599,12 +607,12 @@ class StoreEngine(Engine):
 
     def _has(self, job: Job) -> bool:
         """Whether a job runs, or waits here for a slot."""
-        return job in self.running or job in self._ahead
+        return job in self.running or job in self._prefetch
 
     def _lose(self, job: Job, lease: Claimed) -> None:
         if self._held.get(lease.token) is job:
             del self._held[lease.token]
-            self._ahead.remove(job)
+            self._prefetch.remove(job)
             if job in self.running and job.interruption is None:
                 self._interrupt(job, "lost")
             self._lost(job)
@@ -617,7 +625,7 @@ class StoreEngine(Engine):
         """
         if job.status in ENDED:
             return  # it was cancelled
-        lane = job.share.lane.id
+        lane = job.partition.lane.id
         name = f"command {job.kind!r} of key {describe(job.key)}"
         logger.warning("lane %r: the lease of %s was lost; its result does not count", lane, name)
         if self.emitter.listening:
@@ -626,7 +634,7 @@ class StoreEngine(Engine):
             self.emitter.emit(events.COMMAND_CANCELLED, payload | lost)
         successor = Job(
             job.id,
-            job.share,
+            job.partition,
             job.kind,
             job.key,
             None,
@@ -642,21 +650,21 @@ class StoreEngine(Engine):
     # From outside
 
     async def cancel(self, lane: Lane, key: str) -> bool:
-        """As `Engine.cancel`."""
+        """As `LaneEngine.cancel`."""
         return await self._cancelling.cancel(lane, key)
 
     async def cancel_job(self, job: Job) -> bool:
-        """As `Engine.cancel_job`."""
+        """As `LaneEngine.cancel_job`."""
         return await self._cancelling.cancel_job(job)
 
     async def stats(self) -> QueueStats:
-        """As `Engine.stats`; waiting and running commands are those of all processes."""
-        return await store_stats(self.store, self.lanes, self.clock(), self._ahead.of_lane)
+        """As `LaneEngine.stats`; waiting and running commands are those of all processes."""
+        return await store_stats(self.store, self.lanes, self.clock(), self._prefetch.of_lane)
 
     async def idle(self) -> None:
-        """As `Engine.idle`."""
-        for share in self.shares:
-            self._watch(share)
+        """As `LaneEngine.idle`."""
+        for partition in self.partitions:
+            self._watch(partition)
         changed = asyncio.Event()
         self._drains.add(changed)
         try:
@@ -671,5 +679,5 @@ class StoreEngine(Engine):
             self._drains.discard(changed)
 
     async def unfinished(self) -> dict[str, int]:
-        """As `Engine.unfinished`."""
+        """As `LaneEngine.unfinished`."""
         return await unfinished(self.store, self.lanes)

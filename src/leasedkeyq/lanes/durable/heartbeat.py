@@ -67,7 +67,7 @@ class Heartbeat:
         if not held:
             return
         extensions: list[Change] = [
-            Extend(lease.queue, lease.key, lease.token, job.share.lane.lease_time)
+            Extend(lease.queue, lease.key, lease.token, job.partition.lane.lease_time)
             for job, lease in held
         ]
         answers = await self._store.settle(extensions)
@@ -79,7 +79,7 @@ class Heartbeat:
         """End the runs of commands that somebody has cancelled elsewhere."""
         by_queue: dict[str, list[tuple[Job, Claimed]]] = {}
         for job in self._held.values():
-            by_queue.setdefault(job.share.queue, []).append((job, job.lease))
+            by_queue.setdefault(job.partition.queue, []).append((job, job.lease))
         for queue, held in by_queue.items():
             found = await self._store.look(queue, [job.key for job, _ in held])
             for (job, lease), items in zip(held, found, strict=True):

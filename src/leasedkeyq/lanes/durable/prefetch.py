@@ -2,7 +2,7 @@
 
 A worker with tiny commands is done with all of them before the store has answered its next claim.
 So it leases a few more than it has slots: as many as it ends while a claim is under way. They wait
-here, leased and not begun, and take no slot. How many, each part of a lane learns from its own
+here, leased and not begun, and take no slot. How many, each partition of a lane learns from its own
 commands, and carefully: the slowest of late counts. So long commands are left to workers that
 have a slot for them.
 """
@@ -11,10 +11,10 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterable
 
 from leasedkeyq.lanes.running.job import Job
-from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.running.lane import Lane, Partition
 
 MOST_AHEAD = 100
-"""Commands of one part of a lane."""
+"""Commands of one partition of a lane."""
 ENOUGH = 20
 """Commands that must have ended before anything is claimed ahead."""
 PATIENCE = 0.1
@@ -28,7 +28,7 @@ DRIFT = 1 / 16
 
 
 class Line:
-    """What waits here of one part of a lane, in the order in which it was claimed.
+    """What waits here of one partition of a lane, in the order in which it was claimed.
 
     Attributes:
         jobs: Each with the moment at which it came.
@@ -38,16 +38,16 @@ class Line:
         ended: How many have ended.
     """
 
-    __slots__ = ("_share", "alarm", "ended", "jobs", "most", "patience", "slowest")
+    __slots__ = ("_partition", "alarm", "ended", "jobs", "most", "patience", "slowest")
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.jobs: dict[Job, float] = {}
         self.most = 0
-        self.patience = min(PATIENCE, share.lane.lease_time / 4)
+        self.patience = min(PATIENCE, partition.lane.lease_time / 4)
         self.slowest = 0.0
         self.ended = 0
         self.alarm: TimerHandle | None = None
-        self._share = share
+        self._partition = partition
 
     def learn(self, seconds: float) -> None:
         """A command ran for so many seconds."""
@@ -59,8 +59,12 @@ class Line:
         if self.ended < ENOUGH:
             return
         # Whoever comes last begins when half of the patience is over, or earlier.
-        lane = self._share.lane
-        slots = lane.most / sum(share.owned for share in lane.shares) if self._share.owned else 0
+        lane = self._partition.lane
+        slots = (
+            lane.most / sum(partition.owned for partition in lane.partitions)
+            if self._partition.owned
+            else 0
+        )
         enough = slots * min(TRIPS * trip, self.patience / 2)
         if enough < MOST_AHEAD * self.slowest:
             self.most = int(enough / self.slowest)
@@ -74,7 +78,7 @@ class Line:
         self.slowest = max(self.slowest, self.patience)
 
 
-class Ahead:
+class Prefetch:
     """What an engine has claimed ahead.
 
     Args:
@@ -82,24 +86,24 @@ class Ahead:
         give_back: Told a job that this worker lets others have. Its attempt does not count.
 
     Attributes:
-        lines: What waits, for each part of a lane that may claim ahead.
+        lines: What waits, for each partition of a lane that may claim ahead.
     """
 
     def __init__(
         self, loop: Callable[[], AbstractEventLoop], give_back: Callable[[Job], None]
     ) -> None:
-        self.lines: dict[Share, Line] = {}
+        self.lines: dict[Partition, Line] = {}
         self._loop = loop
         self._give_back = give_back
         self._trip = 0.0
 
-    def serve(self, share: Share) -> None:
-        """Claim ahead for a part of a lane, unless its limits count what is leased.
+    def serve(self, partition: Partition) -> None:
+        """Claim ahead for a partition of a lane, unless its limits count what is leased.
 
         Nor if a command that dies with its worker is not tried again, even if it had not begun.
         """
-        if not share.caps and share.lane.config.max_attempts > 1:
-            self.lines[share] = Line(share)
+        if not partition.caps and partition.lane.config.max_attempts > 1:
+            self.lines[partition] = Line(partition)
 
     # Learning
 
@@ -111,7 +115,7 @@ class Ahead:
         """Decide how many may wait. Commands that run for long count before they have ended."""
         now = self._loop().time()
         for job in running:
-            line = self.lines.get(job.share)
+            line = self.lines.get(job.partition)
             if line is not None and now - job.started_at > line.slowest:
                 line.slowest = now - job.started_at
         for line in self.lines.values():
@@ -122,26 +126,26 @@ class Ahead:
     def of_lane(self, lane: Lane) -> int:
         """How many of a lane wait here."""
         if not lane.linked:
-            line = self.lines.get(lane.shares[0])
+            line = self.lines.get(lane.partitions[0])
             return 0 if line is None else len(line.jobs)
-        lines = [self.lines.get(share) for share in lane.shares]
+        lines = [self.lines.get(partition) for partition in lane.partitions]
         return sum(len(line.jobs) for line in lines if line is not None)
 
-    def of_key(self, share: Share, key: str) -> list[Job]:
+    def of_key(self, partition: Partition, key: str) -> list[Job]:
         """Those of a key that wait here."""
-        line = self.lines.get(share)
+        line = self.lines.get(partition)
         return [] if line is None else [job for job in line.jobs if job.key == key]
 
     def __contains__(self, job: Job) -> bool:
-        line = self.lines.get(job.share)
+        line = self.lines.get(job.partition)
         return line is not None and job in line.jobs
 
     def must_wait(self, job: Job) -> bool:
         """Whether a job cannot begin now. Then it waits here."""
-        share = job.share
-        if share.lane.active < share.lane.most:
+        partition = job.partition
+        if partition.lane.active < partition.lane.most:
             return False
-        line = self.lines.get(share)
+        line = self.lines.get(partition)
         if line is None:
             self._give_back(job)
             return True
@@ -153,22 +157,26 @@ class Ahead:
 
     def remove(self, job: Job) -> None:
         """Let a job wait no longer, if it does."""
-        line = self.lines.get(job.share)
+        line = self.lines.get(job.partition)
         if line is not None:
             line.jobs.pop(job, None)
 
-    def oldest(self, lane: Lane) -> Share | None:
-        """The part of a lane whose first job has waited longest; None if none waits."""
+    def oldest(self, lane: Lane) -> Partition | None:
+        """The partition of a lane whose first job has waited longest; None if none waits."""
         lines = self.lines
         if not lane.linked:
-            line = lines.get(lane.shares[0])
-            return lane.shares[0] if line is not None and line.jobs else None
-        shares = [share for share in lane.shares if share in lines and lines[share].jobs]
-        if not shares:
+            line = lines.get(lane.partitions[0])
+            return lane.partitions[0] if line is not None and line.jobs else None
+        partitions = [
+            partition
+            for partition in lane.partitions
+            if partition in lines and lines[partition].jobs
+        ]
+        if not partitions:
             return None
-        return min(shares, key=lambda share: next(iter(lines[share].jobs.values())))
+        return min(partitions, key=lambda partition: next(iter(lines[partition].jobs.values())))
 
-    def next(self, share: Share, line: Line) -> Job | None:
+    def next(self, partition: Partition, line: Line) -> Job | None:
         """The job that has waited longest, to be begun."""
         if not line.jobs:
             return None
@@ -178,7 +186,7 @@ class Ahead:
             line.distrust()
             self._clear(line)
             return None
-        if share.lane.paused or not share.owned:
+        if partition.lane.paused or not partition.owned:
             self._clear(line)
             return None
         del line.jobs[job]
@@ -188,8 +196,8 @@ class Ahead:
 
     def check(self) -> None:
         """Give back what must not begin here any more."""
-        for share, line in self.lines.items():
-            if line.jobs and (share.lane.paused or not share.owned):
+        for partition, line in self.lines.items():
+            if line.jobs and (partition.lane.paused or not partition.owned):
                 self._clear(line)
 
     def close(self) -> None:

@@ -10,10 +10,10 @@ from leasedkeyq.errors import StoreClosedError, describe
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.durable.remote_errors import failure
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
-from leasedkeyq.lanes.remote_errors import failure
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
-from leasedkeyq.lanes.running.lane import Share
+from leasedkeyq.lanes.running.lane import Partition
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.stores.store import Store
 
@@ -64,7 +64,7 @@ class ResultWatch:
         store: Store,
         registry: CommandRegistry,
         finish: Finish,
-        watch: Callable[[Share], None],
+        watch: Callable[[Partition], None],
     ) -> None:
         self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
         self._store = store
@@ -77,14 +77,14 @@ class ResultWatch:
         self._changed = asyncio.Event()
         self._soon: TimerHandle | None = None
         self._refreshing: Task[None] | None = None
-        self._refreshed: set[Share] = set()
-        """The parts of lanes that are looked at for those who only refer to a job."""
+        self._refreshed: set[Partition] = set()
+        """The partitions of lanes that are looked at for those who only refer to a job."""
         self._closed: Callable[[Job], Exception] | None = None
 
-    def refresh(self, share: Share) -> None:
+    def refresh(self, partition: Partition) -> None:
         """There are jobs for which nobody waits yet: let them tell where they stand."""
         if self._refreshing is not None:
-            if share not in self._refreshed:
+            if partition not in self._refreshed:
                 self._changed.set()
         elif self._soon is None:
             # Most are gone by then, or somebody waits for them.
@@ -151,12 +151,12 @@ class ResultWatch:
         loop = asyncio.get_running_loop()
         pause = UNAWAITED
         try:
-            while shares := {job.share for job in self._unawaited()}:
+            while partitions := {job.partition for job in self._unawaited()}:
                 began = loop.time()
                 try:
-                    self._refreshed = shares
-                    for share in shares:
-                        self._watch(share)
+                    self._refreshed = partitions
+                    for partition in partitions:
+                        self._watch(partition)
                     await self._changed.wait()
                     self._changed.clear()
                     began = loop.time()
@@ -174,34 +174,34 @@ class ResultWatch:
             self._refreshing = None
 
     async def _look_at_unawaited(self) -> None:
-        by_queue: dict[Share, list[int]] = {}
+        by_queue: dict[Partition, list[int]] = {}
         for job in self._unawaited():
-            by_queue.setdefault(job.share, []).append(job.id)
-        for share, numbers in by_queue.items():
+            by_queue.setdefault(job.partition, []).append(job.id)
+        for partition, numbers in by_queue.items():
             for first in range(0, len(numbers), UNAWAITED_AT_ONCE):
                 some = numbers[first : first + UNAWAITED_AT_ONCE]
                 # Only those that somebody still refers to: this must not be the last one.
                 found = [self.jobs.get(number) for number in some]
                 jobs = [job for job in found if job and _open(job) and not job.waiters]
                 if jobs:
-                    await self._look_at(share, jobs)
+                    await self._look_at(partition, jobs)
 
     def _unawaited(self) -> list[Job]:
         return [job for job in list(self.jobs.values()) if _open(job) and not job.waiters]
 
     async def _look_at_all(self) -> None:
-        by_queue: dict[Share, list[Job]] = {}
+        by_queue: dict[Partition, list[Job]] = {}
         for job in list(self._expected.values()):
             if not job.remote or job.status in ENDED or not job.waiters:
                 del self._expected[job.id]
             else:
-                by_queue.setdefault(job.share, []).append(job)
-        for share, jobs in by_queue.items():
+                by_queue.setdefault(job.partition, []).append(job)
+        for partition, jobs in by_queue.items():
             for first in range(0, len(jobs), AT_ONCE):
-                await self._look_at(share, jobs[first : first + AT_ONCE])
+                await self._look_at(partition, jobs[first : first + AT_ONCE])
 
-    async def _look_at(self, share: Share, jobs: list[Job]) -> None:
-        found = await self._store.results(share.queue, [job.id for job in jobs])
+    async def _look_at(self, partition: Partition, jobs: list[Job]) -> None:
+        found = await self._store.results(partition.queue, [job.id for job in jobs])
         left: list[Job] = []
         for job, item in zip(jobs, found, strict=True):
             if item is None:
@@ -209,7 +209,7 @@ class ResultWatch:
             else:
                 self._end(job, item)
         if left:
-            alive = await self._store.look(share.queue, [job.key for job in left])
+            alive = await self._store.look(partition.queue, [job.key for job in left])
             for job, items in zip(left, alive, strict=True):
                 await self._follow(job, items)
 
@@ -217,7 +217,7 @@ class ResultWatch:
         if not _open(job):
             return
         returns = self._registry.returns(job.kind)
-        result, error = outcome(item.value, returns, job.share.lane.id, job.kind, job.key)
+        result, error = outcome(item.value, returns, job.partition.lane.id, job.kind, job.key)
         job.attempt = item.attempt
         if isinstance(error, CommandCancelledError):
             self._finish(job, "cancelled", None, error)
@@ -233,7 +233,7 @@ class ResultWatch:
                     job.status = _STATUS[item.state]
                 return
         # Between the two looks it may have ended: look once more at what it left.
-        again = (await self._store.results(job.share.queue, [job.id]))[0]
+        again = (await self._store.results(job.partition.queue, [job.id]))[0]
         if again is not None:
             self._end(job, again)
             return
@@ -243,7 +243,7 @@ class ResultWatch:
                     error, timed_out = failure(
                         buried.error,
                         self._registry.module_of(job.kind),
-                        lane=job.share.lane.id,
+                        lane=job.partition.lane.id,
                         command_type=job.kind,
                         key=job.key,
                     )
@@ -263,7 +263,7 @@ class ResultWatch:
             if _open(successor):
                 self.expect(successor)
             return
-        lane = job.share.lane.id
+        lane = job.partition.lane.id
         lost = CommandLostError(
             f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} has left the store "
             "without a result: it was purged, removed, replaced by a newer command of its key, or "
@@ -279,7 +279,7 @@ class ResultWatch:
         successor = self.jobs.get(item.id)
         if successor is None:
             successor = Job(
-                item.id, job.share, item.kind, job.key, None, job.submitted_at, 0, None, None
+                item.id, job.partition, item.kind, job.key, None, job.submitted_at, 0, None, None
             )
             successor.remote = True
             self.jobs[item.id] = successor
@@ -292,7 +292,7 @@ class ResultWatch:
         later = [
             other
             for other in list(self.jobs.values())
-            if other.share is job.share and other.key == job.key and other.id > job.id
+            if other.partition is job.partition and other.key == job.key and other.id > job.id
         ]
         return min(later, key=lambda other: other.id, default=None)
 
@@ -300,7 +300,7 @@ class ResultWatch:
         cursor: str | None = None
         while True:
             page = await self._store.browse(
-                job.share.queue, states=("buried",), prefix=job.key, cursor=cursor, limit=100
+                job.partition.queue, states=("buried",), prefix=job.key, cursor=cursor, limit=100
             )
             for item in page.items:
                 if item.key == job.key:

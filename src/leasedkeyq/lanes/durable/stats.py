@@ -27,7 +27,7 @@ async def store_stats(
     ages = {head.queue: max(0.0, now - head.put_at) for head in heads if head is not None}
     numbers: dict[str, LaneStats] = {}
     for lane, count in counts.items():
-        old = [ages[share.queue] for share in lane.shares if share.queue in ages]
+        old = [ages[partition.queue] for partition in lane.partitions if partition.queue in ages]
         waiting = min(ahead(lane), count.in_flight)
         pending = count.available + waiting
         found = lane_stats(lane, pending, count.scheduled, max(old, default=None))
@@ -46,12 +46,12 @@ async def unfinished(store: Store, lanes: Mapping[str, Lane]) -> dict[str, int]:
 
 
 async def lane_counts(store: Store, lanes: Collection[Lane]) -> dict[Lane, Counts]:
-    """How many commands of each lane, all parts together, are in each state."""
+    """How many commands of each lane, all its partitions together, are in each state."""
     counts = await store.count(_queues(lanes))
     nothing = Counts()
     found: dict[Lane, Counts] = {}
     for lane in lanes:
-        mine = [counts.get(share.queue, nothing) for share in lane.shares]
+        mine = [counts.get(partition.queue, nothing) for partition in lane.partitions]
         found[lane] = Counts(
             available=sum(count.available for count in mine),
             scheduled=sum(count.scheduled for count in mine),
@@ -62,4 +62,4 @@ async def lane_counts(store: Store, lanes: Collection[Lane]) -> dict[Lane, Count
 
 
 def _queues(lanes: Collection[Lane]) -> list[str]:
-    return [share.queue for lane in lanes for share in lane.shares]
+    return [partition.queue for lane in lanes for partition in lane.partitions]

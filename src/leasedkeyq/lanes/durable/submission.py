@@ -12,8 +12,8 @@ import msgspec
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import Envelope, seal
-from leasedkeyq.lanes.running.engine import Submitted, Terms
-from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.running.engine import Submitted, SubmitTerms
+from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.admission import advice, check_name, check_priority
 from leasedkeyq.model.requests import Limits, Put
@@ -23,8 +23,8 @@ _NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 Run: TypeAlias = tuple[str, list[tuple[str, bytes]]]
 """Items of one type that follow each other: a type, and keys and values."""
-Placed: TypeAlias = tuple[Share, int, str, str, Any]
-"""A command in a store: its part of the lane, its id, its key, its type and itself."""
+Placed: TypeAlias = tuple[Partition, int, str, str, Any]
+"""A command in a store: its partition of the lane, its id, its key, its type and itself."""
 
 
 class Submissions:
@@ -44,7 +44,7 @@ class Submissions:
         self._numbers = count()
 
     async def put(
-        self, lane: Lane, submitted: Submitted, terms: Terms, tracing: GuardedTracing | None
+        self, lane: Lane, submitted: Submitted, terms: SubmitTerms, tracing: GuardedTracing | None
     ) -> Placed:
         """Put a command.
 
@@ -58,23 +58,23 @@ class Submissions:
         check_priority(terms.priority)
         envelope = self._envelope(lane, terms)
         envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
-        share = lane.share_of(key)
+        partition = lane.partition_of(key)
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
             item = key, seal(envelope, kind, key, limits.value_size)
-            [answer] = await self._store.put([_put(share, (item,), kind, terms)])
+            [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
         if isinstance(answer, LeasedKeyQError):
             raise answer
-        return share, answer[0], key, kind, command
+        return partition, answer[0], key, kind, command
 
     async def put_many(
         self,
         lane: Lane,
         commands: Sequence[Submitted],
-        terms: Terms,
+        terms: SubmitTerms,
         tracing: GuardedTracing | None,
     ) -> tuple[list[Placed], BaseException | None]:
-        """Put commands, all or nothing in each part of the lane.
+        """Put commands, all or nothing in each partition of the lane.
 
         Returns those that are in the store now, in order, and why others are not.
 
@@ -92,7 +92,7 @@ class Submissions:
             return await self._put_all(lane, commands, terms, envelope)
 
     async def _put_all(
-        self, lane: Lane, commands: Sequence[Submitted], terms: Terms, envelope: Envelope
+        self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms, envelope: Envelope
     ) -> tuple[list[Placed], BaseException | None]:
         """The envelope is used for one command after the other, with the arguments of each."""
         limits = self._store.limits
@@ -102,11 +102,11 @@ class Submissions:
             self._new_key() if key is None else check_name("key", key, limits)
             for key, _, _ in commands
         ]
-        runs: dict[Share, list[Run]] = {}
+        runs: dict[Partition, list[Run]] = {}
         for key, (_, kind, command) in zip(keys, commands, strict=True):
             envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
             item = key, seal(envelope, kind, key, limits.value_size)
-            mine = runs.setdefault(lane.share_of(key), [])
+            mine = runs.setdefault(lane.partition_of(key), [])
             if not mine or mine[-1][0] != kind:
                 check_name("command_type", kind, limits)
                 mine.append((kind, []))
@@ -114,12 +114,12 @@ class Submissions:
         ids, refusal = await _put_everywhere(
             self._store,
             [
-                [_put(share, tuple(some), kind, terms) for kind, some in mine]
-                for share, mine in runs.items()
+                [_put(partition, tuple(some), kind, terms) for kind, some in mine]
+                for partition, mine in runs.items()
             ],
         )
         placed: list[Placed] = [
-            (lane.share_of(key), ids[key], key, kind, command)
+            (lane.partition_of(key), ids[key], key, kind, command)
             for key, (_, kind, command) in zip(keys, commands, strict=True)
             if key in ids
         ]
@@ -131,7 +131,7 @@ class Submissions:
         self._prefix = self._prefix or secrets.token_hex(8)
         return f"{self._prefix}-{next(self._numbers):x}"
 
-    def _envelope(self, lane: Lane, terms: Terms) -> Envelope:
+    def _envelope(self, lane: Lane, terms: SubmitTerms) -> Envelope:
         envelope = Envelope(_NOTHING, self._clock())
         if terms.delay:
             envelope.after = terms.delay
@@ -140,9 +140,11 @@ class Submissions:
         return envelope
 
 
-def _put(share: Share, items: tuple[tuple[str, bytes], ...], kind: str, terms: Terms) -> Put:
+def _put(
+    partition: Partition, items: tuple[tuple[str, bytes], ...], kind: str, terms: SubmitTerms
+) -> Put:
     return Put(
-        share.queue,
+        partition.queue,
         items,
         terms.policy,
         # Commands are counted as lanes are, lower first, and the items of queues the other way.

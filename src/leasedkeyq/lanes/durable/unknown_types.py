@@ -55,12 +55,17 @@ class UnknownTypes:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._last + BETWEEN - loop.time()))
         self._last = loop.time()
-        shares = [share for lane in self._lanes.values() for share in lane.shares if share.owned]
+        partitions = [
+            partition
+            for lane in self._lanes.values()
+            for partition in lane.partitions
+            if partition.owned
+        ]
         try:
-            heads = await self._store.heads([share.queue for share in shares])
+            heads = await self._store.heads([partition.queue for partition in partitions])
         except LeasedKeyQError:
             return  # the claims say what is wrong with the store
-        for share, head in zip(shares, heads, strict=True):
+        for partition, head in zip(partitions, heads, strict=True):
             if head is None or head.kind in {*self._registry.types, *self._told, PARKED}:
                 continue
             if len(self._told) == MOST:
@@ -70,8 +75,8 @@ class UnknownTypes:
             logger.warning(
                 "lane %r: commands of type %r wait, which this worker does not know, so that it "
                 "leaves them to others; it knows: %s",
-                share.lane.id,
+                partition.lane.id,
                 head.kind,
                 known,
-                extra={"lane": share.lane.id, "command_type": head.kind},
+                extra={"lane": partition.lane.id, "command_type": head.kind},
             )

@@ -19,8 +19,8 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
-from leasedkeyq.lanes.running.lane import Lane, Share
-from leasedkeyq.lanes.running.pending_write import Written
+from leasedkeyq.lanes.running.lane import Lane, Partition
+from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.model.requests import (
     Ack,
     Cancel,
@@ -36,7 +36,7 @@ from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
 
-CONTROL = "leasedkeyq.lanes"
+WORKERS_QUEUE = "leasedkeyq.lanes"
 """The queue of the store in which workers tell each other things."""
 PAUSED = "paused:"
 WORKER = "worker:"
@@ -59,7 +59,7 @@ class Member(msgspec.Struct, omit_defaults=True):
     pid: int = 0
 
 
-class Control:
+class WorkerGroup:
     """The part of this worker in what all workers tell each other.
 
     Args:
@@ -78,7 +78,7 @@ class Control:
         store: Store,
         lanes: Mapping[str, Lane],
         *,
-        own: Callable[[Share, bool], None],
+        own: Callable[[Partition, bool], None],
         wake: Callable[[], None],
         types: Callable[[], Iterable[str]],
     ) -> None:
@@ -99,13 +99,13 @@ class Control:
         """What the others know of this worker."""
         self._lease: Claimed | None = None
         self._renewed = 0.0
-        self._ahead = 0.0
+        self._clock_offset = 0.0
         """The clock of the store, less that of the event loop."""
         self._leaving = False
 
     # Pausing
 
-    def pause(self, lane: Lane, paused: bool) -> Written:
+    def pause(self, lane: Lane, paused: bool) -> PendingWrite:
         """Pause or resume a lane, here at once and everywhere soon."""
         lane.paused = paused
         self._wishes[lane.id] = paused
@@ -116,7 +116,7 @@ class Control:
             pass  # it is written when there is an event loop
         else:
             self.write()
-        return Written(self._written)
+        return PendingWrite(self._written)
 
     def write(self) -> None:
         """Begin to tell the store what was paused and resumed here."""
@@ -135,14 +135,16 @@ class Control:
             wishes = dict(self._wishes)
             try:
                 puts = [
-                    Put(CONTROL, ((PAUSED + lane, b"null"),), delay=FOREVER)
+                    Put(WORKERS_QUEUE, ((PAUSED + lane, b"null"),), delay=FOREVER)
                     for lane, paused in wishes.items()
                     if paused
                 ]
                 if puts:
                     _check(await self._store.put(puts))
                 cancels = [
-                    Cancel(CONTROL, PAUSED + lane) for lane, paused in wishes.items() if not paused
+                    Cancel(WORKERS_QUEUE, PAUSED + lane)
+                    for lane, paused in wishes.items()
+                    if not paused
                 ]
                 if cancels:
                     await self._store.settle(cancels)
@@ -161,14 +163,14 @@ class Control:
 
     async def _tell(self) -> None:
         """Let everybody look."""
-        _check(await self._store.put([Put(CONTROL, ((NEWS, b"null"),))]))
-        await self._store.settle([Cancel(CONTROL, NEWS)])
+        _check(await self._store.put([Put(WORKERS_QUEUE, ((NEWS, b"null"),))]))
+        await self._store.settle([Cancel(WORKERS_QUEUE, NEWS)])
 
     # Watching
 
     async def run(self) -> None:
         """Follow what others tell, and tell that this worker lives, until it leaves."""
-        unwatch = self._store.watch(CONTROL, self._news.set)
+        unwatch = self._store.watch(WORKERS_QUEUE, self._news.set)
         pause = FIRST_PAUSE
         try:
             while True:
@@ -216,7 +218,7 @@ class Control:
         await self._forget_dead(found)
         self._divide(shared, found)
         self._wake()
-        [due] = await self._store.sweep([CONTROL])
+        [due] = await self._store.sweep([WORKERS_QUEUE])
         beat = min(lane.heartbeat for lane in shared)
         return beat if due is None else min(beat, due + 0.01)
 
@@ -224,7 +226,7 @@ class Control:
         found: list[StoredItem] = []
         cursor: str | None = None
         while True:
-            page = await self._store.browse(CONTROL, cursor=cursor, limit=1000)
+            page = await self._store.browse(WORKERS_QUEUE, cursor=cursor, limit=1000)
             found += page.items
             cursor = page.cursor
             if cursor is None:
@@ -237,7 +239,7 @@ class Control:
         loop = asyncio.get_running_loop()
         lease_time = min(lane.lease_time for lane in shared)
         me = Member(
-            {lane.id: len(lane.shares) for lane in shared},
+            {lane.id: len(lane.partitions) for lane in shared},
             blake2b("\n".join(sorted(self._types())).encode(), digest_size=8).hexdigest(),
             socket.gethostname(),
             os.getpid(),
@@ -247,7 +249,7 @@ class Control:
             beat = min(lane.heartbeat for lane in shared)
             if value == self._told and loop.time() - self._renewed < beat / 2:
                 return
-            extend = Extend(CONTROL, self._name, self._lease.token, lease_time)
+            extend = Extend(WORKERS_QUEUE, self._name, self._lease.token, lease_time)
             answer = (await self._store.settle([extend]))[0]
             if isinstance(answer, Refusal):
                 self._lease = None  # it was taken for dead
@@ -255,22 +257,22 @@ class Control:
                 self._renewed = loop.time()
                 if value == self._told:
                     return
-                _check(await self._store.put([Put(CONTROL, ((self._name, value),))]))
+                _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
         while self._lease is None:
             # A name of its own for each try: the answer to the last one may have been lost.
             self._name = WORKER + secrets.token_hex(8)
-            _check(await self._store.put([Put(CONTROL, ((self._name, value),))]))
-            claim = Claim(((CONTROL, 1),), 1, self._name, lease_time)
+            _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
+            claim = Claim(((WORKERS_QUEUE, 1),), 1, self._name, lease_time)
             for claimed in (await self._store.claim([claim]))[0]:
                 self._lease = claimed
                 self._renewed = loop.time()
-                self._ahead = (claimed.expires_at or 0.0) - lease_time - loop.time()
+                self._clock_offset = (claimed.expires_at or 0.0) - lease_time - loop.time()
         self._told = value
         await self._tell()
 
     async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
         """Remove workers whose leases have ended, or who died before they had one."""
-        old = asyncio.get_running_loop().time() + self._ahead - GRACE
+        old = asyncio.get_running_loop().time() + self._clock_offset - GRACE
         dead = {
             item.key: item.id
             for item in found
@@ -280,13 +282,13 @@ class Control:
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             return [
-                Cancel(CONTROL, item.key)
+                Cancel(WORKERS_QUEUE, item.key)
                 for item in items
                 if item.state == "available" and item.id == dead[item.key]
             ]
 
         if dead:
-            await self._store.edit(CONTROL, work, keys=[*dead])
+            await self._store.edit(WORKERS_QUEUE, work, keys=[*dead])
 
     def _divide(self, shared: Sequence[Lane], found: Sequence[StoredItem]) -> None:
         """Give each partition to one of the living, the same one in the eyes of all."""
@@ -307,10 +309,10 @@ class Control:
         for lane in shared:
             known = {name: member.lanes.get(lane.id, 0) for name, member in alike.items()}
             owners = divide(lane.id, known)
-            for share in lane.shares:
-                mine = share.index < len(owners) and owners[share.index] == self._name
-                if share.owned != mine:
-                    self._own(share, mine)
+            for partition in lane.partitions:
+                mine = partition.index < len(owners) and owners[partition.index] == self._name
+                if partition.owned != mine:
+                    self._own(partition, mine)
 
     def look(self) -> None:
         """Share out anew: there is another lane."""
@@ -324,7 +326,7 @@ class Control:
     async def _go(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            await self._store.settle([Ack(CONTROL, self._name, lease.token)])
+            await self._store.settle([Ack(WORKERS_QUEUE, self._name, lease.token)])
 
     async def written(self) -> None:
         """Wait until the store knows what was paused and resumed here."""

@@ -28,8 +28,8 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
-from leasedkeyq.lanes.running.lane import Lane, Share, Slots
-from leasedkeyq.lanes.running.pending_write import AT_ONCE, Written
+from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
+from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.timers import Timers
 from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
@@ -44,8 +44,8 @@ Submitted: TypeAlias = tuple[str | None, str, Any]
 """A command among many: its key, if it has one, its type and itself."""
 
 
-class Terms(NamedTuple):
-    """What holds for all of many commands; see `Engine.submit`."""
+class SubmitTerms(NamedTuple):
+    """What holds for all of many commands; see `LaneEngine.submit`."""
 
     policy: InFlightPolicy
     priority: int | None
@@ -59,7 +59,7 @@ LONGEST_TRACEBACK = 20_000
 """Characters that are kept of what an exception says, and of where it was raised."""
 
 
-class Engine(ABC):
+class LaneEngine(ABC):
     """Runs the commands of lanes, in one event loop.
 
     Args:
@@ -104,15 +104,17 @@ class Engine(ABC):
         """
         self._limit_alarm: TimerHandle | None = None
         self._looks = 0
-        self.shares: list[Share] = []
+        self.partitions: list[Partition] = []
         for lane in lanes.values():
             self.add_lane(lane)
 
     def add_lane(self, lane: Lane) -> None:
         """Serve one more lane."""
-        self.shares += lane.shares
+        self.partitions += lane.partitions
         self.slots.add(lane)
-        self.shares.sort(key=lambda share: (share.lane.priority, share.lane.index, share.index))
+        self.partitions.sort(
+            key=lambda partition: (partition.lane.priority, partition.lane.index, partition.index)
+        )
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
@@ -138,7 +140,7 @@ class Engine(ABC):
         """Refuse to let a command wait until all commands are done."""
         job = CURRENT.get(None)
         if job is not None and job in self.running and job.task is asyncio.current_task():
-            lane = job.share.lane.id
+            lane = job.partition.lane.id
             raise LaneError(
                 f"lane {lane!r}: command {job.kind!r} would wait for itself; no command can drain "
                 "the manager that runs it",
@@ -165,24 +167,24 @@ class Engine(ABC):
 
     @abstractmethod
     async def submit_many(
-        self, lane: Lane, commands: Sequence[Submitted], terms: Terms
+        self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
-        """Take commands, all or nothing in each part of the lane; no key comes twice."""
+        """Take commands, all or nothing in each partition of the lane; no key comes twice."""
 
     @abstractmethod
     async def start(self) -> None:
         """Begin to run commands."""
 
     @abstractmethod
-    def wake(self, share: Share | None = None) -> None:
-        """Something has changed by which a command may be able to start, of `share` or any."""
+    def wake(self, partition: Partition | None = None) -> None:
+        """Something has changed by which a command may be able to start, of `partition` or any."""
 
-    def pause(self, lane: Lane, paused: bool) -> Written:
+    def pause(self, lane: Lane, paused: bool) -> PendingWrite:
         """Start no more commands of a lane, or start them again."""
         lane.paused = paused
         if not paused:
             self.wake()
-        return AT_ONCE
+        return WRITTEN
 
     @abstractmethod
     async def cancel(self, lane: Lane, key: str) -> bool:
@@ -245,7 +247,7 @@ class Engine(ABC):
             job.counts.waits.append(job.started_at - job.ready_at)
         if self._instrument is not None:
             waited = max(0.0, job.started_at - job.ready_at)
-            lane, kind = job.share.lane.id, job.kind
+            lane, kind = job.partition.lane.id, job.kind
             try:
                 self._instrument.started(lane, kind, str(job.id), job.attempt, waited)
             except Exception:
@@ -279,11 +281,11 @@ class Engine(ABC):
             self._ended(job, result, error)
         else:
             name = f"command {job.kind!r} of key {describe(job.key)}"
-            logger.warning("lane %r: %s has ended at last", job.share.lane.id, name)
+            logger.warning("lane %r: %s has ended at last", job.partition.lane.id, name)
 
     async def _run_traced(self, tracing: GuardedTracing, job: Job) -> Any:
         carrier = job.carrier or {}
-        lane = job.share.lane.id
+        lane = job.partition.lane.id
         with tracing.processing(lane, job.kind, str(job.id), job.attempt, carrier):
             return await job.command.execute()
 
@@ -307,10 +309,10 @@ class Engine(ABC):
                 self._measure(job, "lost", None)
             case "stop":
                 self._give_back(job)
-        self.wake(job.share)
+        self.wake(job.partition)
 
     def _timed_out(self, job: Job, *, stuck: bool = False) -> None:
-        job.share.lane.timed_out += 1
+        job.partition.lane.timed_out += 1
         text = f"ran longer than {job.timeout} s"
         if stuck:
             text += " and did not stop when it was cancelled; it was left to itself"
@@ -328,18 +330,18 @@ class Engine(ABC):
         outcome: Outcome = "retry" if delay is not None else "timeout" if timeout else "failed"
         self._measure(job, outcome, error)
         if delay is None:
-            job.share.lane.failed += 1
+            job.partition.lane.failed += 1
             if self.emitter.listening:
                 self._emit(events.COMMAND_FAILED, job, error)
             self._give_up(job, error)
         else:
-            job.share.lane.retried += 1
+            job.partition.lane.retried += 1
             if self.emitter.listening:
                 self._emit(events.COMMAND_RETRY, job, error, delay=delay)
             self._retry(job, delay, error)
 
     def _delay(self, job: Job, error: BaseException) -> float | None:
-        config = job.share.lane.config
+        config = job.partition.lane.config
         if job.attempt >= config.max_attempts:
             return None
         try:
@@ -350,7 +352,7 @@ class Engine(ABC):
                 delay = delay.total_seconds()
             return checks.delay_time("delay", max(delay, 0.0))
         except Exception:
-            logger.exception("lane %r: its retry policy failed", job.share.lane.id)
+            logger.exception("lane %r: its retry policy failed", job.partition.lane.id)
             return None
 
     # Ending a run from outside
@@ -391,7 +393,7 @@ class Engine(ABC):
         if job.timer is not None:
             self._limits.clear(job)
         job.interruption = why
-        self._look_again(job, self._loop.time() + job.share.lane.cancel_grace)
+        self._look_again(job, self._loop.time() + job.partition.lane.cancel_grace)
         if job.begun and job.task is not None:
             job.task.cancel()
 
@@ -401,9 +403,9 @@ class Engine(ABC):
         logger.error(
             "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
             "and may still be running",
-            job.share.lane.id,
+            job.partition.lane.id,
             name,
-            job.share.lane.cancel_grace,
+            job.partition.lane.cancel_grace,
         )
         if job.task is not None:
             self._abandoned.add(job.task)  # an event loop does not keep its tasks alive
@@ -419,7 +421,7 @@ class Engine(ABC):
                 self._cancelled(job)
             case _:
                 self._measure(job, "lost", None)
-        self.wake(job.share)
+        self.wake(job.partition)
 
     async def stop(self) -> None:
         """Start nothing more, and end what runs; its commands are given back."""
@@ -445,7 +447,7 @@ class Engine(ABC):
             self._limits.clear(job)
         job.task = None
         self.running.discard(job)
-        self.slots.give(job.share)
+        self.slots.give(job.partition)
         if not self.running and self._quiet:
             for waiter in self._quiet:
                 if not waiter.done():
@@ -471,7 +473,7 @@ class Engine(ABC):
 
     def _emit(self, key: str, job: Job, error: BaseException | None = None, **more: object) -> None:
         payload: dict[str, Any] = {
-            "lane": job.share.lane.id,
+            "lane": job.partition.lane.id,
             "command_id": str(job.id),
             "command_type": job.kind,
             "key": job.key,
@@ -495,7 +497,7 @@ class Engine(ABC):
 
     def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
         try:
-            instrument.submitted(job.share.lane.id, job.kind, str(job.id))
+            instrument.submitted(job.partition.lane.id, job.kind, str(job.id))
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
 
@@ -509,7 +511,7 @@ class Engine(ABC):
             job.counts.ended(outcome, ran, total)
         if instrument is None:
             return
-        lane, kind = job.share.lane.id, job.kind
+        lane, kind = job.partition.lane.id, job.kind
         try:
             instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
         except Exception:
@@ -530,19 +532,19 @@ class Engine(ABC):
 
     def _buried(self, job: Job, error: BaseException) -> None:
         """It is with the dead letters now."""
-        job.share.lane.dead_lettered += 1
+        job.partition.lane.dead_lettered += 1
         if job.counts is not None:
             job.counts.dead_lettered += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
         if self._instrument is not None:
             try:
-                self._instrument.dead_lettered(job.share.lane.id, job.kind, str(job.id))
+                self._instrument.dead_lettered(job.partition.lane.id, job.kind, str(job.id))
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, self._instrument)
 
     def _error(self, kind: Any, job: Job, text: str) -> Any:
-        lane = job.share.lane.id
+        lane = job.partition.lane.id
         return kind(
             f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} {text}",
             lane=lane,
@@ -552,7 +554,7 @@ class Engine(ABC):
 
     def closed_error(self, job: Job) -> ManagerClosedError:
         """For those who wait for a command that will not run here."""
-        lane = job.share.lane.id
+        lane = job.partition.lane.id
         return ManagerClosedError(
             f"lane {lane!r}: the manager was closed before command {job.kind!r} of key "
             f"{describe(job.key)} was done",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 from leasedkeyq.telemetry.metrics import SeriesCounts
 
 if TYPE_CHECKING:
-    from leasedkeyq.lanes.running.lane import Share
+    from leasedkeyq.lanes.running.lane import Partition
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -49,11 +49,11 @@ class Job:
         "key",
         "kind",
         "lease",
+        "partition",
         "priority",
         "ready_at",
         "remote",
         "result",
-        "share",
         "started_at",
         "status",
         "submitted_at",
@@ -67,7 +67,7 @@ class Job:
     def __init__(  # noqa: PLR0917  # made once for each command, and keywords cost time
         self,
         id: int,  # noqa: A002  # it is what it is
-        share: "Share",
+        partition: "Partition",
         kind: str,
         key: str,
         command: Any,
@@ -77,7 +77,7 @@ class Job:
         deadline: float | None,
     ) -> None:
         self.id = id
-        self.share = share
+        self.partition = partition
         self.kind = kind
         self.key = key
         self.command = command
@@ -163,7 +163,7 @@ def current_command() -> RunningCommand:
     if job is None:
         raise LookupError("current_command is for code that runs as a command of a lane")
     return RunningCommand(
-        str(job.id), job.share.lane.id, job.key, job.kind, job.attempt, job.timeout
+        str(job.id), job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout
     )
 
 
@@ -199,7 +199,7 @@ class Handle(Generic[R_co]):
     @property
     def lane(self) -> str:
         """The lane of the command."""
-        return self._job.share.lane.id
+        return self._job.partition.lane.id
 
     @property
     def key(self) -> str:
@@ -264,4 +264,4 @@ class Handle(Generic[R_co]):
 
     def __repr__(self) -> str:
         job = self._job.latest()
-        return f"<{job.kind} {job.key!r} in lane {job.share.lane.id!r}: {job.status}>"
+        return f"<{job.kind} {job.key!r} in lane {job.partition.lane.id!r}: {job.status}>"

@@ -1,11 +1,11 @@
-"""A lane at work: its parts, its slots, its counters."""
+"""A lane at work: its partitions, its slots, its counters."""
 
 from typing import Any, cast
 from zlib import crc32
 
-from leasedkeyq.lanes.boost import PriorityBoostConfig
 from leasedkeyq.lanes.config import LaneConfig
-from leasedkeyq.lanes.rate_limit import KeyedBuckets, TokenBucket
+from leasedkeyq.lanes.policies.boost import PriorityBoostConfig
+from leasedkeyq.lanes.policies.rate_limit import KeyedBuckets, TokenBucket
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.model.deadlines import Deadlines
 from leasedkeyq.model.requests import Cap, Urgency
@@ -14,8 +14,8 @@ from leasedkeyq.model.state import QueueState
 DEFAULT_BOOST = PriorityBoostConfig.standard(None)
 
 
-class Share:
-    """A part of a lane that is scheduled by itself: the whole lane, or one of its partitions.
+class Partition:
+    """A queue of a lane, scheduled by itself: the whole lane, or one of its partitions.
 
     Attributes:
         queue: The name of its queue.
@@ -61,7 +61,7 @@ class Lane:
         config: Its policy.
         priority: Its place among the lanes: lower goes first.
         index: Which lane it is, in the order in which they were added.
-        shares: Its parts: one, or as many as it has partitions.
+        partitions: Its partitions: one, or as many as its configuration says.
         boost: How deadlines lift its commands.
         timeout: How long a command may run, in seconds, or None.
         lease_time: As `LaneConfig.lease_time`, in seconds.
@@ -79,12 +79,12 @@ class Lane:
         timed_out: How often one ran too long.
         cancelled: How many were cancelled.
         dead_lettered: How many went to the dead letters.
-        shared: Whether the workers of a store share out its parts among them.
+        shared: Whether the workers of a store share out its partitions among them.
         limited: Whether there are limits beyond its slots.
-        linked: Whether it has several parts, which share its slots, so that one waits for another.
-        active: How many of its commands run here, in all its parts.
+        linked: Whether it has several partitions. They share its slots, so one waits for another.
+        active: How many of its commands run here, in all its partitions.
         most: How many may run here.
-        reserved: How many slots of the manager are kept for it, as long as any part runs here.
+        reserved: How many slots of the manager are kept for it, as long as any partition runs here.
     """
 
     __slots__ = (
@@ -106,13 +106,13 @@ class Lane:
         "limited",
         "linked",
         "most",
+        "partitions",
         "paused",
         "pressed",
         "priority",
         "reserved",
         "retried",
         "shared",
-        "shares",
         "submitted",
         "timed_out",
         "timeout",
@@ -124,8 +124,8 @@ class Lane:
         self.config = config
         self.priority = priority
         number = config.partitions
-        self.shares = [
-            Share(self, part, id if number == 1 else f"{id}#{part}") for part in range(number)
+        self.partitions = [
+            Partition(self, part, id if number == 1 else f"{id}#{part}") for part in range(number)
         ]
         self.timeout = cast("float | None", config.timeout)
         self.lease_time = cast("float", config.lease_time)
@@ -152,17 +152,17 @@ class Lane:
         self.cancelled = 0
         self.dead_lettered = 0
 
-    def share_of(self, key: str) -> Share:
-        """The part of the lane that a key belongs to, in every process alike."""
-        shares = self.shares
-        if len(shares) == 1:
-            return shares[0]
-        return shares[crc32(key.encode("utf-8", "surrogatepass")) % len(shares)]
+    def partition_of(self, key: str) -> Partition:
+        """The partition of the lane that a key belongs to, in every process alike."""
+        partitions = self.partitions
+        if len(partitions) == 1:
+            return partitions[0]
+        return partitions[crc32(key.encode("utf-8", "surrogatepass")) % len(partitions)]
 
     @property
     def runs_here(self) -> bool:
         """Whether this process runs any of its commands."""
-        return any(share.owned for share in self.shares)
+        return any(partition.owned for partition in self.partitions)
 
     def effective_priority(self, submitted_at: float, deadline: float | None, now: float) -> int:
         """Its priority while this command is its next: lower goes first."""
@@ -193,42 +193,42 @@ class Slots:
         self.reserved = 0
 
     def add(self, lane: Lane) -> None:
-        """Keep the minimum of `lane` free for it, if any of its parts runs here."""
+        """Keep the minimum of `lane` free for it, if any of its partitions runs here."""
         lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
         self.reserved += lane.reserved
 
-    def own(self, share: Share, owned: bool) -> None:
-        """Run the commands of `share` in this process from now on, or no longer."""
-        lane = share.lane
+    def own(self, partition: Partition, owned: bool) -> None:
+        """Run the commands of `partition` in this process from now on, or no longer."""
+        lane = partition.lane
         self.reserved -= max(0, lane.reserved - lane.active)
-        share.owned = owned
+        partition.owned = owned
         lane.reserved = lane.config.min_concurrency if lane.runs_here else 0
         self.reserved += max(0, lane.reserved - lane.active)
 
-    def may_start(self, share: Share, coming: int = 0) -> bool:
-        """Whether one more command of `share` may run, when those of its lane that come do."""
-        lane = share.lane
+    def may_start(self, partition: Partition, coming: int = 0) -> bool:
+        """Whether one more command of `partition` may run, when those of its lane that come do."""
+        lane = partition.lane
         active = lane.active
         if active + coming >= lane.most:
             return False
         capacity = self.capacity
         return capacity is None or active < lane.reserved or self.active + self.reserved < capacity
 
-    def take(self, share: Share) -> None:
-        """One more command of `share` runs."""
-        lane = share.lane
+    def take(self, partition: Partition) -> None:
+        """One more command of `partition` runs."""
+        lane = partition.lane
         self.active += 1
         if lane.active < lane.reserved:
             self.reserved -= 1
         lane.active += 1
-        share.active += 1
+        partition.active += 1
 
-    def give(self, share: Share) -> None:
+    def give(self, partition: Partition) -> None:
         """One less runs."""
-        lane = share.lane
+        lane = partition.lane
         self.active -= 1
         lane.active -= 1
-        share.active -= 1
+        partition.active -= 1
         if lane.active < lane.reserved:
             self.reserved += 1
 

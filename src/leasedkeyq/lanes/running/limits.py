@@ -3,27 +3,27 @@
 from collections.abc import Callable
 from math import inf
 
-from leasedkeyq.lanes.rate_limit import RateLimitConfig, TokenBucket
-from leasedkeyq.lanes.running.lane import Lane, Share
+from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig, TokenBucket
+from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.model.caps import matcher
 from leasedkeyq.model.requests import Cap
 
 
-def caps(share: Share) -> tuple[Cap, ...]:
-    """What every claim of a part of a lane is held to.
+def caps(partition: Partition) -> tuple[Cap, ...]:
+    """What every claim of a partition of a lane is held to.
 
-    The parts of a lane do not know of each other, so each has its part of the limit.
+    The partitions of a lane do not know of each other, so each has its fraction of the limit.
     """
-    config = share.lane.config
-    queue = share.queue
+    config = partition.lane.config
+    queue = partition.queue
     found: list[Cap] = []
-    rate, burst = _part(share, config.rate_limit)
-    most = _slots(share, config.global_concurrency)
+    rate, burst = _part(partition, config.rate_limit)
+    most = _slots(partition, config.global_concurrency)
     if rate is not None or most is not None:
         found.append(Cap(queue, in_flight=most, rate=rate, burst=burst))
     for limit in config.key_limits:
-        rate, burst = _part(share, limit.rate_limit)
-        most = _slots(share, limit.max_concurrency)
+        rate, burst = _part(partition, limit.rate_limit)
+        most = _slots(partition, limit.max_concurrency)
         if rate is not None or most is not None:
             found.append(Cap(queue, limit.pattern, most, rate, burst))
     each = config.key_rate_limit
@@ -32,18 +32,18 @@ def caps(share: Share) -> tuple[Cap, ...]:
     return tuple(found)
 
 
-def _part(share: Share, limit: RateLimitConfig | None) -> tuple[float | None, float]:
+def _part(partition: Partition, limit: RateLimitConfig | None) -> tuple[float | None, float]:
     if limit is None or limit.rate is None:
         return None, 1.0
-    parts = len(share.lane.shares)
+    parts = len(partition.lane.partitions)
     return limit.rate / parts, max(1.0, limit.burst / parts)
 
 
-def _slots(share: Share, most: int | None) -> int | None:
+def _slots(partition: Partition, most: int | None) -> int | None:
     if most is None:
         return None
-    each, more = divmod(most, len(share.lane.shares))
-    return each + (share.index < more)
+    each, more = divmod(most, len(partition.lane.partitions))
+    return each + (partition.index < more)
 
 
 class KeyLimits:
@@ -74,7 +74,9 @@ class KeyLimits:
         return found
 
     def _running(self, matches: Callable[[str], bool]) -> int:
-        return sum(sum(map(matches, share.state.in_flight)) for share in self._lane.shares)
+        return sum(
+            sum(map(matches, partition.state.in_flight)) for partition in self._lane.partitions
+        )
 
     def take(self, key: str, now: float) -> None:
         """A command of `key` starts."""

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 
-class Written:
+class PendingWrite:
     """Await it to know that all workers can see the change. It need not be awaited."""
 
     __slots__ = ("_wait",)
@@ -17,5 +17,5 @@ class Written:
             yield from self._wait().__await__()
 
 
-AT_ONCE = Written()
+WRITTEN = PendingWrite()
 """There are no other workers."""

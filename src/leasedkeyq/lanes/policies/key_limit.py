@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from leasedkeyq import checks
-from leasedkeyq.lanes.rate_limit import RateLimitConfig
+from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
 
 
 @dataclass(frozen=True)

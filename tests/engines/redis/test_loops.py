@@ -123,7 +123,7 @@ def test_a_program_that_ends_while_the_server_is_away_ends_in_silence(
 def test_a_call_under_way_when_generators_are_shut_down_is_answered(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasedkeyq.stores.loop_batching.END_TIME", 0.05)
+    monkeypatch.setattr("leasedkeyq.stores.batching.loop.END_TIME", 0.05)
 
     async def main(proxy: Proxy) -> None:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}", prefix=prefix)

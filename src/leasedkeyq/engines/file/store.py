@@ -31,7 +31,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.model.store_model import StoreModel
-from leasedkeyq.stores.batching import Batcher, give_back, submit_edit
+from leasedkeyq.stores.batching import ThreadBatcher, submit_edit, take_back
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -109,8 +109,8 @@ class FileStore(Store):
         self.limits: Limits = self.engine.limits
         self._closed = False
         self._loads = 0
-        self._batcher: Batcher[Call, Any] = Batcher(
-            self._apply, name=f"file store {self.path}", undo=give_back, at_end=self.engine.close
+        self._batcher: ThreadBatcher[Call, Any] = ThreadBatcher(
+            self._apply, name=f"file store {self.path}", undo=take_back, at_end=self.engine.close
         )
         self._watchers = Watchers()
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)

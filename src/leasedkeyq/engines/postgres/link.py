@@ -40,7 +40,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Limits, Release, Request
-from leasedkeyq.stores.batching import give_back
+from leasedkeyq.stores.batching import take_back
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -177,7 +177,7 @@ class Link:
         undo = [
             release
             for request, answer in zip(call.requests, answers, strict=True)
-            for release in give_back(request, answer)
+            for release in take_back(request, answer)
         ]
         if undo:
             self._enqueue(Call(undo, None))

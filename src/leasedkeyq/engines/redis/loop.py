@@ -11,7 +11,7 @@ from leasedkeyq.engines.redis.engine import Engine
 from leasedkeyq.engines.redis.link import Ask, Link, Patience, Step, Steps, T
 from leasedkeyq.engines.redis.wire import NOT_YET
 from leasedkeyq.errors import StoreClosedError
-from leasedkeyq.stores.loop_batching import Done
+from leasedkeyq.stores.batching import BatchEngine, Done
 
 Told: TypeAlias = Callable[[list[Any] | Exception], None]
 """Takes the answers to a call, or what has happened to the connection."""
@@ -286,7 +286,7 @@ def _answers(said: list[Any] | Exception) -> list[Any]:
     return said
 
 
-class LoopEngine:
+class LoopEngine(BatchEngine):
     """An engine in one event loop."""
 
     def __init__(self, link: Link, engine: Engine) -> None:

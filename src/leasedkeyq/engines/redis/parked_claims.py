@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasedkeyq.engines.redis.wire import Leave, TakeBack, given
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Claim, Claimed, Release
-from leasedkeyq.stores.batching import AnyBatcher, claims_of
+from leasedkeyq.stores.batching import Batcher, claims_of
 from leasedkeyq.stores.store import Claimer, Store
 
 MOST_QUEUES: Final = 50
@@ -39,7 +39,7 @@ class StandingClaimer(Claimer):
     def __init__(
         self,
         store: Store,
-        batcher: AnyBatcher[Any, Any],
+        batcher: Batcher[Any, Any],
         *,
         worker: str,
         lifetime: float,

@@ -40,8 +40,14 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import AnyBatcher, Batcher, claims_of, give_back, submit_edit
-from leasedkeyq.stores.loop_batching import LoopBatcher
+from leasedkeyq.stores.batching import (
+    Batcher,
+    LoopBatcher,
+    ThreadBatcher,
+    claims_of,
+    submit_edit,
+    take_back,
+)
 from leasedkeyq.stores.paging import check_listing
 from leasedkeyq.stores.store import Claimer, Store
 from leasedkeyq.stores.watching import Watchers
@@ -165,7 +171,7 @@ class RedisStore(Store):
         self._looked_at = time.monotonic()
         self._closed = False
         name = f"Redis store {self._link.address}"
-        self._batcher: AnyBatcher[Any, Any]
+        self._batcher: Batcher[Any, Any]
         self._wakeups: WakeUps | LoopWakeUps
         hearing: Any = {
             "channel": self._engine.channel,
@@ -178,12 +184,12 @@ class RedisStore(Store):
             connection = partial(self._link.in_thread, self._link.new_connection)
             self._wakeups = LoopWakeUps(connection, **hearing)
             self._batcher = LoopBatcher(
-                lambda: LoopEngine(self._link, new_engine()), name=name, undo=give_back
+                lambda: LoopEngine(self._link, new_engine()), name=name, undo=take_back
             )
         else:
             self._wakeups = WakeUps(self._subscriber, refused=self._link.refused, **hearing)
             self._link.when_lost(self._engine.forget)
-            self._batcher = Batcher(self._apply, name=name, undo=give_back)
+            self._batcher = ThreadBatcher(self._apply, name=name, undo=take_back)
 
     # The contract
 

@@ -43,7 +43,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import Batcher, claims_of, give_back, submit_edit
+from leasedkeyq.stores.batching import ThreadBatcher, claims_of, submit_edit, take_back
 from leasedkeyq.stores.paging import check_listing
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -116,8 +116,8 @@ class SqliteStore(Store):
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
         name = f"SQLite store {self.path}"
-        self._batcher: Batcher[AnyRequest, Any] = Batcher(
-            self._apply, name=name, undo=give_back, at_end=self._disconnect
+        self._batcher: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
+            self._apply, name=name, undo=take_back, at_end=self._disconnect
         )
         self._watchers = Watchers()
         self._watch = CommitWatch(

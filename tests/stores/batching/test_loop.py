@@ -3,15 +3,16 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.stores.loop_batching import LONELY, MANY, Done, LoopBatcher
+from leasedkeyq.stores.batching import BatchEngine, Done, LoopBatcher
+from leasedkeyq.stores.batching.loop import LONELY, MANY
 
 
-class Doubling:
+class Doubling(BatchEngine):
     """An engine that doubles numbers, when it is let."""
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ def undo(request: int, answer: int) -> Iterator[int]:
         yield -request
 
 
-Doubler = LoopBatcher[int, int]
+Doubler = LoopBatcher[int, int, Doubling]
 
 
 def made() -> tuple[Doubling, Doubler]:
@@ -102,6 +103,41 @@ async def test_one_that_wants_to_be_alone_is() -> None:
     engine, batcher = made()
     await asyncio.gather(batcher.submit(1), batcher.submit_many([2], alone=True), batcher.submit(3))
     assert engine.batches == [[1], [2], [3]]
+
+
+class Tens:
+    """Requests touch the same if they are of the same ten."""
+
+    def __init__(self, requests: Iterable[int]) -> None:
+        self._tens = {request // 10 for request in requests}
+
+    def meets(self, other: "Tens") -> bool:
+        return not self._tens.isdisjoint(other._tens)
+
+
+async def test_batches_side_by_side_touch_different_things() -> None:
+    engine = Doubling()
+    batcher: Doubler = LoopBatcher(lambda: engine, name="doubler", at_a_time=2, touched=Tens)
+    engine.go.clear()
+    asking: list[asyncio.Future[int]] = []
+    for number in (1, 2, 11, 21, 31, 22):
+        asking.append(asyncio.ensure_future(batcher.submit(number)))
+        await asyncio.sleep(0.02)
+    # 2 waits for 1, and so do all behind it, as calls do not overtake each other.
+    assert engine.batches == [[1]]
+    engine.go.set()
+    assert await asyncio.gather(*asking) == [2, 4, 22, 42, 62, 44]
+    assert engine.batches == [[1], [2, 11, 21, 31, 22]]
+    engine.batches.clear()
+    engine.go.clear()
+    asking.clear()
+    for number in (1, 11, 21, 12):
+        asking.append(asyncio.ensure_future(batcher.submit(number)))
+        await asyncio.sleep(0.02)
+    assert engine.batches == [[1], [11]]
+    engine.go.set()
+    assert await asyncio.gather(*asking) == [2, 22, 42, 24]
+    await batcher.close()
 
 
 async def test_an_error_goes_to_its_batch_alone() -> None:

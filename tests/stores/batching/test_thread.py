@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from leasedkeyq.errors import StoreClosedError
-from leasedkeyq.stores.batching import Batcher
+from leasedkeyq.stores.batching import ThreadBatcher
 
 
 class Recorder:
@@ -38,7 +39,7 @@ def undo(request: int, answer: int) -> Iterator[int]:
     yield 1000 + request
 
 
-async def block(batcher: Batcher[int, int], recorder: Recorder) -> "asyncio.Task[int]":
+async def block(batcher: ThreadBatcher[int, int], recorder: Recorder) -> "asyncio.Task[int]":
     """A batch with request 0 that is under way until the gate opens."""
     recorder.gate.clear()
     first = asyncio.create_task(batcher.submit(0))
@@ -46,7 +47,7 @@ async def block(batcher: Batcher[int, int], recorder: Recorder) -> "asyncio.Task
     return first
 
 
-async def start(batcher: Batcher[int, int], *requests: int) -> list["asyncio.Task[int]"]:
+async def start(batcher: ThreadBatcher[int, int], *requests: int) -> list["asyncio.Task[int]"]:
     tasks = [asyncio.create_task(batcher.submit(request)) for request in requests]
     await asyncio.sleep(0)
     return tasks
@@ -55,7 +56,7 @@ async def start(batcher: Batcher[int, int], *requests: int) -> list["asyncio.Tas
 def test_calls_during_a_batch_form_the_next_one() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder)
         first = await block(batcher, recorder)
         others = await start(batcher, 1, 2, 3)
         recorder.gate.set()
@@ -73,7 +74,7 @@ def test_calls_during_a_batch_form_the_next_one() -> None:
 def test_a_batch_has_a_largest_size_and_a_larger_call_is_alone() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder, most=2)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, most=2)
         first = await block(batcher, recorder)
         others = await start(batcher, 1, 2, 3)
         large = asyncio.create_task(batcher.submit_many([4, 5, 6]))
@@ -90,7 +91,7 @@ def test_a_batch_has_a_largest_size_and_a_larger_call_is_alone() -> None:
 def test_a_call_that_wants_to_be_alone_waits_for_its_turn_and_is() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder)
         first = await block(batcher, recorder)
         before = await start(batcher, 1, 2)
         alone = [asyncio.create_task(batcher.submit_many([n], alone=True)) for n in (3, 4)]
@@ -107,7 +108,7 @@ def test_a_call_that_wants_to_be_alone_waits_for_its_turn_and_is() -> None:
 def test_a_failed_batch_fails_its_callers_and_no_others() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder)
         first = await block(batcher, recorder)
         others = await start(batcher, -1, 2)
         recorder.gate.set()
@@ -124,7 +125,7 @@ def test_a_failed_batch_fails_its_callers_and_no_others() -> None:
 def test_a_cancelled_caller_withdraws_what_still_waits() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, undo=undo)
         first = await block(batcher, recorder)
         one, two, three = await start(batcher, 1, 2, 3)
         two.cancel()
@@ -141,7 +142,7 @@ def test_a_cancelled_caller_withdraws_what_still_waits() -> None:
 def test_an_answer_that_nobody_waits_for_is_undone() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, undo=undo)
         first = await block(batcher, recorder)
         first.cancel()
         await asyncio.sleep(0)
@@ -157,7 +158,7 @@ def test_an_answer_that_nobody_waits_for_is_undone() -> None:
 def test_an_answer_that_comes_together_with_the_cancellation_is_undone() -> None:
     async def main() -> None:
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, undo=undo)
         task = asyncio.create_task(batcher.submit(5))
         hand_out = batcher._hand_out
 
@@ -178,7 +179,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
     async def main() -> None:
         ends: list[int] = []
         recorder = Recorder()
-        batcher: Batcher[int, int] = Batcher(
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(
             recorder, name="thing", at_end=lambda: ends.append(threading.get_ident())
         )
         first = await block(batcher, recorder)
@@ -202,7 +203,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
 def test_closing_an_unused_batcher_starts_no_thread() -> None:
     async def main() -> None:
         ends: list[int] = []
-        batcher: Batcher[int, int] = Batcher(Recorder(), at_end=lambda: ends.append(1))
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(Recorder(), at_end=lambda: ends.append(1))
         await batcher.close()
         await batcher.close()
         assert ends == [1]
@@ -213,7 +214,7 @@ def test_closing_an_unused_batcher_starts_no_thread() -> None:
 
 def test_an_event_loop_that_has_gone_loses_nothing_for_others() -> None:
     recorder = Recorder()
-    batcher: Batcher[int, int] = Batcher(recorder, undo=undo)
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, undo=undo)
 
     async def leave() -> None:
         task = await block(batcher, recorder)
@@ -230,9 +231,30 @@ def test_an_event_loop_that_has_gone_loses_nothing_for_others() -> None:
     assert sorted(request for batch in recorder.batches for request in batch) == [0, 1, 1000]
 
 
+def test_answers_on_their_way_to_an_event_loop_that_is_closed_are_undone() -> None:
+    """It took them, and was closed before it had a turn to hand them out."""
+    recorder = Recorder()
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder, undo=undo)
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(block(batcher, recorder))
+    recorder.gate.set()
+    while not batcher._undelivered:
+        time.sleep(0.001)
+    loop.close()
+
+    async def stay() -> None:
+        assert await batcher.submit(1) == 2
+        await batcher.close()
+
+    asyncio.run(stay())
+    assert recorder.batches == [[0], [1], [1000]]
+    assert not task.done()
+    setattr(task, "_log_destroy_pending", False)  # noqa: B010  # type checkers do not know it
+
+
 def test_many_event_loops_share_one_batcher() -> None:
     recorder = Recorder()
-    batcher: Batcher[int, int] = Batcher(recorder)
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(recorder)
     wrong: list[int] = []
 
     async def call(start: int) -> None:

@@ -1,0 +1,23 @@
+"""Natural batching: calls that arrive while a batch is being applied form the next batch.
+
+No timers and no added latency: a call that comes alone is applied alone, at once. Under load one
+transaction, one fsync or one round trip serves all callers that wait. Begin with `batcher`, which
+has what callers see and how their calls are gathered; around it stand two drivers: `thread` applies
+batches in a thread of its own, `loop` in the event loop of the callers.
+"""
+
+from leasedkeyq.stores.batching.batcher import Batcher, Call, claims_of, submit_edit, take_back
+from leasedkeyq.stores.batching.loop import BatchEngine, Done, LoopBatcher
+from leasedkeyq.stores.batching.thread import ThreadBatcher
+
+__all__ = [
+    "BatchEngine",
+    "Batcher",
+    "Call",
+    "Done",
+    "LoopBatcher",
+    "ThreadBatcher",
+    "claims_of",
+    "submit_edit",
+    "take_back",
+]

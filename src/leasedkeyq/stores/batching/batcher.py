@@ -1,0 +1,235 @@
+"""What all batching has in common: calls, the line in which they wait, and their answers."""
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import maxsize
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import Claim, Claimed, Release
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class Call(Generic[Request, Answer]):
+    """What one caller asks for, and where the answers go.
+
+    Attributes:
+        requests: They are applied in one batch, in order.
+        turn: The caller waits for it; done before there are answers, if the caller has gone. None:
+            nobody waits, as the call takes something back.
+        alone: Whether no requests of other calls may be in the batch.
+    """
+
+    __slots__ = ("alone", "requests", "turn")
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        turn: "asyncio.Future[list[Answer]] | None",
+        alone: bool = False,
+    ) -> None:
+        self.requests = requests
+        self.turn = turn
+        self.alone = alone
+
+
+Outcome: TypeAlias = tuple[Call[Request, Answer], list[Answer] | BaseException]
+"""A call, and its answers or what went wrong with its batch."""
+
+
+class Line(deque[Call[Request, Answer]]):
+    """The calls that wait, in the order in which they came.
+
+    Args:
+        most: How many requests go into one batch; a call with more is a batch of its own.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def next_batch(
+        self,
+        calls: int = maxsize,
+        waits: Callable[[Call[Request, Answer]], bool] | None = None,
+    ) -> list[Call[Request, Answer]]:
+        """Take the calls of the next batch out of the line.
+
+        Args:
+            calls: How many there are in it, at most.
+            waits: Says of a call that it must wait, and with it those behind it.
+        """
+        batch: list[Call[Request, Answer]] = []
+        room = self._most
+        while self:
+            call = self[0]
+            if call.turn is not None and call.turn.done():
+                self.popleft()  # its caller has gone
+                continue
+            number = len(call.requests)
+            if batch and (call.alone or number > room or len(batch) >= calls):
+                break
+            if waits is not None and waits(call):
+                break
+            self.popleft()
+            batch.append(call)
+            room -= number
+            if call.alone:
+                break
+        return batch
+
+
+class Batcher(ABC, Generic[Request, Answer]):
+    """Applies the requests of many callers batch by batch.
+
+    Callers may be in any number of event loops. A caller that is cancelled while its requests wait
+    withdraws them. If they are being applied already they are applied in full, and `undo` is asked,
+    for each answer that nobody waits for, which requests take it back; these are applied soon.
+
+    Args:
+        name: In errors, what was closed.
+        most: How many requests go into one batch; a call with more is a batch of its own.
+        undo: Says how to take back an answer that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "leasedkeyq store",
+        most: int = 1000,
+        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+    ) -> None:
+        self._name = name
+        self._most = most
+        self._undo = undo
+        self._closed = False
+        self._process = os.getpid()
+
+    async def submit(self, request: Request) -> Answer:
+        """Have one request applied and return its answer, as `submit_many` does."""
+        return (await self.submit_many((request,)))[0]
+
+    async def submit_many(
+        self, requests: Sequence[Request], *, alone: bool = False
+    ) -> list[Answer]:
+        """Have requests applied in one batch, in order, and return their answers.
+
+        With `alone`, nobody else's requests are in that batch; it waits for its turn as any other.
+        Exceptions among the answers are returned, not raised.
+
+        Raises:
+            StoreClosedError: `close` was called before.
+        """
+        turn: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        call: Call[Request, Answer] = Call(requests, turn, alone)
+        self._enqueue(call)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            # Answers that came together with the cancellation have reached nobody.
+            if not turn.cancel() and not turn.cancelled() and not turn.exception():
+                self._take_back([(call, turn.result())])
+            raise
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was asked for so far; refuse what comes later."""
+
+    @abstractmethod
+    def _enqueue(self, call: Call[Request, Answer]) -> None:
+        """Have a call applied; if nobody waits for it, also while the batcher is being closed."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the {self._name} is closed")
+        if self._process != os.getpid():
+            message = f"the {self._name} was opened before a fork; open it in the new process"
+            raise StoreError(message)
+
+    def _hand_out(self, outcomes: Iterable[Outcome[Request, Answer]]) -> None:
+        """Give callers their answers, in their event loop."""
+        lost: list[Outcome[Request, Answer]] = []
+        for outcome in outcomes:
+            call, answers = outcome
+            turn = call.turn
+            if turn is None:
+                continue
+            if turn.done():
+                lost.append(outcome)
+            elif not isinstance(answers, BaseException):
+                turn.set_result(answers)
+            elif isinstance(answers, asyncio.CancelledError):
+                turn.cancel()
+            else:
+                turn.set_exception(answers)
+        if lost:
+            self._take_back(lost)
+
+    def _take_back(self, outcomes: Iterable[Outcome[Request, Answer]]) -> None:
+        """Have answers undone that nobody waits for."""
+        undo = self._undo
+        if undo is None:
+            return
+        requests: list[Request] = []
+        for call, answers in outcomes:
+            if not isinstance(answers, BaseException):
+                for request, answer in zip(call.requests, answers, strict=True):
+                    requests.extend(undo(request, answer))
+        if requests:
+            self._enqueue(Call(requests, None))
+
+
+def outcomes_of(
+    batch: list[Call[Request, Answer]], answers: Sequence[Answer] | BaseException
+) -> list[Outcome[Request, Answer]]:
+    """The answers to a batch, cut back to its calls."""
+    if isinstance(answers, BaseException):
+        return [(call, answers) for call in batch]
+    outcomes: list[Outcome[Request, Answer]] = []
+    start = 0
+    for call in batch:
+        end = start + len(call.requests)
+        outcomes.append((call, list(answers[start:end])))
+        start = end
+    return outcomes
+
+
+async def submit_edit(batcher: Batcher[Any, Any], edit: Edit) -> list[Any]:
+    """Have an edit applied, alone, and return its answers; what stopped it is raised."""
+    error: BaseException
+    try:
+        [answers] = await batcher.submit_many((edit,), alone=True)
+    except EditStoppedError as stopped:
+        error = stopped.error
+    else:
+        if not isinstance(answers, StoreError):
+            return cast("list[Any]", answers)
+        error = answers
+    raise error
+
+
+def take_back(request: object, answer: object) -> Iterator[Release]:
+    """How a store takes back what nobody waits for: a claim whose caller has gone."""
+    if isinstance(request, Claim) and isinstance(answer, tuple):
+        for item in cast("tuple[Claimed, ...]", answer):
+            yield Release(item.queue, item.key, item.token, undo=True)
+
+
+def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
+    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
+
+    Raises:
+        StoreError: Nothing was leased, and something failed.
+    """
+    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
+    if not any(claimed):
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+    return claimed

@@ -1,0 +1,262 @@
+"""Batches that are applied in the event loop of the callers: for engines that do not block.
+
+No task stands between a caller and the engine: a call that comes alone costs two turns of the
+event loop, one until the answer is there and one until the caller goes on.
+"""
+
+import asyncio
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from leasedkeyq.stores.batching.batcher import (
+    Answer,
+    Batcher,
+    Call,
+    Line,
+    Outcome,
+    Request,
+    outcomes_of,
+)
+
+Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
+"""Takes the answers to a batch, or what went wrong with all of it."""
+
+LONELY: Final = 3
+"""After so many calls in a row that nobody joined, the next one is sent at once."""
+MANY: Final = 32
+"""Callers that are parted in two groups, which take turns."""
+END_TIME: Final = 1.0
+"""Seconds for which an event loop that ends waits for what is under way."""
+
+
+class BatchEngine(ABC):
+    """The engine of one event loop, which applies batches there."""
+
+    @abstractmethod
+    def apply(self, requests: list[Any], done: Done) -> None:
+        """Begin to apply a batch.
+
+        When this is over, and not before this method has returned, `done` is called once.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Let go of all connections, at once."""
+
+    def stop_trying(self) -> None:  # noqa: B027 - most engines have nothing to do
+        """The store is being closed: calls do not wait long for a server that is away."""
+
+    async def close(self) -> None:
+        """Let go of all connections; nothing is under way."""
+        self.abandon()
+
+
+class Touched(Protocol):
+    """What the requests of a call or of a batch touch."""
+
+    def meets(self, other: Any, /) -> bool:
+        """Whether both touch the same, or may do so."""
+        ...
+
+
+Engine = TypeVar("Engine", bound=BatchEngine)
+
+
+class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
+    """Gathers the requests of many callers and applies them batch by batch in their event loop.
+
+    Each event loop that callers are in has an engine of its own, until the loop ends.
+
+    Args:
+        engine: Makes the engine of an event loop.
+        name: In errors, what was closed.
+        most: How many requests go into one batch; a call with more is a batch of its own.
+        undo: Says how to take back an answer that nobody waits for.
+        at_a_time: How many batches of an event loop may be under way.
+        touched: Says what requests touch, if several batches may be under way. A call waits for a
+            batch that touches the same, and so do those behind it: calls that touch the same
+            act in the order in which they were made.
+    """
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        *,
+        name: str,
+        most: int = 1000,
+        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+        at_a_time: int = 1,
+        touched: Callable[[Iterable[Request]], Touched] | None = None,
+    ) -> None:
+        super().__init__(name=name, most=most, undo=undo)
+        self._engine = engine
+        self._at_a_time = at_a_time
+        self._touched = touched if at_a_time > 1 else None
+        self._sites: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, _Site[Request, Answer, Engine]
+        ] = weakref.WeakKeyDictionary()
+
+    def engine(self) -> Engine:
+        """The engine of the running event loop.
+
+        Raises:
+            StoreClosedError: `close` was called before.
+        """
+        self._check_open()
+        return self._site().engine
+
+    def engines(self) -> dict[asyncio.AbstractEventLoop, Engine]:
+        """The engines of all event loops that have one."""
+        return {loop: site.engine for loop, site in list(self._sites.items())}
+
+    def _enqueue(self, call: Call[Request, Answer]) -> None:
+        if call.turn is not None:
+            self._check_open()
+            self._site().add(call)
+        elif site := self._sites.get(asyncio.get_running_loop()):
+            site.add(call)
+
+    def _site(self) -> "_Site[Request, Answer, Engine]":
+        loop = asyncio.get_running_loop()
+        site = self._sites.get(loop)
+        if site is None:
+            for ended in [other for other in self._sites if other.is_closed()]:
+                del self._sites[ended]  # a site holds its event loop
+            site = self._sites[loop] = self._new_site()
+            site.end = self._until_the_end(loop, site)
+            with suppress(StopIteration):
+                site.end.asend(None).send(None)  # up to its `yield`
+        return site
+
+    def _new_site(self) -> "_Site[Request, Answer, Engine]":
+        line: Line[Request, Answer] = Line(self._most)
+        return _Site(self._engine(), line, self._hand_out, self._at_a_time, self._touched)
+
+    async def _until_the_end(
+        self, loop: asyncio.AbstractEventLoop, site: "_Site[Request, Answer, Engine]"
+    ) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            # What was claimed for a caller that has gone is taken back.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_TIME):
+                    await site.finished()
+            site.engine.abandon()
+            self._sites.pop(loop, None)
+
+    async def close(self) -> None:
+        """Finish what was asked for so far in this event loop; refuse what comes later."""
+        self._closed = True
+        here = asyncio.get_running_loop()
+        for loop, site in list(self._sites.items()):
+            if loop is here:
+                site.engine.stop_trying()
+                await site.finished()
+                await site.engine.close()
+                await site.end.aclose()
+            elif loop.is_closed():
+                del self._sites[loop]
+            elif self._process == os.getpid():
+                with suppress(RuntimeError):  # it was closed this moment
+                    loop.call_soon_threadsafe(site.close_when_idle)
+
+
+class _Site(Generic[Request, Answer, Engine]):
+    """The calls of one event loop.
+
+    Attributes:
+        end: A generator that lets go of the engine when the event loop ends, though nobody has
+            closed the store: a loop that ends gives its asynchronous generators time to finish.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        line: Line[Request, Answer],
+        hand_out: Callable[[Iterable[Outcome[Request, Answer]]], None],
+        at_a_time: int,
+        touched: Callable[[Iterable[Request]], Touched] | None,
+    ) -> None:
+        self.engine = engine
+        self._line = line
+        self._hand_out = hand_out
+        self._at_a_time = at_a_time
+        self._touched = touched
+        self._due = False
+        """Whether the next batch will be taken in the next turn of the event loop."""
+        self._under_way: dict[int, Touched | None] = {}
+        """What each batch touches that is being applied."""
+        self._last = 0
+        """How many calls the last batch had."""
+        self._lonely = 0
+        self._closing = False
+        self._idle: list[asyncio.Future[None]] = []
+        self.end: AsyncGenerator[None]
+
+    def add(self, call: Call[Request, Answer]) -> None:
+        self._line.append(call)
+        if self._due or len(self._under_way) >= self._at_a_time:
+            return
+        if self._lonely >= LONELY and not self._under_way:
+            self._apply_next()
+        else:
+            # Whoever calls in this turn of the event loop goes into the same batch.
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._apply_next)
+
+    async def finished(self) -> None:
+        """Wait until nothing is being applied."""
+        while self._due or self._under_way:
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle
+
+    def close_when_idle(self) -> None:
+        self._closing = True
+        self.engine.stop_trying()
+        if not self._due and not self._under_way:
+            self.engine.abandon()
+
+    def _apply_next(self) -> None:
+        self._due = False
+        while len(self._under_way) < self._at_a_time and (batch := self._next_batch()):
+            requests = [request for call in batch for request in call.requests]
+            self._under_way[id(batch)] = self._touched and self._touched(requests)
+            self.engine.apply(requests, partial(self._applied, batch))
+        if self._under_way:
+            return
+        for idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
+        self._idle.clear()
+        if self._closing:
+            self.engine.abandon()
+
+    def _applied(
+        self, batch: list[Call[Request, Answer]], answers: Sequence[Answer] | BaseException
+    ) -> None:
+        del self._under_way[id(batch)]
+        self._last = len(batch)
+        self._lonely = 0 if self._last > 1 or self._line else self._lonely + 1
+        self._hand_out(outcomes_of(batch, answers))
+        self._apply_next()
+
+    def _next_batch(self) -> list[Call[Request, Answer]]:
+        calls = len(self._line)
+        if calls >= MANY:
+            # Half of the callers wait for the engine while the other half goes on.
+            calls = min(calls, (calls + self._last + 1) // 2)
+        waits = self._waits if self._under_way and self._touched else None
+        return self._line.next_batch(calls, waits)
+
+    def _waits(self, call: Call[Request, Answer]) -> bool:
+        """Whether a call has to wait for one that is under way."""
+        assert self._touched is not None
+        mine = self._touched(call.requests)
+        return any(mine.meets(other) for other in self._under_way.values())

@@ -1,0 +1,176 @@
+"""Batches that a thread applies: for engines that block."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from leasedkeyq.stores.batching.batcher import (
+    Answer,
+    Batcher,
+    Call,
+    Line,
+    Outcome,
+    Request,
+    outcomes_of,
+)
+
+PATIENCE: Final = 1.0
+"""Seconds that closing waits for an event loop that does not take its answers."""
+
+
+class ThreadBatcher(Batcher[Request, Answer]):
+    """Gathers the requests of many callers and applies them batch by batch in one thread.
+
+    The thread starts with the first call, and is the only one that ever runs `apply`. Callers may
+    be in the event loops of any number of threads.
+
+    Args:
+        apply: Gets a list of requests and returns as many answers; what it raises goes to every
+            caller of the batch.
+        name: The name of the thread and, in errors, of what was closed.
+        most: How many requests go into one batch; a call with more is a batch of its own.
+        undo: Says how to take back an answer that nobody waits for.
+        at_end: Called in the thread when the batcher is closed and all work is done.
+    """
+
+    def __init__(
+        self,
+        apply: Callable[[list[Request]], Sequence[Answer]],
+        *,
+        name: str = "leasedkeyq store",
+        most: int = 1000,
+        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(name=name, most=most, undo=undo)
+        self._apply = apply
+        self._at_end = at_end
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._arrived: SimpleQueue[Call[Request, Answer] | None] = SimpleQueue()
+        """Calls on their way to the thread; None has it look whether it is time to end."""
+        self._line: Line[Request, Answer] = Line(most)
+        """The calls that wait; the thread alone uses it."""
+        self._undelivered: dict[int, list[Outcome[Request, Answer]]] = {}
+        """What event loops have not handed out yet: some of it may have to be taken back."""
+        self._ended = False
+        self._closers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    async def close(self) -> None:
+        """Finish what was asked for so far and end the thread; refuse what comes later."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            if thread is None or self._ended or self._process != os.getpid():
+                if thread is None and not self._ended and self._at_end is not None:
+                    self._at_end()
+                self._ended = True
+                return
+            ended: asyncio.Future[None] = loop.create_future()
+            self._closers.append((loop, ended))
+            self._arrived.put(None)
+        await ended
+        thread.join()
+
+    def _enqueue(self, call: Call[Request, Answer]) -> None:
+        with self._lock:
+            if call.turn is not None:
+                self._check_open()
+            elif self._ended:
+                return
+            self._arrived.put(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    # The thread
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                answers = self._apply([request for call in batch for request in call.requests])
+            except BaseException as error:
+                self._deliver(outcomes_of(batch, error))
+            else:
+                self._deliver(outcomes_of(batch, answers))
+        try:
+            if self._at_end is not None:
+                self._at_end()
+        finally:
+            with self._lock:
+                self._ended = True
+                closers = self._closers
+            for loop, ended in closers:
+                _call_in(loop, _finish, ended)
+
+    def _next_batch(self) -> list[Call[Request, Answer]]:
+        """Wait for calls and take them; nothing when it is time to end."""
+        while True:
+            while not self._arrived.empty():
+                self._arrive(self._arrived.get())
+            if batch := self._line.next_batch():
+                return batch
+            if self._undelivered and self._bring_back():
+                continue
+            if not self._closed:
+                self._arrive(self._arrived.get())
+            elif not self._undelivered:
+                return batch
+            else:
+                try:
+                    self._arrive(self._arrived.get(timeout=PATIENCE))
+                except Empty:
+                    return batch
+
+    def _arrive(self, call: Call[Request, Answer] | None) -> None:
+        if call is not None:
+            self._line.append(call)
+
+    def _deliver(self, outcomes: list[Outcome[Request, Answer]]) -> None:
+        """Pass the outcomes to their event loops: one call for each loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Outcome[Request, Answer]]] = {}
+        for outcome in outcomes:
+            turn = outcome[0].turn
+            if turn is not None:
+                by_loop.setdefault(turn.get_loop(), []).append(outcome)
+        for loop, mine in by_loop.items():
+            self._undelivered[id(mine)] = mine
+            _call_in(loop, self._receive, mine)
+
+    def _bring_back(self) -> bool:
+        """Take back what was on its way to event loops that have been closed."""
+        lost = [mine for mine in list(self._undelivered.values()) if _loop_of(mine).is_closed()]
+        for mine in lost:
+            del self._undelivered[id(mine)]
+            self._take_back(mine)
+        return bool(lost)
+
+    # In the callers' event loops
+
+    def _receive(self, outcomes: list[Outcome[Request, Answer]]) -> None:
+        self._hand_out(outcomes)
+        del self._undelivered[id(outcomes)]
+        if self._closed:
+            self._arrived.put(None)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argument: Any) -> None:
+    """Call a function in an event loop, unless that is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, argument)
+
+
+def _loop_of(outcomes: list[Outcome[Request, Answer]]) -> asyncio.AbstractEventLoop:
+    turn = outcomes[0][0].turn
+    assert turn is not None
+    return turn.get_loop()
+
+
+def _finish(turn: "asyncio.Future[None]") -> None:
+    if not turn.done():
+        turn.set_result(None)

@@ -491,13 +491,15 @@ class LeasedKeyQueue(Generic[K, V]):
         if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
-            held = None if self._observer is None else self._state.held(lease)
-            item = self._state.ack(lease)
+            if (observer := self._observer) is None:
+                item = self._state.ack(lease)
+            else:
+                held = self._state.held(lease)
+                item = self._state.ack(lease)
+                self._tell_moved(observer.on_ack, held, lease.attempt)
         except (AttributeError, TypeError):
             checks.is_lease(lease)
             raise
-        if self._observer is not None and held is not None:
-            self._tell_moved(self._observer.on_ack, held, lease.attempt)
         if item is not None:
             self._came_back(item)
             return

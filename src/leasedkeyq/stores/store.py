@@ -25,13 +25,13 @@ class Claimer:
         Args:
             requests: The claims. None: what stands is taken back.
             idle: The worker does nothing else, and takes at once what comes later: a store that
-                can leaves the claim standing if it finds nothing.
+                can parks the claim if it finds nothing.
         """
         del idle
         return await self._store.claim(requests) if requests else []
 
     async def close(self) -> None:
-        """Leave no claim standing. What it was given meanwhile is taken before this returns."""
+        """Leave no claim parked. What it was given meanwhile is taken before this returns."""
         self.abandon()
 
     def abandon(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import RedisStore
-from leasedkeyq.engines.redis.engine import Engine
+from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Steps
 from leasedkeyq.model.caps import matcher
 from leasedkeyq.model.requests import (
@@ -59,10 +59,10 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     found = Told()
-    sent = Engine._sent
+    sent = RedisEngine._sent
 
     def noted(
-        engine: Engine, keys: Sequence[str], batch: bytes, recorded: bool
+        engine: RedisEngine, keys: Sequence[str], batch: bytes, recorded: bool
     ) -> Steps[list[Any]]:
         reply = yield from sent(engine, keys, batch, recorded)
         if engine.me == found.engine:
@@ -71,7 +71,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
                 found.between()
         return reply
 
-    monkeypatch.setattr(Engine, "_sent", noted)
+    monkeypatch.setattr(RedisEngine, "_sent", noted)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from leasedkeyq import RedisStore, StoreError, connect
-from leasedkeyq.engines.redis.engine import Engine
+from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Steps
 from leasedkeyq.model.requests import Claim, Claimed, Counts, Put, Urgency
 from leasedkeyq.stores import StoreQueue
@@ -173,7 +173,7 @@ def test_a_claim_by_urgency_replaces_what_others_have_taken(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = shared_cluster().url
-    claim_part = Engine._claim_part
+    claim_part = RedisEngine._claim_part
     taken: list[str] = []
 
     async def take() -> None:
@@ -182,7 +182,9 @@ def test_a_claim_by_urgency_replaces_what_others_have_taken(
         taken.append(item.key)
         await other.close()
 
-    def late(engine: Engine, request: Claim, number: int, limit: int) -> Steps[tuple[Claimed, ...]]:
+    def late(
+        engine: RedisEngine, request: Claim, number: int, limit: int
+    ) -> Steps[tuple[Claimed, ...]]:
         if not taken:
             thief = threading.Thread(target=asyncio.run, args=(take(),))
             thief.start()
@@ -196,7 +198,7 @@ def test_a_claim_by_urgency_replaces_what_others_have_taken(
         assert (taken, [item.key for item in items]) == (["a1"], ["b1"])
         await store.close()
 
-    monkeypatch.setattr(Engine, "_claim_part", late)
+    monkeypatch.setattr(RedisEngine, "_claim_part", late)
     asyncio.run(main(RedisStore(url, prefix=prefix)))
 
 

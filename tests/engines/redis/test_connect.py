@@ -70,7 +70,7 @@ def test_urls(prefix: str) -> None:
             f"unix://{server.socket}",
             f"unix://{server.socket}?db=3",
         ):
-            use(url, prefix=prefix)
+            assert use(url, prefix=prefix)._link.in_loop
         with server.client() as client:
             found = set(client.info("keyspace"))
     assert found == {"db0", "db1", "db2", "db3"}
@@ -79,6 +79,7 @@ def test_urls(prefix: str) -> None:
 def test_cluster_urls(prefix: str) -> None:
     cluster = shared_cluster()
     store = use(f"{cluster.url}?socket_timeout=20", prefix=prefix)
+    assert not store._link.in_loop
     assert store._link.client.get_connection_kwargs()["socket_timeout"] == 20
     use(cluster.url, prefix=prefix, client_options={"socket_timeout": 20.0})
     use(f"valkey://127.0.0.1:{cluster.servers[1].port}?cluster=true", prefix=prefix)
@@ -219,7 +220,7 @@ def test_tls(authority: trustme.CA, tmp_path: Path, prefix: str) -> None:
     authority.cert_pem.write_to_path(trusted)
     with Proxy(shared_server().socket, tls=context) as proxy:
         url = f"rediss://localhost:{proxy.port}/0"
-        use(f"{url}?ssl_ca_certs={trusted}", prefix=prefix)
+        assert use(f"{url}?ssl_ca_certs={trusted}", prefix=prefix)._link.in_loop
         use(url, prefix=prefix, client_options={"ssl_ca_certs": str(trusted)})
         with pytest.raises(StoreError, match="certificate"):
             connect(url, retry_for=0)
@@ -268,7 +269,8 @@ def test_sentinel_and_a_failover(watched: tuple[list[Server], str], prefix: str)
     async def main() -> None:
         others = connect(url, prefix=prefix, client_options={"sentinel_kwargs": {"db": 0}})
         await others.close()
-        store = connect(url, prefix=prefix, wait_replicas=1, wait_timeout=1.0, retry_for=60.0)
+        store = RedisStore(url, prefix=prefix, wait_replicas=1, wait_timeout=1.0, retry_for=60.0)
+        assert store._link.in_loop
         await store.put([Put("q", (("before", b"1"),))])
         primary.kill()
         with pytest.raises(StoreError, match=r"not confirmed.*WAIT"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from leasedkeyq.engines.redis.loop import Wire
+from leasedkeyq.engines.redis.loop_link import LoopConnection
 from leasedkeyq.engines.redis.store import RedisStore
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.model.requests import Counts, Put
@@ -209,7 +209,7 @@ def test_a_message_that_nobody_asked_for_is_no_answer(server: Server, prefix: st
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         _, wire = await loop.create_connection(
-            lambda: Wire(store._link.new_connection(), 30.0), sock=ours
+            lambda: LoopConnection(store._link.new_connection(), 30.0), sock=ours
         )
         asking: asyncio.Future[list[Any] | Exception] = loop.create_future()
         wire.send([("PING",)], asking.set_result)

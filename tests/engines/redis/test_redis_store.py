@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from leasedkeyq import KeyAlreadyInFlightError, StoreError
-from leasedkeyq.engines.redis.engine import Engine
-from leasedkeyq.engines.redis.link import Ask, Link, Steps
-from leasedkeyq.engines.redis.loop import Told, Wire
+from leasedkeyq.engines.redis.engine import RedisEngine
+from leasedkeyq.engines.redis.link import Ask, RedisLink, Steps
+from leasedkeyq.engines.redis.loop_link import LoopConnection, Told
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -262,7 +262,7 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Every answer is lost once: the call is made again, and answered as it was the first time."""
-    in_loop, in_thread = Wire.send, Link._ask_once
+    in_loop, in_thread = LoopConnection.send, RedisLink._ask_once
     lost: list[bytes] = []
 
     def lose(batch: bytes, found: list[Any]) -> list[Any]:
@@ -271,7 +271,7 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
             raise ConnectionError("lost")
         return found
 
-    def loses_in_loop(wire: Wire, commands: list[tuple[Any, ...]], told: Told) -> None:
+    def loses_in_loop(link: LoopConnection, commands: list[tuple[Any, ...]], told: Told) -> None:
         def lost_or_told(found: list[Any] | Exception) -> None:
             if isinstance(found, list) and commands[0][0] == "EVALSHA":
                 try:
@@ -280,15 +280,15 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
                     found = error
             told(found)
 
-        in_loop(wire, commands, lost_or_told)
+        in_loop(link, commands, lost_or_told)
 
-    def loses_in_thread(link: Link, ask: Ask) -> list[Any]:
+    def loses_in_thread(link: RedisLink, ask: Ask) -> list[Any]:
         return lose(ask.batch, in_thread(link, ask))
 
-    monkeypatch.setattr(Wire, "send", loses_in_loop)
-    monkeypatch.setattr(Link, "_ask_once", loses_in_thread)
+    monkeypatch.setattr(LoopConnection, "send", loses_in_loop)
+    monkeypatch.setattr(RedisLink, "_ask_once", loses_in_thread)
     if way == "from a thread":
-        monkeypatch.setattr(Link, "quick", False)
+        monkeypatch.setattr(RedisLink, "in_loop", False)
 
     async def main() -> None:
         store = opened(server, prefix)
@@ -330,15 +330,15 @@ def test_a_call_that_arrives_late_does_nothing(
 ) -> None:
     """The network may deliver what was given up for lost after what followed it."""
     asked: list[Ask] = []
-    sent = Engine._sent
+    sent = RedisEngine._sent
 
     def noted(
-        engine: Engine, keys: Sequence[str], batch: bytes, recorded: bool
+        engine: RedisEngine, keys: Sequence[str], batch: bytes, recorded: bool
     ) -> Steps[list[Any]]:
         asked.append(Ask(keys, batch))
         return (yield from sent(engine, keys, batch, recorded))
 
-    monkeypatch.setattr(Engine, "_sent", noted)
+    monkeypatch.setattr(RedisEngine, "_sent", noted)
 
     async def main() -> None:
         store = opened(server, prefix)

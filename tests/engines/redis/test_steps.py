@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis.engine import Engine
+from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Steps
 from leasedkeyq.model.requests import (
     Ack,
@@ -36,16 +36,16 @@ def server(request: pytest.FixtureRequest) -> Server:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """How the script answered."""
     answers: list[bytes] = []
-    sent = Engine._sent
+    sent = RedisEngine._sent
 
     def noted(
-        engine: Engine, keys: Sequence[str], batch: bytes, recorded: bool
+        engine: RedisEngine, keys: Sequence[str], batch: bytes, recorded: bool
     ) -> Steps[list[Any]]:
         reply = yield from sent(engine, keys, batch, recorded)
         answers.append(reply[0])
         return reply
 
-    monkeypatch.setattr(Engine, "_sent", noted)
+    monkeypatch.setattr(RedisEngine, "_sent", noted)
     return answers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis.link import Link
+from leasedkeyq.engines.redis.link import RedisLink
 from leasedkeyq.engines.redis.store import RedisStore
 from leasedkeyq.model.requests import Put
 from tests.servers.proxy import Proxy
@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(params=["from the event loop", "from a thread"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "from a thread":
-        monkeypatch.setattr(Link, "quick", False)
+        monkeypatch.setattr(RedisLink, "in_loop", False)
     return str(request.param)
 
 

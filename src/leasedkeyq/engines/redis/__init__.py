@@ -1,6 +1,7 @@
-"""The Redis store: batches of requests as calls of Lua functions, one hash slot per queue.
+"""The Redis store: batches of requests as calls of a Lua script, one hash slot per queue.
 
-`store` is the store, `link` the connections, `engine` the threaded way and `loop` the one in the
-event loop, `wire` how requests and answers are written. The functions are in `lua`, in the order of
-their numbers. Begin with `store`.
+`store` is the store; `engine` says what to ask of the server for a batch, and `wire` how that and
+the answers are written. Two links do the asking: `loop_link` in the event loop, `link` in a thread,
+for clusters; `subscriber` and `thread_subscriber` hear of changes in the same two ways. The script
+is in `lua`, in the order of the names of its files. Begin with `store`.
 """

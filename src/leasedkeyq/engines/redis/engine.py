@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.engines.redis.link import Ask, Link, ScriptError, ServerFullError, Steps
+from leasedkeyq.engines.redis.link import Ask, RedisLink, ScriptError, ServerFullError, Steps
 from leasedkeyq.engines.redis.wire import (
     PARTS,
     STATES,
@@ -108,13 +108,13 @@ class Repair(msgspec.Struct, frozen=True):
     queue: str
 
 
-class Names(msgspec.Struct, frozen=True):
+class QueueNames(msgspec.Struct, frozen=True):
     """Asks for the names of all queues, or strikes off those that are `empty`."""
 
     empty: tuple[str, ...] = ()
 
 
-class Held(msgspec.Struct):
+class EditLock(msgspec.Struct):
     """A queue that is being edited, and as of when."""
 
     queue: str
@@ -131,7 +131,7 @@ class Reply(msgspec.Struct):
     dropped: Sequence[bytes] = ()
 
 
-class Engine:
+class RedisEngine:
     """Applies requests.
 
     Args:
@@ -148,7 +148,7 @@ class Engine:
 
     def __init__(
         self,
-        link: Link,
+        link: RedisLink,
         *,
         prefix: str,
         me: str,
@@ -193,7 +193,7 @@ class Engine:
             return [(yield from self._edit(requests[0]))]
         if isinstance(requests[0], Repair):
             return [(yield from self._repair(requests[0].queue))]
-        if isinstance(requests[0], Names):
+        if isinstance(requests[0], QueueNames):
             return [(yield from self._names(requests[0]))]
         try:
             forms = [form(request) for request in requests]
@@ -540,11 +540,11 @@ class Engine:
             held = yield "EXISTS", *parts
             (used if held else empty).append(name)
         if empty:
-            yield from self._names(Names(tuple(empty)))
+            yield from self._names(QueueNames(tuple(empty)))
         if used:
             yield from self._named(used)
 
-    def _names(self, asked: Names) -> Steps[list[str]]:
+    def _names(self, asked: QueueNames) -> Steps[list[str]]:
         key = f"{self._prefix}:q"
         if asked.empty:
             yield from self._asked("EVAL", STRIKE_OFF, 1, key, FORGOTTEN_AFTER, *asked.empty)
@@ -614,7 +614,7 @@ class Engine:
 
     def _repair(self, queue: str) -> Steps[RepairReport]:
         """Make the indexes of a queue anew, in steps, while nobody else may change it."""
-        held = Held(queue, self._reply_keys([queue]), secrets.token_hex(8))
+        held = EditLock(queue, self._reply_keys([queue]), secrets.token_hex(8))
         time_left = int(self._edit_time * 1000)
         yield from self._named([queue])
 
@@ -657,7 +657,7 @@ class Engine:
 
     def _edit(self, edit: Edit) -> Steps[list[Answer]]:
         """Lock, look, let the work be done, apply and unlock."""
-        held = Held(edit.queue, self._reply_keys([edit.queue]), secrets.token_hex(8))
+        held = EditLock(edit.queue, self._reply_keys([edit.queue]), secrets.token_hex(8))
         lock = ["lock", edit.queue, int(self._edit_time * 1000)]
         [moment] = yield from self._while_held(held, [lock], recorded=True)
         held.now = float(moment)
@@ -683,7 +683,7 @@ class Engine:
         return [*map(answer_of, changes, answers)]
 
     def _while_held(
-        self, held: Held, forms: list[list[Any]], *, recorded: bool, editing: bool = False
+        self, held: EditLock, forms: list[list[Any]], *, recorded: bool, editing: bool = False
     ) -> Steps[list[Any]]:
         reply = yield from self._call(
             held.keys,
@@ -708,7 +708,7 @@ class Engine:
             raise StoreError(message) from error
         return formed
 
-    def _everything(self, edit: Edit, held: Held) -> Steps[list[StoredItem]]:
+    def _everything(self, edit: Edit, held: EditLock) -> Steps[list[StoredItem]]:
         """The items of the queue by id, or those of some keys."""
         queue = edit.queue
         items: list[StoredItem] = []

@@ -21,7 +21,7 @@ import msgspec
 
 from leasedkeyq.engines.redis.errors import (
     PROBE_TIME,
-    Trouble,
+    RedisTrouble,
     farewell,
     speaks_plainly,
     speaks_tls,
@@ -92,7 +92,7 @@ class Script:
         self.digest = ""
 
 
-class Link:
+class RedisLink:
     """A client of a server, a Sentinel's primary or a cluster. One thread at a time may use it.
 
     Args:
@@ -201,12 +201,13 @@ class Link:
         return seconds
 
     @property
-    def quick(self) -> bool:
-        """Whether an event loop can talk to the server itself: one server, without TLS."""
-        if self.clustered or find_spec("hiredis") is None:
-            return False
-        secure = import_module("redis.connection").SSLConnection
-        return not issubclass(self.client.connection_pool.connection_class, secure)
+    def in_loop(self) -> bool:
+        """Whether event loops talk to the server themselves: to all but clusters.
+
+        Which server of a cluster has a queue, and where it moves to, is known to the cluster
+        client of redis-py, which blocks. Without hiredis nobody reads the answers for the loop.
+        """
+        return not self.clustered and find_spec("hiredis") is not None
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Have something done that nobody waits for."""
@@ -529,7 +530,7 @@ class Patience:
         changes: Whether the call changes something.
     """
 
-    def __init__(self, link: Link, changes: bool = False) -> None:
+    def __init__(self, link: RedisLink, changes: bool = False) -> None:
         self._link = link
         self._changes = changes
         self._sent = False
@@ -566,7 +567,7 @@ class Patience:
         return "; nothing was changed"
 
 
-def _sentence(trouble: Trouble | None, error: Exception) -> str:
+def _sentence(trouble: RedisTrouble | None, error: Exception) -> str:
     """What to do, and the words of the server or of the system."""
     said = str(error) or type(error).__name__
     return f"{trouble.advice}: {said}" if trouble is not None else said

@@ -1,4 +1,4 @@
-"""Claims that stay on the server: what is put then is leased at once, without another trip."""
+"""Claims that are parked on the server: what is put is leased at once, without another trip."""
 
 import asyncio
 from collections import deque
@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from leasedkeyq.engines.redis.wire import Leave, TakeBack, given
+from leasedkeyq.engines.redis.wire import Park, Unpark, given
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Claim, Claimed, Release
 from leasedkeyq.stores.batching import Batcher, claims_of
 from leasedkeyq.stores.store import Claimer, Store
 
 MOST_QUEUES: Final = 50
-"""Of a claim that is left."""
+"""Of a claim that is parked."""
 REMEMBERED: Final = 100
 """Items whose messages may be late."""
 
 
-class StandingClaimer(Claimer):
-    """Claims for one worker, whose claim stands on the server while it is idle.
+class ParkedClaimer(Claimer):
+    """Claims for one worker, whose claim is parked on the server while it is idle.
 
-    A claim is left with a number, its turn, and each turn is given one item at most. It arrives by
+    A parked claim has a number, its turn, and each turn is given one item at most. It arrives by
     a message, or, whatever became of the message, by the call that takes the claim back: the first
     of the two counts. A claim is taken back before another one is made, and that one is not made
     if the first has been given something: the worker never has more than it asked for.
@@ -30,8 +30,8 @@ class StandingClaimer(Claimer):
         store: Where it claims.
         batcher: The calls of the store.
         worker: Its name, which nobody else has.
-        lifetime: Seconds for which a claim stands. As long, a worker that has stopped without the
-            server's noticing may still be given an item.
+        lifetime: Seconds for which a claim is parked. As long, a worker that has stopped without
+            the server's noticing may still be given an item.
         listen: Has what is published for it passed on, until the returned function is called.
         take: Takes what was leased.
     """
@@ -52,8 +52,8 @@ class StandingClaimer(Claimer):
         self._lifetime = lifetime
         self._take = take
         self._turn = 0
-        self._left = False
-        """Whether the claim of this turn is left, or may be, and has been given nothing."""
+        self._parked = False
+        """Whether the claim of this turn is parked, or may be, and has been given nothing."""
         self._retired = False
         self._tokens: deque[str] = deque(maxlen=REMEMBERED)
         """Of what was given: a message may come when the worker has been given more since."""
@@ -64,26 +64,26 @@ class StandingClaimer(Claimer):
         """As `Claimer.claim`."""
         if self._retired:
             return await super().claim(requests, idle=idle)
-        back = self._take_back(len(requests))
-        leave = self._leave(requests) if idle else []
-        if not back and not leave:
+        back = self._unpark(len(requests))
+        park = self._park(requests) if idle else []
+        if not back and not park:
             return await super().claim(requests, idle=idle)
         # If one of them waited for another call, more could be claimed than there is room for.
-        answers = await self._batcher.submit_many([*back, *requests, *leave], alone=bool(back))
-        left = answers.pop() if leave else 0
+        answers = await self._batcher.submit_many([*back, *requests, *park], alone=bool(back))
+        parked = answers.pop() if park else 0
         if back:
-            self._taken_back(answers.pop(0))
-        if left == 0:
-            self._left = False
+            self._unparked(answers.pop(0))
+        if parked == 0:
+            self._parked = False
         return claims_of(answers)
 
     async def close(self) -> None:
         """As `Claimer.close`."""
         try:
-            if back := self._take_back(0):
+            if back := self._unpark(0):
                 [answer] = await self._batcher.submit_many(back)
-                self._taken_back(answer)
-                self._left = False
+                self._unparked(answer)
+                self._parked = False
         finally:
             self.abandon()
 
@@ -98,20 +98,20 @@ class StandingClaimer(Claimer):
         await self.close()
         await asyncio.gather(*self._returns)
 
-    def _leave(self, requests: Sequence[Claim]) -> list[Leave]:
+    def _park(self, requests: Sequence[Claim]) -> list[Park]:
         queues = sum(len(claim.queues) for claim in requests)
         limited = any(claim.caps or claim.key is not None for claim in requests)
         if limited or not 0 < queues <= MOST_QUEUES:
             return []
-        if not self._left:
+        if not self._parked:
             self._turn += 1
-        self._left = True
-        return [Leave(self._worker, self._turn, self._lifetime, tuple(requests))]
+        self._parked = True
+        return [Park(self._worker, self._turn, self._lifetime, tuple(requests))]
 
-    def _take_back(self, claims: int) -> list[TakeBack]:
-        return [TakeBack(self._worker, self._turn, claims)] if self._left else []
+    def _unpark(self, claims: int) -> list[Unpark]:
+        return [Unpark(self._worker, self._turn, claims)] if self._parked else []
 
-    def _taken_back(self, answer: tuple[int, Claimed] | StoreError | None) -> None:
+    def _unparked(self, answer: tuple[int, Claimed] | StoreError | None) -> None:
         if isinstance(answer, StoreError):
             raise answer
         if answer is not None:
@@ -125,11 +125,11 @@ class StandingClaimer(Claimer):
         if item.token in self._tokens:
             return
         self._tokens.append(item.token)
-        if turn == self._turn and self._left:
-            self._left = False
+        if turn == self._turn and self._parked:
+            self._parked = False
             self._take(item)
         else:
-            # The server has left a claim a second time, as it has lost what it knew of the first.
+            # The server has parked a claim a second time, as it has lost what it knew of the first.
             self._give_back(item)
 
     def _give_back(self, item: Claimed) -> None:

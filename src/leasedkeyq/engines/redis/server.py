@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from leasedkeyq.engines.redis.link import Link, Patience
+from leasedkeyq.engines.redis.link import Patience, RedisLink
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Durability
 
@@ -44,7 +44,7 @@ NOTHING_KNOWN: Final = (
 )
 
 
-class Found(msgspec.Struct, frozen=True):
+class ServerFacts(msgspec.Struct, frozen=True):
     """What is known about a server."""
 
     durability: Durability
@@ -52,7 +52,7 @@ class Found(msgspec.Struct, frozen=True):
     version: tuple[int, int]
 
 
-def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found:
+def examine(link: RedisLink, *, wait_aof: bool, required: Durability | None) -> ServerFacts:
     """Look at the server, or at all primaries of a cluster; the weakest counts.
 
     Raises:
@@ -87,10 +87,10 @@ def examine(link: Link, *, wait_aof: bool, required: Durability | None) -> Found
             f"{link.address}: the server gives durability {durability!r}, and {required!r} is "
             f"required: {'; '.join(warnings)}"
         )
-    return Found(durability, warnings, version)
+    return ServerFacts(durability, warnings, version)
 
 
-def look_again(link: Link) -> list[str]:
+def look_again(link: RedisLink) -> list[str]:
     """What is to be said about the settings of a server that may have changed since it was opened.
 
     Raises:
@@ -113,7 +113,7 @@ def _eviction(nodes: Iterable[Mapping[str, str]]) -> str:
     return ""
 
 
-def check_format(link: Link, prefix: str) -> None:
+def check_format(link: RedisLink, prefix: str) -> None:
     """Mark the keys of a store with the version of their layout, unless they have a mark.
 
     Raises:
@@ -139,7 +139,7 @@ def check_format(link: Link, prefix: str) -> None:
     )
 
 
-def _settings_of_primaries(link: Link) -> list[Mapping[str, str]]:
+def _settings_of_primaries(link: RedisLink) -> list[Mapping[str, str]]:
     """The settings of the server, or of all primaries of a cluster.
 
     Raises:
@@ -162,11 +162,11 @@ def _settings_of_primaries(link: Link) -> list[Mapping[str, str]]:
         link.client.connection_pool.disconnect()
 
 
-def _nodes(link: Link) -> Iterable[Any]:
+def _nodes(link: RedisLink) -> Iterable[Any]:
     return link.patiently(link.client.get_primaries) if link.clustered else (None,)
 
 
-def _settings(link: Link, node: Any, *, patient: bool = True) -> Mapping[str, str]:
+def _settings(link: RedisLink, node: Any, *, patient: bool = True) -> Mapping[str, str]:
     """The settings, or as much of them as this user may see."""
     target = {} if node is None else {"target_nodes": node}
 
@@ -212,7 +212,7 @@ def _settings(link: Link, node: Any, *, patient: bool = True) -> Mapping[str, st
 
 
 def _pairs(answer: Any) -> Iterator[tuple[Any, Any]]:
-    """Names and values, whichever form redis-py gives them."""
+    """QueueNames and values, whichever form redis-py gives them."""
     yield from answer.items() if hasattr(answer, "items") else zip(*[iter(answer)] * 2, strict=True)
 
 

@@ -13,13 +13,19 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
-from leasedkeyq.engines.redis.engine import REPLY_LIFETIME, Engine, Names, Repair, UnfitError
-from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, Link
-from leasedkeyq.engines.redis.loop import LoopEngine
-from leasedkeyq.engines.redis.loop_watch import LoopWakeUps
-from leasedkeyq.engines.redis.parked_claims import StandingClaimer
+from leasedkeyq.engines.redis.engine import (
+    REPLY_LIFETIME,
+    QueueNames,
+    RedisEngine,
+    Repair,
+    UnfitError,
+)
+from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, RedisLink
+from leasedkeyq.engines.redis.loop_link import LoopLink
+from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
-from leasedkeyq.engines.redis.watch import Refusals, WakeUps
+from leasedkeyq.engines.redis.subscriber import Refusals, Subscribers
+from leasedkeyq.engines.redis.thread_subscriber import ThreadSubscriber
 from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.model.admission import admitted
@@ -63,16 +69,16 @@ CHECK_EVERY: Final = 10.0
 MANY_CHECKED: Final = 10_000
 """Queues of which that is remembered."""
 MARGIN: Final = 1.0
-"""Seconds by which a standing claim outlives the poll, at which it is renewed."""
+"""Seconds by which a parked claim outlives the poll, at which it is renewed."""
 
 
 class RedisStore(Store):
     """Queues on a Redis or Valkey server, which any number of processes and machines may use.
 
     Whatever many callers ask for at a time goes into one call of a script, which does all of a
-    request or nothing. The event loop of the callers talks to the server; with TLS or a cluster, a
-    thread of the store object does. Opening blocks for some
-    milliseconds. A store object must not be carried over a fork.
+    request or nothing. The event loop of the callers talks to the server; to a cluster, a
+    thread of the store object does. Opening blocks for some milliseconds. A store object must not
+    be carried over a fork.
 
     Args:
         url: ``redis://user:password@host:port/db``, ``rediss://`` for TLS, ``unix:///path``,
@@ -130,7 +136,7 @@ class RedisStore(Store):
         options = dict(client_options or {})
         if wait_aof or wait_replicas:
             options.setdefault("socket_timeout", NORMAL_OPTIONS["socket_timeout"] + wait_timeout)
-        self._link = Link(url, options, retry_for)
+        self._link = RedisLink(url, options, retry_for)
         try:
             found = examine(self._link, wait_aof=wait_aof, required=require_durability)
             check_format(self._link, prefix)
@@ -147,8 +153,8 @@ class RedisStore(Store):
         me = secrets.token_hex(8)
         numbers = count()
 
-        def new_engine() -> Engine:
-            return Engine(
+        def new_engine() -> RedisEngine:
+            return RedisEngine(
                 self._link,
                 prefix=prefix,
                 me=me,
@@ -164,7 +170,7 @@ class RedisStore(Store):
         self._poll = poll
         self._waits = wait_aof or bool(wait_replicas)
         self._workers = count()
-        self._claimers: WeakKeyDictionary[StandingClaimer, asyncio.AbstractEventLoop] = (
+        self._claimers: WeakKeyDictionary[ParkedClaimer, asyncio.AbstractEventLoop] = (
             WeakKeyDictionary()
         )
         self._checked: dict[str, float] = {}
@@ -172,7 +178,7 @@ class RedisStore(Store):
         self._closed = False
         name = f"Redis store {self._link.address}"
         self._batcher: Batcher[Any, Any]
-        self._wakeups: WakeUps | LoopWakeUps
+        self._subscribers: Subscribers | ThreadSubscriber
         hearing: Any = {
             "channel": self._engine.channel,
             "me": self._engine.me,
@@ -180,14 +186,16 @@ class RedisStore(Store):
             "poll": poll,
             "refusals": Refusals(poll),
         }
-        if self._link.quick:
+        if self._link.in_loop:
             connection = partial(self._link.in_thread, self._link.new_connection)
-            self._wakeups = LoopWakeUps(connection, **hearing)
+            self._subscribers = Subscribers(connection, **hearing)
             self._batcher = LoopBatcher(
-                lambda: LoopEngine(self._link, new_engine()), name=name, undo=take_back
+                lambda: LoopLink(self._link, new_engine()), name=name, undo=take_back
             )
         else:
-            self._wakeups = WakeUps(self._subscriber, refused=self._link.refused, **hearing)
+            self._subscribers = ThreadSubscriber(
+                self._link.client.pubsub, refused=self._link.refused, **hearing
+            )
             self._link.when_lost(self._engine.forget)
             self._batcher = ThreadBatcher(self._apply, name=name, undo=take_back)
 
@@ -210,16 +218,16 @@ class RedisStore(Store):
         return claims_of(await self._batcher.submit_many(requests))
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
-        """As `Store.claimer`. On one server, without TLS, claims stand."""
+        """As `Store.claimer`. Claims are parked on the server, but for a cluster."""
         # What a claim was given must be there still when the worker asks for it.
         asks_rarely = self._poll > REPLY_LIFETIME / 1000 / 2
-        if not isinstance(self._wakeups, LoopWakeUps) or self._waits or asks_rarely:
+        if not isinstance(self._subscribers, Subscribers) or self._waits or asks_rarely:
             return super().claimer(take)
         worker = f"{self._engine.me}.{next(self._workers)}"
         channel = self._engine.worker_channel(worker)
-        listen = partial(self._wakeups.pass_on, channel)
+        listen = partial(self._subscribers.pass_on, channel)
         lifetime = self._poll + MARGIN
-        claimer = StandingClaimer(
+        claimer = ParkedClaimer(
             self, self._batcher, worker=worker, lifetime=lifetime, listen=listen, take=take
         )
         self._claimers[claimer] = asyncio.get_running_loop()
@@ -246,7 +254,7 @@ class RedisStore(Store):
         """As `StoreContract.watch`."""
         self._check_open()
         stop_waking = self._watchers.add(queue, wake, asyncio.get_running_loop())
-        stop_listening = self._wakeups.add(queue)
+        stop_listening = self._subscribers.add(queue)
 
         def stop() -> None:
             stop_waking()
@@ -259,13 +267,13 @@ class RedisStore(Store):
         if queues is not None:
             return dict(zip(queues, await self._counts(queues), strict=True))
         found: dict[str, Counts] = {}
-        [names] = await self._batcher.submit_many((Names(),), alone=True)
+        [names] = await self._batcher.submit_many((QueueNames(),), alone=True)
         for first in range(0, len(names), PAGE):
             some = names[first : first + PAGE]
             found.update(zip(some, await self._counts(some), strict=True))
         empty = tuple(name for name, here in found.items() if here == Counts())
         if empty:
-            await self._batcher.submit_many((Names(empty[:PAGE]),), alone=True)
+            await self._batcher.submit_many((QueueNames(empty[:PAGE]),), alone=True)
         return {name: here for name, here in found.items() if here != Counts()}
 
     async def _counts(self, queues: Sequence[str]) -> list[Counts]:
@@ -319,9 +327,9 @@ class RedisStore(Store):
         here = asyncio.get_running_loop()
         for claimer, loop in list(self._claimers.items()):
             if loop is here:
-                with suppress(LeasedKeyQError):  # then it stands until its time is over
+                with suppress(LeasedKeyQError):  # then it is parked until its time is over
                     await claimer.retire()
-        listening = self._wakeups.close()
+        listening = self._subscribers.close()
         try:
             await self._batcher.close()
         finally:
@@ -406,9 +414,6 @@ class RedisStore(Store):
         if isinstance(answer, StoreError):
             raise answer
         return answer
-
-    def _subscriber(self) -> Any:
-        return self._link.client.pubsub()
 
 
 def _unless_failed(answers: list[Any]) -> list[Any]:

@@ -81,7 +81,7 @@ PARTS: Final = {
     "cf": "when the buckets of rate limits are full",
     "cn": "when the buckets of rate limits have a token",
     "m": "the notes on the queue",
-    "s": "the workers that have left a claim",
+    "s": "the workers that have parked a claim",
     "x": "the counts of leases by pattern",
 }
 """What is in the keys of a queue."""
@@ -100,8 +100,8 @@ class Read(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
 
 
-class Leave(msgspec.Struct, frozen=True):
-    """Leaves a claim at its queues, if the claims just before it have found nothing.
+class Park(msgspec.Struct, frozen=True):
+    """Parks a claim at its queues, if the claims just before it have found nothing.
 
     Attributes:
         worker: Whose claim it is.
@@ -116,8 +116,8 @@ class Leave(msgspec.Struct, frozen=True):
     claims: tuple[Claim, ...]
 
 
-class TakeBack(msgspec.Struct, frozen=True):
-    """Takes back a claim that was left.
+class Unpark(msgspec.Struct, frozen=True):
+    """Takes back a claim that was parked.
 
     Answer: its turn and what was leased by it meanwhile, or None. If there is anything, the claims
     just behind this request are not made. It may be asked again.
@@ -133,7 +133,7 @@ class TakeBack(msgspec.Struct, frozen=True):
     claims: int = 0
 
 
-AnyRequest: TypeAlias = Request | Read | Leave | TakeBack
+AnyRequest: TypeAlias = Request | Read | Park | Unpark
 
 
 def raw(value: bytes) -> msgspec.Raw:
@@ -279,7 +279,7 @@ def _purge(request: Purge) -> list[Any]:
     return ["purge", request.queue, request.part]
 
 
-def _leave(request: Leave) -> list[Any]:
+def _park(request: Park) -> list[Any]:
     claims: list[Any] = []
     for claim in request.claims:
         parts: list[Any] = []
@@ -288,11 +288,11 @@ def _leave(request: Leave) -> list[Any]:
                 parts += [queue, seconds(claim.lease_time_of(number))]
         claims.append([or_false(claim.kinds), parts])
     milliseconds = int(request.lifetime * 1000)
-    return ["leave", request.worker, request.turn, milliseconds, _new_seed(), claims]
+    return ["park", request.worker, request.turn, milliseconds, _new_seed(), claims]
 
 
-def _take_back(request: TakeBack) -> list[Any]:
-    return ["take_back", request.worker, request.turn, request.claims]
+def _unpark(request: Unpark) -> list[Any]:
+    return ["unpark", request.worker, request.turn, request.claims]
 
 
 def _read(request: Read) -> list[Any]:
@@ -310,8 +310,8 @@ _FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
     Requeue: _requeue,
     Discard: _discard,
     Purge: _purge,
-    Leave: _leave,
-    TakeBack: _take_back,
+    Park: _park,
+    Unpark: _unpark,
     Read: _read,
 }
 
@@ -329,7 +329,7 @@ def queues_of(request: AnyRequest) -> tuple[str, ...]:
     """The queues that a request speaks of."""
     if isinstance(request, Claim):
         return tuple([queue for queue, _ in request.queues])
-    if isinstance(request, Leave | TakeBack):
+    if isinstance(request, Park | Unpark):
         return ()
     return request.queues if isinstance(request, Read) else (request.queue,)
 
@@ -357,9 +357,9 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
     """The answer of the script as the contract has it."""
     if isinstance(request, Claim):
         return claimed(request, answer)
-    if isinstance(request, Read | Leave):
+    if isinstance(request, Read | Park):
         return answer
-    if isinstance(request, TakeBack):
+    if isinstance(request, Unpark):
         return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
     if _is_refusal(answer):
         return _refusal(request, answer)
@@ -422,7 +422,7 @@ def leased(queue: str, key: bytes, lease: bytes, record: bytes) -> Claimed:
 
 
 def given(message: bytes) -> tuple[int, Claimed]:
-    """What was leased by a claim that was left, and by which: as the script publishes it."""
+    """What was leased by a parked claim, and by which: as the script publishes it."""
     _, turn, names, keys = GIVEN.unpack_from(message)
     key = GIVEN.size + names
     lease = key + keys

@@ -10,7 +10,7 @@
 --   b   hash  id -> buried record           bo  zset  id by id   bk  zset  key..id   bt  zset  id by age
 --   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
---   s   set   workers that have left a claim, see 5_standing.lua
+--   s   set   workers that have parked a claim, see 5_parked_claims.lua
 --   x   hash  pattern -> count of leases    x:  and a pattern: see 1_tally.lua
 --   u   zset  id..key by deadline, of the available items that have one of their own
 --

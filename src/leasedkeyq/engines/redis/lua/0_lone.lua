@@ -20,14 +20,14 @@ if recorded and request and not requests[2] and names[1] and not names[2] and ed
   end
 end
 
--- The turn of a standing claim that takes an item of a queue, its lease time, and the seed of its token.
-local function standing_for(left, name, kind)
+-- The turn of a parked claim that takes an item of a queue, its lease time, and the seed of its token.
+local function parked_claim_for(left, name, kind)
   if string.byte(left) == GIVEN then
     return nil
   end
-  local till, turn, seed, claims_left = unpack(cmsgpack.unpack(sub(left, 2)))
-  for number = 1, till > now and #claims_left or 0 do
-    local wanted, parts = claims_left[number][1], claims_left[number][2]
+  local till, turn, seed, parked_claims = unpack(cmsgpack.unpack(sub(left, 2)))
+  for number = 1, till > now and #parked_claims or 0 do
+    local wanted, parts = parked_claims[number][1], parked_claims[number][2]
     local fits = not wanted
     for place_in = 1, wanted and #wanted or 0 do
       fits = fits or wanted[place_in] == kind
@@ -65,8 +65,8 @@ while plain do -- once; `break` leaves the request to the rest
     local record = spack(ITEM, id, now, priority or 0, place, 0, deadline, 0, 0, #kind, 0) .. kind
       .. value
     if call('HSETNX', base .. 'i', key, record) == 1 then
-      -- If nothing else is there, a worker that found nothing may have left its claim (see
-      -- 5_standing.lua). Not one of the putter's own: it would start what it does not know yet to be
+      -- If nothing else is there, a worker that found nothing may have parked its claim (see
+      -- 5_parked_claims.lua). Not one of the putter's own: it would start what it does not know yet to be
       -- put.
       local place_of, turn, lease_time, seed
       for _ = 1, not clustered and #value <= GIVEN_SIZE and 3 or 0 do
@@ -80,7 +80,7 @@ while plain do -- once; `break` leaves the request to the rest
           if heard == 0 then
             redis.pcall('SREM', base .. 's', worker)
           else
-            turn, lease_time, seed = standing_for(left, names[1], kind)
+            turn, lease_time, seed = parked_claim_for(left, names[1], kind)
           end
           if turn then
             break

@@ -77,7 +77,7 @@ local BEGINS = { lock = true, repair = true } -- requests with which an edit beg
 
 -- What is wanted. Everything is, but for what is asked most.
 local repairs = false
-local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, standing
+local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, parked
 local moves = editing
 for number = 1, #requests do
   local request = requests[number]
@@ -99,8 +99,8 @@ for number = 1, #requests do
     keeps = keeps or request[6] > 0
   elseif verb == 'release' or verb == 'extend' then
     releases = true
-  elseif verb == 'leave' or verb == 'take_back' then
-    standing = true
+  elseif verb == 'park' or verb == 'unpark' then
+    parked = true
   elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
     or verb == 'purge' then
     changes = true

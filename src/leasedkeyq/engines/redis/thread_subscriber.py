@@ -1,56 +1,26 @@
-"""Hears of changes that others make: the script publishes them, a thread listens.
+"""Hears of changes in a cluster: as `leasedkeyq.engines.redis.subscriber`, by a thread.
 
-A lost link is made anew, and whoever waits then asks again, as something may have been missed. A
-slow poll covers what no link tells of.
+The client of redis-py that finds the servers of a cluster blocks.
 """
 
 import asyncio
-import logging
 import select
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
+from leasedkeyq.engines.redis.subscriber import RETRY, SILENCE, Refusals
 from leasedkeyq.stores.watching import Watchers
 
-logger = logging.getLogger("leasedkeyq")
 
-RETRY: Final = 0.2
-"""Seconds until a lost link is made anew."""
-SILENCE: Final = 3
-"""After so many polls without a word the link counts as lost."""
-
-
-class Refusals:
-    """Says once that a server does not let us listen.
-
-    Args:
-        poll: Seconds after which whoever waits asks all the same.
-    """
-
-    def __init__(self, poll: float) -> None:
-        self._poll = poll
-        self._told = False
-
-    def tell(self, error: Exception) -> None:
-        """Log it, unless that was done before."""
-        if not self._told:
-            self._told = True
-            logger.warning(
-                "the server does not let us listen to changes: %s; whoever waits asks every %g s",
-                error,
-                self._poll,
-            )
-
-
-class WakeUps:
+class ThreadSubscriber:
     """A thread that listens to the channels of the queues that are watched.
 
     Args:
-        subscriber: Makes a `PubSub` of redis-py.
+        pubsub: Makes a `PubSub` of redis-py.
         channel: The channel of a queue.
         me: What the script publishes for us: our own changes are known already.
         watchers: Who wants to hear.
@@ -61,7 +31,7 @@ class WakeUps:
 
     def __init__(
         self,
-        subscriber: Callable[[], Any],
+        pubsub: Callable[[], Any],
         *,
         channel: Callable[[str], str],
         me: str,
@@ -70,7 +40,7 @@ class WakeUps:
         refused: type[Exception],
         refusals: Refusals,
     ) -> None:
-        self._subscriber = subscriber
+        self._pubsub = pubsub
         self._channel = channel
         self._me = me.encode()
         self._watchers = watchers
@@ -103,7 +73,7 @@ class WakeUps:
                 self._bell.setblocking(False)
                 self._button.setblocking(False)
                 self._thread = threading.Thread(
-                    target=self._run, name="leasedkeyq Redis wake-ups", daemon=True
+                    target=self._run, name="leasedkeyq Redis subscriber", daemon=True
                 )
                 self._thread.start()
         if known is None:
@@ -147,7 +117,7 @@ class WakeUps:
     def _listen(self) -> None:
         """Listen until the link is lost or the store is closed."""
         names: dict[bytes, str] = {}
-        pubsub = self._subscriber()
+        pubsub = self._pubsub()
         try:
             heard = polled = time.monotonic()
             while not self._closed:

@@ -1,25 +1,25 @@
--- Standing claims. A worker that has found nothing leaves its claim; a put of a lone item leases it to
--- one that is left at its queue, and publishes it to the worker, which has it then without asking (see
+-- Parked claims. A worker that has found nothing parks its claim; a put of a lone item leases it to
+-- one that is parked at its queue, and publishes it to the worker, which has it then without asking (see
 -- 0_lone.lua). Should that message be lost, the worker finds the lease when it takes its claim back,
 -- which it does before it claims again.
 --
 -- The key `s` of a worker is its claim (CLAIM; until when, which turn, the seed of its tokens, and for
 -- each claim its kinds and {queue, lease time, ...}) or what that was given (GIVEN). The channel of that
--- name is where it is told. The set `s` of a queue has workers that may have left a claim there.
+-- name is where it is told. The set `s` of a queue has workers that may have parked a claim there.
 local CLAIM = 0
 local passed_over = 0 -- claims that are not made, as something was given meanwhile
 
-if standing then
+if parked then
   local given = {}
 
   local function place_of(worker)
     return prefix .. ':{' .. worker .. '}:s'
   end
 
-  -- {'take_back', worker, turn, claims}: what its claim was given, or {}. If there is anything, so many
+  -- {'unpark', worker, turn, claims}: what its claim was given, or {}. If there is anything, so many
   -- claims behind this request are passed over: the worker has less room than it thought. It may be
   -- asked again.
-  function verbs.take_back(request)
+  function verbs.unpark(request)
     local worker, turn = request[2], request[3]
     local raw = call('GET', place_of(worker))
     if not raw then
@@ -40,24 +40,24 @@ if standing then
     return { turn, name, key, lease, call('HGET', base .. 'i', key) }
   end
 
-  -- {'leave', worker, turn, milliseconds, seed, claims}: leaves these claims, if they were made just
-  -- before and have found nothing. 1: they were left.
-  function verbs.leave(request, answers, place)
+  -- {'park', worker, turn, milliseconds, seed, claims}: parks these claims, if they were made just
+  -- before and have found nothing. 1: they were parked.
+  function verbs.park(request, answers, place)
     local worker, turn, milliseconds, seed = request[2], request[3], request[4], request[5]
-    local claims_left = request[6]
-    for number = place - #claims_left, place - 1 do
+    local parked_claims = request[6]
+    for number = place - #parked_claims, place - 1 do
       if given[worker] or not answers[number] or answers[number][1] then
         return 0
       end
     end
     local record = string.char(CLAIM)
-      .. cmsgpack.pack({ now + milliseconds / 1000, turn, seed, claims_left })
-    -- Without memory for it, the worker is woken as if it had left none.
+      .. cmsgpack.pack({ now + milliseconds / 1000, turn, seed, parked_claims })
+    -- Without memory for it, the worker is woken as if it had parked none.
     if redis.pcall('SET', place_of(worker), record, 'PX', milliseconds).err then
       return 0
     end
-    for number = 1, #claims_left do
-      local parts = claims_left[number][2]
+    for number = 1, #parked_claims do
+      local parts = parked_claims[number][2]
       for at = 1, #parts, 2 do
         local key = prefix .. ':{' .. tag(parts[at]) .. '}:s'
         if call('SADD', key, worker) == 1 then

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis.loop_watch import LoopWakeUps
-from leasedkeyq.engines.redis.parked_claims import StandingClaimer
+from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
+from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
 from leasedkeyq.lanes.durable import engine as on_store
 from leasedkeyq.lanes.durable.engine import StoreEngine
@@ -58,7 +58,7 @@ class Lanes:
         await self.store.close()
 
 
-def standing(server: Server, prefix: str) -> list[bytes]:
+def parked(server: Server, prefix: str) -> list[bytes]:
     """The claims that are left by workers, whose names have dots."""
     client = server.client()
     names: list[bytes] = client.keys(f"{prefix}:*.*:s")
@@ -102,14 +102,14 @@ def test_an_idle_worker_starts_what_comes_without_asking(server: Server, prefix:
             await until(lambda: len(worker.ran) > number)  # noqa: B023
             await asyncio.sleep(0.02)
         claims: list[Any] = []
-        claim = StandingClaimer.claim
+        claim = ParkedClaimer.claim
 
-        async def noted(self: StandingClaimer, *arguments: Any, **options: Any) -> Any:
+        async def noted(self: ParkedClaimer, *arguments: Any, **options: Any) -> Any:
             claims.append(len(worker.ran))
             return await claim(self, *arguments, **options)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(StandingClaimer, "claim", noted)
+            patched.setattr(ParkedClaimer, "claim", noted)
             await submitter.manager.submit("jobs", submitter.job(5, 0))
             await until(lambda: len(worker.ran) > 5)
         assert all(begun == 6 for begun in claims), "it was running before anything was claimed"
@@ -130,12 +130,12 @@ def test_what_a_lane_was_given_and_may_not_start(server: Server, prefix: str, ho
         await submitter.manager.submit("jobs", submitter.job(0, 0))
         await until(lambda: worker.ran)
         await asyncio.sleep(0.05)
-        assert standing(server, prefix)
+        assert parked(server, prefix)
         if how == "paused":
             await worker.manager.pause("jobs")
         else:
             await worker.manager.close()
-            assert not standing(server, prefix)
+            assert not parked(server, prefix)
         await submitter.manager.submit("jobs", submitter.job(1, 0))
         await asyncio.sleep(0.1)
         assert worker.ran == [0]
@@ -156,14 +156,14 @@ def test_late_messages_end_no_lease(server: Server, prefix: str) -> None:
         await worker.manager.start()
         await submitter.manager.submit("jobs", submitter.job(0, 0))
         await until(lambda: worker.ran)
-        assert isinstance(worker.store._wakeups, LoopWakeUps)
-        [ear] = worker.store._wakeups._ears.values()
-        [(channel, take)] = ear._takers.items()
+        assert isinstance(worker.store._subscribers, Subscribers)
+        [subscriber] = worker.store._subscribers._by_loop.values()
+        [(channel, take)] = subscriber._takers.items()
         late: list[bytes] = []
-        ear._takers[channel] = late.append
+        subscriber._takers[channel] = late.append
         for number, seconds in ((1, 0.0), (2, 0.5)):
             await asyncio.sleep(0.2)  # what was woken has claimed, and waits
-            await until(lambda: standing(server, prefix))
+            await until(lambda: parked(server, prefix))
             await submitter.manager.submit("jobs", submitter.job(number, seconds))
             await until(lambda: len(late) >= number)  # noqa: B023
             worker.engine.wake()
@@ -182,10 +182,10 @@ def test_a_worker_without_work_takes_its_claim_back(server: Server, prefix: str)
     async def main() -> None:
         worker = Lanes(server, prefix, 1, poll=PATIENCE)
         await worker.manager.start()
-        await until(lambda: standing(server, prefix))
+        await until(lambda: parked(server, prefix))
         await worker.manager.pause("jobs")
         await worker.manager.pause("others")
-        await until(lambda: not standing(server, prefix))
+        await until(lambda: not parked(server, prefix))
         await worker.close()
 
     asyncio.run(main())
@@ -221,13 +221,13 @@ def test_a_manager_that_closed_without_the_server_is_given_nothing(
     async def main() -> None:
         worker = Lanes(server, prefix, 1, poll=PATIENCE)
         await worker.manager.start()
-        await until(lambda: standing(server, prefix))
+        await until(lambda: parked(server, prefix))
 
         async def no_answer(*_: Any, **__: Any) -> Any:
             await asyncio.Event().wait()
 
         monkeypatch.setattr(on_store, "PATIENCE", 0.1)
-        monkeypatch.setattr(StandingClaimer, "claim", no_answer)
+        monkeypatch.setattr(ParkedClaimer, "claim", no_answer)
         worker.engine.wake()
         await asyncio.sleep(0.01)
         await worker.manager.close()
@@ -246,7 +246,7 @@ def test_a_store_that_is_closed_under_its_manager(server: Server, prefix: str) -
         for turns in range(12):
             worker = Lanes(server, prefix, 1, poll=PATIENCE)
             await worker.manager.start()
-            await until(lambda: standing(server, prefix))
+            await until(lambda: parked(server, prefix))
             closing = asyncio.create_task(worker.store.close())
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis.loop_watch import LoopWakeUps
-from leasedkeyq.engines.redis.parked_claims import StandingClaimer
+from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.store import RedisStore
+from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Counts, Purge, Put, Refusal
 from leasedkeyq.stores.store import Claimer
@@ -52,7 +52,7 @@ class Worker:
         self.stops = [store.watch(queue, lambda: None) for queue in queues or ("q",)]
 
     async def listening(self) -> None:
-        assert isinstance(self.claimer, StandingClaimer)
+        assert isinstance(self.claimer, ParkedClaimer)
         channel = self.store._engine.worker_channel(self.claimer._worker)
         client = self.store._link.client
         await until(lambda: client.pubsub_numsub(channel)[0][1])
@@ -62,7 +62,7 @@ class Worker:
         return found
 
     def left_at(self, queue: str = "q") -> bool:
-        assert isinstance(self.claimer, StandingClaimer)
+        assert isinstance(self.claimer, ParkedClaimer)
         client, worker = self.store._link.client, self.claimer._worker
         left = client.get(self.store._engine.worker_channel(worker)) or b""
         return bool(
@@ -72,9 +72,9 @@ class Worker:
 
     def lose_messages(self) -> None:
         """Messages arrive, and nobody hears them."""
-        assert isinstance(self.store._wakeups, LoopWakeUps)
-        [ear] = self.store._wakeups._ears.values()
-        ear._takers = dict.fromkeys(ear._takers, lambda _: None)
+        assert isinstance(self.store._subscribers, Subscribers)
+        [subscriber] = self.store._subscribers._by_loop.values()
+        subscriber._takers = dict.fromkeys(subscriber._takers, lambda _: None)
 
 
 @asynccontextmanager
@@ -543,8 +543,8 @@ def test_what_nobody_expects_is_given_back(server: Server, prefix: str) -> None:
     async def main() -> None:
         async with scene(server, prefix) as (store, worker):
             await worker.claim()
-            assert isinstance(worker.claimer, StandingClaimer)
-            worker.claimer._left = False
+            assert isinstance(worker.claimer, ParkedClaimer)
+            worker.claimer._parked = False
             await store.put([one()])
             async with asyncio.timeout(PATIENCE):
                 while not (await store.count(["q"]))["q"].available:
@@ -559,7 +559,7 @@ def test_what_nobody_expects_is_given_back(server: Server, prefix: str) -> None:
 def test_a_claim_of_which_nothing_is_known_is_taken_back(server: Server, prefix: str) -> None:
     async def main() -> None:
         async with scene(server, prefix) as (store, worker):
-            assert isinstance(worker.claimer, StandingClaimer)
+            assert isinstance(worker.claimer, ParkedClaimer)
             batcher = worker.claimer._batcher
             submit_many = batcher.submit_many
 

@@ -1,23 +1,54 @@
-"""Hears of changes that others make, in the event loop of whoever wants to hear of them.
+"""Hears of changes that others make: the script publishes them, and each event loop subscribes.
 
-As `leasedkeyq.engines.redis.watch`, without a thread between: a message is there sooner.
+A lost connection is made anew, and every waiting `get` then asks again, as something may have been
+missed. A slow poll covers what no connection tells of.
 """
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from leasedkeyq.engines.redis.watch import RETRY, SILENCE, Refusals
+from leasedkeyq.engines.redis.loop_link import carry
 from leasedkeyq.engines.redis.wire import NOT_YET, is_list
 from leasedkeyq.stores.watching import LISTENER, Watchers
 
+logger = logging.getLogger("leasedkeyq")
 
-class LoopWakeUps:
-    """Listens to the channels of the queues that are watched, with a connection per event loop.
+RETRY: Final = 0.2
+"""Seconds until a lost link is made anew."""
+SILENCE: Final = 3
+"""After so many polls without a word the link counts as lost."""
+
+
+class Refusals:
+    """Says once that a server does not let us listen.
+
+    Args:
+        poll: Seconds after which whoever waits asks all the same.
+    """
+
+    def __init__(self, poll: float) -> None:
+        self._poll = poll
+        self._told = False
+
+    def tell(self, error: Exception) -> None:
+        """Log it, unless that was done before."""
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "the server does not let us listen to changes: %s; whoever waits asks every %g s",
+                error,
+                self._poll,
+            )
+
+
+class Subscribers:
+    """Listens to the channels of the queues that are watched, with a `Subscriber` per event loop.
 
     Args:
         connection: Makes a connection of redis-py.
@@ -38,8 +69,8 @@ class LoopWakeUps:
         poll: float,
         refusals: Refusals,
     ) -> None:
-        self._new_ear = partial(
-            _Ear,
+        self._new_subscriber = partial(
+            Subscriber,
             connection,
             channel=channel,
             me=me.encode(),
@@ -47,49 +78,49 @@ class LoopWakeUps:
             poll=poll,
             refusals=refusals,
         )
-        self._ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ear] = (
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Subscriber] = (
             weakref.WeakKeyDictionary()
         )
         self._closed = False
 
     def add(self, queue: str) -> Callable[[], None]:
         """Listen to a queue until the returned function is called, in this event loop."""
-        ear = self._ear()
+        subscriber = self._subscriber()
         if not self._closed:
-            ear.add(queue)
+            subscriber.add(queue)
         ended = self._closed
 
         def remove() -> None:
             nonlocal ended
             if not ended:
                 ended = True
-                ear.remove(queue)
+                subscriber.remove(queue)
 
         return remove
 
-    def _ear(self) -> "_Ear":
+    def _subscriber(self) -> "Subscriber":
         loop = asyncio.get_running_loop()
-        ear = self._ears.get(loop)
-        if ear is None:
-            for gone in [other for other in self._ears if other.is_closed()]:
-                del self._ears[gone]  # its task would keep it
-            ear = self._ears[loop] = self._new_ear()
-        return ear
+        subscriber = self._by_loop.get(loop)
+        if subscriber is None:
+            for gone in [other for other in self._by_loop if other.is_closed()]:
+                del self._by_loop[gone]  # its task would keep it
+            subscriber = self._by_loop[loop] = self._new_subscriber()
+        return subscriber
 
     def pass_on(self, channel: str, take: Callable[[bytes], None]) -> Callable[[], None]:
         """Pass on what comes by a channel, until the returned function is called.
 
         It is listened to while queues are, in this event loop.
         """
-        return self._ear().pass_on(channel.encode(), take)
+        return self._subscriber().pass_on(channel.encode(), take)
 
     def close(self) -> Awaitable[None]:
         """Stop listening; when that is awaited, it has ended in this event loop."""
         self._closed = True
         here = asyncio.get_running_loop()
         mine: asyncio.Task[None] | None = None
-        for loop, ear in list(self._ears.items()):
-            task = ear.task
+        for loop, subscriber in list(self._by_loop.items()):
+            task = subscriber.task
             if task is None or loop.is_closed():
                 continue
             if loop is here:
@@ -106,7 +137,7 @@ async def _ended(task: "asyncio.Task[None] | None") -> None:
         await asyncio.wait([task])
 
 
-class _Ear(asyncio.Protocol):
+class Subscriber(asyncio.Protocol):
     """Listens in one event loop, while anybody there wants it.
 
     Attributes:
@@ -157,7 +188,7 @@ class _Ear(asyncio.Protocol):
         self._wanted[queue] -= 1
 
     def pass_on(self, channel: bytes, take: Callable[[bytes], None]) -> Callable[[], None]:
-        """As `LoopWakeUps.pass_on`."""
+        """As `Subscribers.pass_on`."""
         self._takers[channel] = take
         self._send("SUBSCRIBE", channel)
 
@@ -236,13 +267,11 @@ class _Ear(asyncio.Protocol):
 
     async def _listen(self) -> None:
         """Listen until the link is lost, or nobody wants it any more."""
-        loop = asyncio.get_running_loop()
-        lost: asyncio.Future[None] = loop.create_future()
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost = lost
         connection = await self._connection()
         try:
-            connection._sock.setblocking(False)
-            await loop.create_connection(lambda: self, sock=connection._sock)
+            await carry(connection, self)
             if self._takers:
                 self._send("SUBSCRIBE", *self._takers)
             self._subscribe(self._wanted)

@@ -1,23 +1,110 @@
-"""The way to a server from an event loop, without a thread between: half the time of a call."""
+"""The way to a server from an event loop, without a thread between: half the time of a call.
+
+One server is reached by it, also behind Sentinels, a unix socket or TLS. A cluster is not: which
+server has a queue, and where it has moved to, is known to the cluster client of redis-py, which
+blocks. So a thread does the asking there (`RedisLink.drive`).
+"""
 
 import asyncio
-import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
-from leasedkeyq.engines.redis.engine import Engine
-from leasedkeyq.engines.redis.link import Ask, Link, Patience, Step, Steps, T
+from leasedkeyq.engines.redis.engine import RedisEngine
+from leasedkeyq.engines.redis.link import Ask, Patience, RedisLink, Step, Steps
 from leasedkeyq.engines.redis.wire import NOT_YET
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.batching import BatchEngine, Done
 
 Told: TypeAlias = Callable[[list[Any] | Exception], None]
 """Takes the answers to a call, or what has happened to the connection."""
+RECEIVED: Final = 256 * 1024
+"""Bytes that are taken from a connection at a time."""
 
 
-class Wire(asyncio.Protocol):
+class TlsTransport(asyncio.Transport):
+    """Carries a connection whose TLS was agreed on already, by redis-py.
+
+    An event loop's own transport wants to agree on TLS itself, before anything is said; by then
+    redis-py has authenticated and chosen the database.
+
+    Args:
+        place: The socket, which does not block.
+        protocol: Is told what comes.
+    """
+
+    def __init__(self, place: ssl.SSLSocket, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._place = place
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._unsent = bytearray()
+        self._file = place.fileno()
+        self._loop.add_reader(self._file, self._ready)
+        protocol.connection_made(self)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """As `asyncio.WriteTransport.write`."""
+        self._unsent += data
+        self._send()
+
+    def abort(self) -> None:
+        """As `asyncio.WriteTransport.abort`."""
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            self._loop.remove_writer(self._file)
+            self._file = -1
+            self._place.close()
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+    def _send(self) -> None:
+        try:
+            while self._unsent and self._file >= 0:
+                del self._unsent[: self._place.send(self._unsent)]
+        except ssl.SSLWantReadError:
+            pass  # The two sides agree on new keys: `_ready` goes on.
+        except (ssl.SSLWantWriteError, BlockingIOError):
+            self._loop.add_writer(self._file, self._send)
+            return
+        except OSError as error:
+            self._end(error)
+        if self._file >= 0:
+            self._loop.remove_writer(self._file)
+
+    def _ready(self) -> None:
+        if self._unsent:
+            self._send()
+        # What was decrypted together with the rest of a record is not seen by the event loop.
+        while self._file >= 0:
+            try:
+                data = self._place.recv(RECEIVED)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+                return
+            except OSError as error:
+                self._end(error)
+                return
+            if not data:
+                self._end(None)
+                return
+            self._protocol.data_received(data)
+
+
+async def carry(connection: Any, protocol: asyncio.Protocol) -> None:
+    """Have the running event loop carry a connection that was made by redis-py."""
+    place = connection._sock
+    place.setblocking(False)
+    if isinstance(place, ssl.SSLSocket):
+        TlsTransport(place, protocol)
+    else:
+        await asyncio.get_running_loop().create_connection(lambda: protocol, sock=place)
+
+
+class LoopConnection(asyncio.Protocol):
     """A connection that was made and authenticated by redis-py. One call at a time.
 
     Args:
@@ -27,7 +114,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, connection: Any, timeout: float | None) -> None:
         hiredis = import_module("hiredis")
-        self._connection = connection  # which would close its socket, if it were let go
+        self._made = connection  # which would close its socket, if it were let go
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
@@ -110,21 +197,21 @@ class Wire(asyncio.Protocol):
             self._fail(TimeoutError("the server did not answer in time"))
 
 
-class LoopLink:
-    """Calls from one event loop, one at a time, that survive a lost connection.
+class LoopLink(BatchEngine):
+    """Batches of one event loop, one at a time, by calls that survive a lost connection.
 
     As long as all goes well, the event loop calls back and no task is needed; a task waits for
     whatever else there is to wait for.
 
     Args:
         link: The link of the store, which makes the connections.
-        when_lost: Called when the link was lost: what is known about the server may be wrong.
+        engine: Says what to ask of the server.
     """
 
-    def __init__(self, link: Link, when_lost: Callable[[], None]) -> None:
+    def __init__(self, link: RedisLink, engine: RedisEngine) -> None:
         self._link = link
-        self._when_lost = when_lost
-        self._wire: Wire | None = None
+        self._engine = engine
+        self._connection: LoopConnection | None = None
         self._steps: Steps[Any]
         self._done: Callable[[Any], None]
         self._commands: list[tuple[Any, ...]] = []
@@ -134,8 +221,9 @@ class LoopLink:
         """Whether the answer of the server is to call us back."""
         self._task: asyncio.Task[None] | None = None
 
-    def drive(self, steps: Steps[T], done: Callable[[T | BaseException], None]) -> None:
-        """Do what `steps` ask for until they return, and pass on what they return or raise."""
+    def apply(self, requests: list[Any], done: Done) -> None:
+        """Apply a batch: do what the engine asks for until it has the answers."""
+        steps = self._engine.apply(requests)
         self._steps, self._done = steps, done
         loop = asyncio.get_running_loop()
         try:
@@ -156,9 +244,9 @@ class LoopLink:
             self._go_on(StoreClosedError(f"{self._link.address}: closed before it answered"))
 
     def _disconnect(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _go_on(self, answer: Any) -> None:
         self._commands = []
@@ -185,12 +273,12 @@ class LoopLink:
         else:
             self._wait_for(self._pause(step))
             return
-        if self._wire is None:
+        if self._connection is None:
             self._wait_for(self._ask(None))
             return
         self._asking = True
         try:
-            self._wire.send(self._commands, self._told)
+            self._connection.send(self._commands, self._told)
         except Exception as error:
             self._wait_for(self._ask(error))
 
@@ -234,9 +322,11 @@ class LoopLink:
         while True:
             sent = error is not None
             try:
-                wire = self._wire if error or self._wire else await self._connect()
+                connection = (
+                    self._connection if error or self._connection else await self._connect()
+                )
                 sent = True
-                replies = await self._ask_once(wire, error)
+                replies = await self._ask_once(connection, error)
             except self._link.failures as failure:
                 error = None
                 if self._link.forgot_the_script(failure):
@@ -245,30 +335,28 @@ class LoopLink:
                 patience = patience or Patience(self._link, self._changes)
                 pause = patience.after(failure, sent=sent)
                 self._disconnect()
-                self._when_lost()
+                self._engine.forget()
             else:
                 self._link.found()
                 return replies if self._whole else replies[0]
             await asyncio.sleep(pause)
 
-    async def _ask_once(self, wire: Wire | None, error: Exception | None) -> list[Any]:
+    async def _ask_once(
+        self, connection: LoopConnection | None, error: Exception | None
+    ) -> list[Any]:
         if error is not None:
             raise error
-        assert wire is not None
+        assert connection is not None
         turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
-        wire.send(self._commands, partial(_unless_done, turn))
+        connection.send(self._commands, partial(_unless_done, turn))
         return _answers(await turn)
 
-    async def _connect(self) -> Wire:
-        loop = asyncio.get_running_loop()
-        connection = await self._link.in_thread(self._link.new_connection)
-        place: socket.socket = connection._sock
-        place.setblocking(False)
-        _, wire = await loop.create_connection(
-            lambda: Wire(connection, self._link.call_timeout), sock=place
-        )
-        self._wire = wire
-        return wire
+    async def _connect(self) -> LoopConnection:
+        made = await self._link.in_thread(self._link.new_connection)
+        connection = LoopConnection(made, self._link.call_timeout)
+        await carry(made, connection)
+        self._connection = connection
+        return connection
 
 
 def _unless_done(turn: "asyncio.Future[Any]", replies: list[Any] | Exception) -> None:
@@ -284,19 +372,3 @@ def _answers(said: list[Any] | Exception) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return said
-
-
-class LoopEngine(BatchEngine):
-    """An engine in one event loop."""
-
-    def __init__(self, link: Link, engine: Engine) -> None:
-        self._engine = engine
-        self._link = LoopLink(link, engine.forget)
-
-    def apply(self, requests: list[Any], done: Done) -> None:
-        """Apply a batch."""
-        self._link.drive(self._engine.apply(requests), done)
-
-    def abandon(self) -> None:
-        """Let go of the connection, at once."""
-        self._link.abandon()

@@ -64,7 +64,7 @@ class LeasedKeyQueue(Generic[K, V]):
     of their number.
 
     Waiting is safe under cancellation: a `get`, `take` or `put` that is cancelled or times out
-    has changed nothing. Those who wait are served first come, first served; a waiting `take`
+    has changed nothing. Waiting callers are served first come, first served; a waiting `take`
     goes before waiting `get`s.
 
     Durations are seconds or `datetime.timedelta`.
@@ -119,7 +119,7 @@ class LeasedKeyQueue(Generic[K, V]):
     async def close(self) -> None:
         """Close the queue, for good.
 
-        Leased items go back to the front, and their leases end. Everybody who waits gets a
+        Leased items go back to the front, and their leases end. Every waiting call gets a
         `QueueClosedError`, as does every later call that would change something. The methods
         that only look keep working, from any event loop. Closing twice is harmless.
         """
@@ -347,9 +347,9 @@ class LeasedKeyQueue(Generic[K, V]):
     async def get_many(
         self, n: int, timeout: Duration | None = None, *, lease_timeout: Duration | None = None
     ) -> list[tuple[K, V, Lease[K]]]:
-        """Lease up to `n` items: wait until there is one, then take what is there.
+        """Lease up to `n` items: wait until there is one, then take the others that are available.
 
-        Arguments and errors are those of `get`; so is what cancellation leaves behind.
+        Arguments, errors and the effect of a cancellation are those of `get`.
         """
         if here() != self._home._thread_id:
             self._enter("get_many")
@@ -482,7 +482,7 @@ class LeasedKeyQueue(Generic[K, V]):
 
         Raises:
             LeaseAlreadyAcknowledgedError: It was acknowledged before.
-            LeaseExpiredError: The lease has expired; somebody else may have the item.
+            LeaseExpiredError: The lease has expired; another consumer may have the item.
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
@@ -566,7 +566,7 @@ class LeasedKeyQueue(Generic[K, V]):
 
         Raises:
             LeaseAlreadyAcknowledgedError: It was acknowledged before.
-            LeaseExpiredError: The lease has expired; somebody else may have the item.
+            LeaseExpiredError: The lease has expired; another consumer may have the item.
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
@@ -751,7 +751,7 @@ class LeasedKeyQueue(Generic[K, V]):
             self._set_alarm()
 
     def _forget_waiters(self) -> None:
-        """Whoever waited in an event loop that is closed waits no more."""
+        """Drop the waiting calls of an event loop that is closed: they never go on."""
         self._any_line.clear()
         self._key_lines.clear()
         self._producer_line.clear()
@@ -759,20 +759,20 @@ class LeasedKeyQueue(Generic[K, V]):
         self._joiners.clear()
 
     def _look(self) -> None:
-        """Before a method that only looks: the same, but a closed queue lets everybody look."""
+        """Before a method that only looks: bring the queue up to date, unless it is closed."""
         if not self._closed:
             if here() != self._home._thread_id:
                 self._enter("looking into the queue")
             self._advance()
 
     def _advance(self) -> None:
-        """Deal with what has come due: expired leases, scheduled items."""
+        """End the leases that have expired and free the scheduled items that are due."""
         # The alarm is set for the earliest moment at the latest.
         if self._alarm is not None and self._alarm_at <= (now := self._time()):
             self._advance_to(now)
 
     def _catch_up(self) -> None:
-        """The same, and tell the state what time it is, which it asks when an item comes back."""
+        """As `_advance`, and tell the state the time, which it needs when an item comes back."""
         now = self._time()
         if self._alarm_at <= now:
             self._advance_to(now)
@@ -812,7 +812,7 @@ class LeasedKeyQueue(Generic[K, V]):
                 self._tell(observer.on_expire, item.key, lease.attempt, seconds)
 
     def _set_alarm(self) -> None:
-        """Have the event loop call at the earliest moment that something comes due."""
+        """Have the event loop call at the next expiry or schedule."""
         when = self._state.earliest()
         if when is not None and when < self._alarm_at:
             if self._alarm is not None:
@@ -843,7 +843,7 @@ class LeasedKeyQueue(Generic[K, V]):
         delay: float | None,
     ) -> None:
         """Put, as of the time that the queue has been advanced to."""
-        # What lies in the past is now, and needs no clock.
+        # A delay of 0 is a time in the past, which means now and needs no clock.
         due = None if delay is None else self._time() + delay if delay else -inf
         try:
             item = self._state.put(key, value, policy, priority, due)
@@ -886,7 +886,7 @@ class LeasedKeyQueue(Generic[K, V]):
                 if self._has_room(producer):
                     return
         finally:
-            # What waited in an event loop that is closed may end much later; see _forget_waiters.
+            # A put that waited in a closed event loop may end much later; see _forget_waiters.
             if producer.turn is None or producer.turn.get_loop() is self._loop:
                 self._producers.leave(producer)
                 if not self._closed and not self._loop.is_closed():
@@ -899,9 +899,9 @@ class LeasedKeyQueue(Generic[K, V]):
     def _has_room(self, producer: Producer[K]) -> bool:
         """Whether it is this producer's turn, be it in line or new, and its items fit.
 
-        Nobody overtakes a producer of the same key. What adds nothing, or is awaited by somebody
-        who takes that very key, waits for nobody else. What a consumer of any key takes at once
-        needs no room.
+        No producer overtakes another one of the same key. A put that adds no item, or whose key
+        a waiting `take` wants, does not wait for other producers. An item that a waiting `get`
+        takes at once needs no room.
         """
         producers = self._producers
         for key in producer.keys:
@@ -927,12 +927,12 @@ class LeasedKeyQueue(Generic[K, V]):
         return not need or need <= self._maxsize - state.available - state.scheduled
 
     def _wake_producers(self, *keys: K) -> None:
-        """Something happened, with these keys or with the room: wake whoever can put now."""
+        """These keys, or the room, have changed: wake the producers that can put now."""
         producers = self._producers
         candidates = {producers.first_for(key) for key in keys}
         first = producers.first()
         if first is not None:
-            # What it needs changes only with its keys: do not count again while it cannot fit.
+            # Its need changes only with its keys: do not count again while it cannot fit.
             state = self._state
             room = self._maxsize - state.available - state.scheduled
             if first.need - len(self._any_line) <= max(room, 0):
@@ -944,7 +944,7 @@ class LeasedKeyQueue(Generic[K, V]):
     # Handing out
 
     def _claimed(self, item: Item[K, V]) -> tuple[K, V, Lease[K]]:
-        """What follows a claim; returns what the consumer gets."""
+        """After a claim: set the alarm, tell the observer; return the triple for the consumer."""
         lease: Lease[K] = item.lease
         if lease._expires_at is not None and lease._expires_at < self._alarm_at:
             self._set_alarm()
@@ -955,7 +955,7 @@ class LeasedKeyQueue(Generic[K, V]):
         return item.key, item.value, lease
 
     def _offer(self, item: Item[K, V]) -> None:
-        """Hand an item that has become available to somebody who waits."""
+        """Hand an item that has become available to a waiting consumer."""
         if not self._give_to_taker(item) and self._any_line:
             self._give_to_getters()
 
@@ -1015,7 +1015,7 @@ class LeasedKeyQueue(Generic[K, V]):
         return claimed
 
     def _give_back(self, lease: Lease[K]) -> None:
-        """The consumer that was handed `lease` is gone: all is as if it had never come."""
+        """Undo the claim of a consumer that was cancelled after it was handed `lease`."""
         if self._closed or self._loop.is_closed():
             return
         self._catch_up()
@@ -1035,7 +1035,7 @@ class LeasedKeyQueue(Generic[K, V]):
         item.since = now
 
     def _came_back(self, item: Item[K, V]) -> None:
-        """What follows when the lease on `item` has ended, or `item` was removed."""
+        """After the lease on `item` has ended, or `item` was removed: wake the waiting calls."""
         if item.available:
             if self._any_line or self._key_lines:
                 self._offer(item)

@@ -1,6 +1,6 @@
-"""Who waits for what in a `LeasedKeyQueue`: consumers for items, producers for room.
+"""The waiting callers of a `LeasedKeyQueue`: consumers wait for items, producers for room.
 
-Consumers are served first come, first served, and by handing over: whoever makes an item
+Consumers are served first come, first served, and by handing over: the call that makes an item
 available claims it for the first consumer in line. No consumer is woken in vain and no newcomer
 can slip in between. Producers are woken to look again, the first in line first, and keep their
 place until they are done: a producer that is cancelled has put nothing.
@@ -41,16 +41,16 @@ class Consumers(Generic[K]):
         return line
 
     def close_line(self, key: K) -> None:
-        """Forget the line for `key` if nobody is left in it."""
+        """Forget the line for `key` if it is empty."""
         if not self.for_key.get(key, True):
             del self.for_key[key]
 
     def awaits(self, key: K) -> bool:
-        """Whether somebody waits for this very key."""
+        """Whether a `take` waits for this very key."""
         return any(not turn.done() for turn in self.for_key.get(key, ()))
 
     def count_for_any(self, most: int) -> int:
-        """How many wait for any item; counts no further than `most`."""
+        """How many consumers wait for any item; counts no further than `most`."""
         count = 0
         for turn in self.for_any:
             if count == most:
@@ -59,7 +59,7 @@ class Consumers(Generic[K]):
         return count
 
     def __iter__(self) -> Iterator[Turn]:
-        """All that wait."""
+        """All waiting consumers."""
         yield from self.for_any
         for line in self.for_key.values():
             yield from line
@@ -110,9 +110,9 @@ class Producers(Generic[K]):
                 del self.by_key[key]
 
     def first(self) -> Producer[K] | None:
-        """Whose turn it is."""
+        """The producer whose turn it is."""
         return next(iter(self.line), None)
 
     def first_for(self, key: K) -> Producer[K] | None:
-        """Whose turn it is among those that put `key`."""
+        """The producer whose turn it is to put `key`."""
         return next(iter(self.by_key.get(key, ())), None)

@@ -10,7 +10,7 @@ SMALL = 64
 
 
 class HasDeadline(Protocol):
-    """What an item carries."""
+    """The value of an item that may have a deadline."""
 
     @property
     def id(self) -> int:
@@ -32,8 +32,8 @@ class Deadlines(Generic[K, D]):
     """A heap of items by their deadlines, then by their ids.
 
     An item is added whenever it becomes available, and when its deadline changes while it is.
-    Nobody tells when it is available no more: such an entry is passed over. It goes when it
-    surfaces, or when most entries are of that kind.
+    An item that stops being available leaves its entry behind, which is passed over. The
+    entry goes when it surfaces, or when most entries are of that kind.
     """
 
     __slots__ = ("_added", "_heap")

@@ -1,4 +1,4 @@
-"""The items of a queue in the order of their ids, for those who list them page by page."""
+"""The items of a queue in the order of their ids, for listing them page by page."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +14,9 @@ _id_of: Any = itemgetter(0)
 class IdOrder(Generic[T]):
     """Ids in order, each with where its item is found.
 
-    It is made when somebody asks for it first; from then on `add` tells of new items. Nobody tells
-    of items that are gone: they are left out as they are met, and when they are the majority the
-    order is thrown away. So it costs nothing where nobody lists items, and O(1) for each item
-    where somebody does.
+    The order is made at the first listing; from then on `add` tells of new items. Items that are
+    gone are left out as they are met, and when they are the majority the order is thrown away. So
+    it costs nothing where items are never listed, and O(1) for each item where they are.
 
     Args:
         items: All ids and where their items are found, in any order.
@@ -39,7 +38,7 @@ class IdOrder(Generic[T]):
         self._entries: list[tuple[int, T]] | None = None
 
     def add(self, number: int, where: T) -> None:
-        """There is a new item. Its id is above those of most others."""
+        """There is a new item. Its id is above most others."""
         entries = self._entries
         if entries is None:
             return
@@ -65,7 +64,7 @@ class IdOrder(Generic[T]):
         while first < len(entries) and not self._is_there(*entries[first]):
             first += 1
         if first - start > SMALL:
-            # Those who begin here again do not walk over them again.
+            # The next listing that begins here does not walk over them again.
             del entries[start:first]
             first = start
         for at in range(first, len(entries)):

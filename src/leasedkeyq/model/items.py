@@ -13,7 +13,7 @@ class Item(Node[K, V]):
 
     It is in flight while it has a `lease`; otherwise it is available while it is linked into a
     list, and scheduled while it is not. `timer` is its entry among the `Timers`. `since` is the
-    time of its last move, kept by whoever wants to know.
+    time of its last move, kept by the driver of the state, if that wants it.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""One queue of the model: its state machine, the results of what is done, and buckets."""
+"""One queue of a `StoreModel`: its state machine, its kept results and its buckets."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -15,7 +15,7 @@ from leasedkeyq.model.state import QueueState
 
 
 class Payload(msgspec.Struct):
-    """What an item carries: its value, and what is known about it beyond its state."""
+    """The value of an item in a `QueueState`: the stored bytes, its id, age and history."""
 
     value: bytes
     id: int
@@ -35,7 +35,7 @@ def _take_over(old: Payload, new: Payload) -> Payload:
 
 
 class QueueModel:
-    """One queue of a store: its state machine, the results of what is done, and its buckets.
+    """One queue of a store: its state machine, its kept results and its buckets.
 
     `done` may be filled directly before the first request, and by `keep` from then on.
     """
@@ -56,14 +56,14 @@ class QueueModel:
         self.done: dict[int, StoredItem] = {}
         self.buckets = Buckets()
         self._deadlines: Deadlines[str, Payload] | None = None
-        """Of available items; None: nobody has asked yet."""
+        """The deadlines of available items; None until they are first asked for."""
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
         self._live_ids: IdOrder[str] | None = None
         self._buried_ids: IdOrder[int] | None = None
         self._done_ids: IdOrder[int] | None = None
 
-    # The order of ids, which is there from when somebody has asked for it
+    # The orders of ids, each made when it is first asked for
 
     @property
     def live_ids(self) -> IdOrder[str]:
@@ -157,7 +157,7 @@ class QueueModel:
             ]
             heapify(due)
             self._forgetting = due
-        # Those that were discarded are still in the heap.
+        # Discarded results are still in the heap.
         while due and (due[0][0] <= now or due[0][1] not in self.done):
             self.done.pop(heappop(due)[1], None)
         return due[0][0] if due else None

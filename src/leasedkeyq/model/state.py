@@ -12,11 +12,11 @@ come: the one of the release's delay, so that no put cuts a backoff short, and t
 that it was put with.
 
 Nothing here reads a clock. All times are absolute and on one clock, and `QueueState.advance`
-tells what time it is. Whoever drives the machine calls it first: a lease is as good as expired
+tells what time it is. The driver of a state calls that first: a lease is as good as expired
 only once `advance` has been told of a time at or past its expiry.
 
 Methods return the items that they touched, so that the driver can see where they stand and hand
-an available one to somebody who waits. Every method does all that it says or raises and changes
+an available one to a waiting consumer. Every method does all that it says or raises and changes
 nothing.
 """
 
@@ -45,11 +45,11 @@ class QueueState(Generic[K, V]):
 
     Attributes:
         items: The live item of each key.
-        in_flight: Those of them that are leased.
-        ready: Those of them that are available, in order.
+        in_flight: The leased items, by key.
+        ready: The available items, in order.
         timers: When scheduled items come due and leases expire.
-        expiring: The leased items whose leases expire in the order of their leasing, as those do
-            that have one lease time: they need no timer each.
+        expiring: The leased items whose leases expire in the order of their leasing, which is so
+            for leases of one lease time: they need no timer each.
         buffered: How many leased items have a newer value beside them.
         buried: The buried items, oldest first, by their number.
         now: The latest time that `advance` was told.
@@ -347,7 +347,7 @@ class QueueState(Generic[K, V]):
     ) -> tuple[Item[K, V], BuriedItem[K, V], BuriedItem[K, V] | None]:
         """Give the item up; a buffered value takes its place, at the back.
 
-        Returns the item, what was buried, and the oldest buried item if it was dropped to keep
+        Returns the item, the buried item, and the oldest buried item if it was dropped to keep
         to `max_buried`.
         """
         item = self.held(lease)
@@ -461,7 +461,7 @@ class QueueState(Generic[K, V]):
         return moved
 
     def _take_due(self, now: float) -> list[tuple[float, int, Item[K, V]]]:
-        """Take out all whose moment has come, as a heap."""
+        """Take out the scheduled items and the expired leases that are due, as a heap."""
         due: list[tuple[float, int, Item[K, V]]] = []
         timers = self.timers
         while (when := timers.earliest()) is not None and when <= now:

@@ -1,4 +1,4 @@
-"""The whole store as a model: every queue's state machine, and the requests of the contract.
+"""A whole store: every queue's state machine, and the requests of the contract.
 
 The memory store is this with the contract around it, the file store is this with load and save, and
 the conformance kit compares every other engine with it. It is told the time and does no I/O.
@@ -60,7 +60,7 @@ class StoreModel:
         self.last_id = 0
         self.last_fence = 0
         self.moved: set[str] = set()
-        """Queues in which something has come due, for the driver to wake those who wait."""
+        """Queues in which an item came due or a lease expired, for the driver to wake watchers."""
         self.dropped: list[StoredItem] = []
         """Buried items that had to make room, for the driver to report."""
 
@@ -353,7 +353,7 @@ class StoreModel:
     # Time
 
     def sweep(self, queue: str, now: float) -> float | None:
-        """Deal with what is due in `queue`; return the seconds until what comes next."""
+        """Free due items and end expired leases of `queue`; return the seconds until the next."""
         if queue not in self.queues:
             return None
         queue_model = self._at(queue, now)
@@ -439,7 +439,7 @@ class StoreModel:
     ) -> list[StoredItem]:
         """The items in these states whose key starts with `prefix`, by id.
 
-        With `limit`, those behind the id `after`, up to one more than that.
+        With `limit`, the items behind the id `after`, up to one more than that.
         """
         if queue not in self.queues:
             return []
@@ -467,7 +467,7 @@ class StoreModel:
         *,
         reveal: bool = False,
     ) -> Iterator[StoredItem]:
-        """All items, or those of `keys`."""
+        """All items, or the items of `keys`."""
         items = queue_model.state.items
         wanted = None if keys is None else frozenset(keys)
         for key in items if wanted is None else wanted:
@@ -517,7 +517,7 @@ def _expiry(request: Claim, number: int, now: float) -> float | None:
 
 
 def _rooms(queue_model: QueueModel, request: Claim, queue: str, now: float) -> Rooms | None:
-    """What the caps of a claim leave room for in a queue, if it has any."""
+    """How much room the caps of a claim leave in a queue; None for a claim without caps."""
     caps = caps_of(request, queue) if request.caps else ()
     if not caps:
         return None

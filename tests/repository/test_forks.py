@@ -15,7 +15,7 @@ import pytest
 
 from leasedkeyq import connect
 from leasedkeyq.repository import QueueItemStatus, QueueRepository, TransactionError
-from leasedkeyq.repository.loop_thread import Bridge
+from leasedkeyq.repository.loop_thread import LoopThread
 from leasedkeyq.stores import Claim
 from tests.repository.support import (
     SHARED_KINDS,
@@ -173,7 +173,7 @@ def test_a_fork_waits_for_those_inside_what_stays_open(tmp_path: Path) -> None:
             with memory.transaction():
                 with repository.transaction() as queue:
                     entered.set()
-                    while not repository._connection._traffic._stopped:
+                    while not repository._connection._gate._stopped:
                         threading.Event().wait(0.001)
                     queue.enqueue(item("before"))
                 repository.enqueue(item("after"))
@@ -203,7 +203,7 @@ def test_a_fork_waits_for_transactions(tmp_path: Path) -> None:
             def change(outer: Any = outer, inner: Any = inner, entered: Any = entered) -> None:
                 with outer.transaction() as queue:
                     entered.set()
-                    while not inner._connection._traffic._stopped:
+                    while not inner._connection._gate._stopped:
                         threading.Event().wait(0.001)
                     inner.enqueue(item("inner"))
                     queue.enqueue(item("outer"))
@@ -259,7 +259,7 @@ def test_a_fork_leaves_a_closed_repository_closed(tmp_path: Path) -> None:
 
 def test_the_bridge_stays_with_its_process(tmp_path: Path) -> None:
     store = connect(source_of("sqlite", tmp_path))
-    bridge = Bridge.to(store)
-    assert in_a_fork(lambda: bridge.leave(close_store=True)) is None
-    assert bridge.call(store.claim([Claim((("queue", 1),))])) == [()]
-    bridge.leave(close_store=True)
+    loop_thread = LoopThread.of(store)
+    assert in_a_fork(lambda: loop_thread.leave(close_store=True)) is None
+    assert loop_thread.call(store.claim([Claim((("queue", 1),))])) == [()]
+    loop_thread.leave(close_store=True)

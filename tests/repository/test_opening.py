@@ -16,7 +16,7 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository import QueueRepository, TransactionError
-from leasedkeyq.repository.loop_thread import Bridge
+from leasedkeyq.repository.loop_thread import LoopThread
 from tests.repository.support import (
     SHARED_KINDS,
     WAIT,
@@ -210,11 +210,11 @@ def test_garbage_is_collected_in_any_thread(kind: str, tmp_path: Path) -> None:
     def drop(items: Any) -> list[Any]:
         left.clear()
         gc.collect()
-        assert session.bridge._closing
+        assert session.loop_thread._closing
         return []
 
     session.call(session.edit(drop, None))
-    session.bridge._thread.join(WAIT)
+    session.loop_thread._thread.join(WAIT)
     assert threads() == before
 
 
@@ -226,7 +226,7 @@ def test_a_program_ends_though_somebody_waited(kind: str, timeout: str, tmp_path
 
 
 def test_nothing_is_taken_on_after_the_end() -> None:
-    bridge = Bridge.to(MemoryStore())
+    loop_thread = LoopThread.of(MemoryStore())
     entered, go = threading.Event(), threading.Event()
     done: list[str] = []
 
@@ -240,17 +240,17 @@ def test_nothing_is_taken_on_after_the_end() -> None:
     async def late() -> None:
         done.append("after")
 
-    bridge.submit(busy())
+    loop_thread.submit(busy())
     assert entered.wait(WAIT)
-    before = bridge.submit(call())
-    bridge.leave(close_store=False, wait=False)
+    before = loop_thread.submit(call())
+    loop_thread.leave(close_store=False, wait=False)
     with pytest.raises(QueueClosedError):
-        bridge.submit(late())
+        loop_thread.submit(late())
     with pytest.raises(QueueClosedError):
-        bridge.start(late)
+        loop_thread.start(late)
     go.set()
     before.result(WAIT)
-    bridge._thread.join(WAIT)
+    loop_thread._thread.join(WAIT)
     assert done == ["before"]
 
 

@@ -15,7 +15,7 @@ from leasedkeyq.repository.errors import (
     QueueConflictError,
     TransactionError,
 )
-from leasedkeyq.repository.model import Queue, QueueItem
+from leasedkeyq.repository.items import Queue, QueueItem
 from leasedkeyq.repository.repository import QueueRepository, RecoveryReport
 from leasedkeyq.repository.service import QueueService
 from leasedkeyq.repository.status import QueueItemStatus

@@ -12,19 +12,19 @@ from leasedkeyq.repository.errors import (
     ItemNotFoundError,
     QueueConflictError,
 )
+from leasedkeyq.repository.items import Origin, Queue, QueueItem, new_id, queue_full
 from leasedkeyq.repository.leases import HeldLease, HeldLeases
 from leasedkeyq.repository.loop_thread import Handoff, inside
 from leasedkeyq.repository.mapping import (
     PENDING,
     PROCESSING,
     STATUS,
-    Terms,
-    Wish,
+    ItemRequest,
+    ItemTerms,
     latest,
     lease_lost,
     show,
 )
-from leasedkeyq.repository.model import Origin, Queue, QueueItem, new_id, queue_full
 from leasedkeyq.repository.session import Session, Settings
 from leasedkeyq.repository.status import QueueItemStatus
 
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     new: QueueItem | None
 
 
-class Edit(Handoff):
+class ItemEdit(Handoff):
     """An edit whose work is done by the thread that called.
 
     Attributes:
@@ -71,7 +71,9 @@ class Changes:
         held: The leases that it handed out.
     """
 
-    def __init__(self, connection: Connection, terms: Terms, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, connection: Connection, terms: ItemTerms, clock: Callable[[], float]
+    ) -> None:
         self.held = HeldLeases()
         self._connection = connection
         self._terms = terms
@@ -81,13 +83,13 @@ class Changes:
     # Of one item
 
     @contextmanager
-    def by_caller(self, keys: Sequence[str] | None) -> Generator[Edit]:
+    def by_caller(self, keys: Sequence[str] | None) -> Generator[ItemEdit]:
         """An edit whose work is the body of the `with` statement."""
         with self._connection.using() as session:
-            edit = Edit(session, self._clock)
+            edit = ItemEdit(session, self._clock)
             with (
                 inside(self._connection.place),
-                edit.during(session.bridge, lambda work: session.edit(work, keys)),
+                edit.during(session.loop_thread, lambda work: session.edit(work, keys)),
             ):
                 yield edit
 
@@ -102,7 +104,7 @@ class Changes:
         steps: list[Step] = []
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[Wish]:
+            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
                 if stored is None:
                     if held is not None:
                         raise lease_lost(item_id, None, None, held.attempt)
@@ -133,7 +135,7 @@ class Changes:
                 step = Step(stored, show(stored, edit.settings.default_max_retries), None)
             else:
                 step = self.of_item(stored, change, edit.settings, held)
-            edit.wishes = self.plan([step], edit.began)
+            edit.requests = self.plan([step], edit.began)
         self.note([step])
         return step.new or step.old
 
@@ -164,12 +166,12 @@ class Changes:
             raise lost
         return Step(stored, old, new)
 
-    def plan(self, steps: Sequence[Step], now: float) -> list[Wish]:
+    def plan(self, steps: Sequence[Step], now: float) -> list[ItemRequest]:
         """What steps ask of the store."""
-        wishes: list[Wish] = []
+        requests: list[ItemRequest] = []
         for stored, old, new in steps:
-            wishes += self._terms.plan(stored, old, new, now)
-        return wishes
+            requests += self._terms.plan(stored, old, new, now)
+        return requests
 
     def note(self, steps: Sequence[Step]) -> None:
         """After a change: forget the leases that it ended."""
@@ -191,7 +193,7 @@ class Changes:
         queue._origin = Origin(self._owner, seen, settings.max_size, retries)
         return queue
 
-    def of_queue(self, edit: Edit, queue: Queue) -> list[Step]:
+    def of_queue(self, edit: ItemEdit, queue: Queue) -> list[Step]:
         """Have `edit` store what was changed in `queue` since it was read."""
         current = latest(edit.items)
         origin = queue._origin
@@ -216,7 +218,7 @@ class Changes:
         self._check_room(current, steps, settings.max_size or 0)
         for step in steps:
             self._check_lease(step)
-        edit.wishes = self.plan(steps, edit.began)
+        edit.requests = self.plan(steps, edit.began)
         return steps
 
     def _check_room(

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from leasedkeyq.model.requests import Bury, Claimed, Release, StoredItem
 from leasedkeyq.repository.changes import Changes, Step
 from leasedkeyq.repository.errors import InvalidItemError
+from leasedkeyq.repository.items import QueueItem
 from leasedkeyq.repository.leases import HeldLease
 from leasedkeyq.repository.mapping import (
     FAILED,
-    Terms,
-    Wish,
+    ItemRequest,
+    ItemTerms,
     claimed_item,
     death_of,
     moment,
@@ -17,7 +18,6 @@ from leasedkeyq.repository.mapping import (
     says_error,
     show,
 )
-from leasedkeyq.repository.model import QueueItem
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
 
@@ -25,7 +25,7 @@ from leasedkeyq.repository.status import QueueItemStatus
 class Claims:
     """The items that one repository hands out."""
 
-    def __init__(self, changes: Changes, terms: Terms, clock: Callable[[], float]) -> None:
+    def __init__(self, changes: Changes, terms: ItemTerms, clock: Callable[[], float]) -> None:
         self._changes = changes
         self._terms = terms
         self._clock = clock
@@ -58,7 +58,7 @@ class Claims:
     def _give_up(self, session: Session, claimed: Claimed) -> None:
         """Fail an item that was leased once more than it may be."""
 
-        def look(stored: StoredItem | None) -> Sequence[Wish]:
+        def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
             if stored is None or stored.token != claimed.token:
                 return ()
             old = show(stored, session.settings.default_max_retries)
@@ -82,7 +82,7 @@ class Claims:
         steps: list[Step] = []
         used_up: list[str] = []
 
-        def look(stored: StoredItem | None) -> Sequence[Wish]:
+        def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
             steps.clear()
             used_up.clear()
             if stored is None:

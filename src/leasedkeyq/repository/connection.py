@@ -13,9 +13,9 @@ from urllib.parse import quote, urlsplit
 
 from leasedkeyq.connect import connect, sqlite_path
 from leasedkeyq.errors import QueueClosedError, StoreError
-from leasedkeyq.repository.fork_gate import Traffic
+from leasedkeyq.repository.fork_gate import ForkGate
 from leasedkeyq.repository.leases import HeldLeases
-from leasedkeyq.repository.loop_thread import Bridge, is_inside, refuse_inside
+from leasedkeyq.repository.loop_thread import LoopThread, is_inside, refuse_inside
 from leasedkeyq.repository.session import Session, Settings
 from leasedkeyq.stores.store import Store
 
@@ -37,7 +37,7 @@ class Connection:
     """
 
     _all: ClassVar["weakref.WeakSet[Connection]"] = weakref.WeakSet()
-    _traffic: ClassVar = Traffic()
+    _gate: ClassVar = ForkGate()
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Connection:
             said = {"max_size": max_size, "default_max_retries": default_max_retries}
             self.place, self._open = _opener(source, name=name, status_map=status_map, **said)
         refuse_inside(self.place)
-        with self._traffic.at(self.place):
+        with self._gate.at(self.place):
             store = source if isinstance(source, Store) else self._open_store()
             self.place = _place_of(store, self.place)
             self._begin(store)
@@ -78,13 +78,13 @@ class Connection:
             StoreError: The store cannot be opened, or was carried over a fork.
         """
         refuse_inside(self.place)
-        with self._traffic.at(self.place):
+        with self._gate.at(self.place):
             yield self._session or self._begin_again()
 
     def close(self) -> None:
         """Let go of the store. Who waits gets a `QueueClosedError`, who works may finish."""
         refuse_inside(self.place)
-        with self._traffic.at(self.place):
+        with self._gate.at(self.place):
             with self._lock:
                 self.closed = True
                 session, self._session = self._session, None
@@ -128,7 +128,7 @@ class Connection:
     @classmethod
     def before_fork(cls) -> None:
         """Wait until nobody uses a store, and close all that can be opened again."""
-        cls._traffic.stop(cls._send_away, cls._staying)
+        cls._gate.stop(cls._send_away, cls._staying)
         for connection in list(cls._all):
             if connection._session is not None and connection._closes_for_fork():
                 connection._finalizer.detach()
@@ -156,14 +156,14 @@ class Connection:
     @classmethod
     def after_fork_in_parent(cls) -> None:
         """Go on."""
-        cls._traffic.resume()
+        cls._gate.resume()
 
     @classmethod
     def after_fork_in_child(cls) -> None:
         """Go on without what belongs to the old process."""
-        Bridge.after_fork()
+        LoopThread.after_fork()
         HeldLeases.after_fork()
-        cls._traffic.begin_anew()
+        cls._gate.begin_anew()
         for connection in list(cls._all):
             connection._lock = threading.Lock()
             if connection._session is not None:

@@ -15,7 +15,7 @@ class _Own(threading.local):
         self.places: list[object] = []
 
 
-class Traffic:
+class ForkGate:
     """Counts the threads that use each place, and holds them back while the process forks.
 
     A thread that is waited for may begin to use other places at any time.

@@ -11,26 +11,26 @@ from typing import Any, ClassVar, TypeVar
 from leasedkeyq.errors import QueueClosedError
 from leasedkeyq.model.requests import Answer, StoredItem
 from leasedkeyq.repository.errors import TransactionError
-from leasedkeyq.repository.mapping import Wish
+from leasedkeyq.repository.mapping import ItemRequest
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import LISTENER
 
 T = TypeVar("T")
 STEP = 0.1
 """Seconds between two looks at whether those who close have to wait any longer."""
-Edit = Callable[
-    [Callable[[Sequence[StoredItem]], Sequence[Wish]]], Coroutine[Any, Any, list[Answer]]
+EditCall = Callable[
+    [Callable[[Sequence[StoredItem]], Sequence[ItemRequest]]], Coroutine[Any, Any, list[Answer]]
 ]
 """An edit of a store, but for its work."""
 
 
-class Bridge:
+class LoopThread:
     """An event loop in a thread of its own, which does what other threads ask for.
 
-    One bridge serves all repositories of a store object: some stores belong to one event loop.
+    One loop thread serves all repositories of a store object: some stores belong to one event loop.
     """
 
-    _of_store: ClassVar[dict[Store, "Bridge"]] = {}
+    _of_store: ClassVar[dict[Store, "LoopThread"]] = {}
     # Reentrant, as the garbage collector may end a repository at any moment.
     _registry = threading.RLock()
 
@@ -49,25 +49,25 @@ class Bridge:
         self._thread.start()
 
     @classmethod
-    def to(cls, store: Store) -> "Bridge":
-        """The bridge to `store`. Whoever asks for it calls `leave` in the end."""
+    def of(cls, store: Store) -> "LoopThread":
+        """The loop thread of `store`. Whoever asks for it calls `leave` in the end."""
         with cls._registry:
-            bridge = cls._of_store.get(store)
-            if bridge is None:
-                bridge = cls._of_store[store] = Bridge(store)
-            bridge._users += 1
-        return bridge
+            loop_thread = cls._of_store.get(store)
+            if loop_thread is None:
+                loop_thread = cls._of_store[store] = LoopThread(store)
+            loop_thread._users += 1
+        return loop_thread
 
     @classmethod
     def after_fork(cls) -> None:
-        """In a new process there are no threads, and no bridges."""
+        """In a new process there are no threads, and no loop threads."""
         cls._registry = threading.RLock()
         cls._of_store = {}
 
     def leave(
         self, *, close_store: bool, wait: bool = True, before: Callable[[], None] | None = None
     ) -> None:
-        """End this use of the bridge; with the last one the thread ends.
+        """End this use of the loop thread; with the last one the thread ends.
 
         `before` is called in the thread before that.
         """
@@ -160,7 +160,7 @@ class Bridge:
 
 
 def wait_for(future: "Future[T]") -> T:
-    """The result of what runs in a bridge."""
+    """The result of what runs in a loop thread."""
     try:
         return future.result()
     except CancelledError:
@@ -183,13 +183,13 @@ class Handoff:
 
     Attributes:
         items: What is stored, for whoever does the work.
-        wishes: What is to be done, from whoever did it.
+        requests: What is to be done, from whoever did it.
         answers: How that went, once it is done.
     """
 
     def __init__(self, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
         self.items: Sequence[StoredItem] = ()
-        self.wishes: Sequence[Wish] = ()
+        self.requests: Sequence[ItemRequest] = ()
         self.answers: list[Answer] = []
         self._at_start = at_start
         self._at_end = at_end
@@ -197,9 +197,9 @@ class Handoff:
         self._made: Future[None] = Future()
 
     @contextmanager
-    def during(self, bridge: Bridge, edit: Edit) -> Generator[None]:
+    def during(self, loop_thread: LoopThread, edit: EditCall) -> Generator[None]:
         """Run an edit whose work is the body of the `with` statement; what it raises ends it."""
-        running = bridge.submit(edit(self._work))
+        running = loop_thread.submit(edit(self._work))
         running.add_done_callback(self._hear_end)
         process = os.getpid()
         try:
@@ -223,13 +223,13 @@ class Handoff:
         else:
             running.cancel()
 
-    def _work(self, items: Sequence[StoredItem]) -> Sequence[Wish]:
+    def _work(self, items: Sequence[StoredItem]) -> Sequence[ItemRequest]:
         self._at_start()
         with suppress(InvalidStateError):  # whoever waited for it has gone
             self._given.set_result(items)
         self._made.result()
         self._at_end()
-        return self.wishes
+        return self.requests
 
     def _hear_end(self, running: "Future[list[Answer]]") -> None:
         """The edit may end before its work was called: the store is closed, or broken."""

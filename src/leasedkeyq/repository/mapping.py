@@ -43,7 +43,7 @@ from leasedkeyq.repository.errors import (
     InvalidTransitionError,
     TransactionError,
 )
-from leasedkeyq.repository.model import QueueItem
+from leasedkeyq.repository.items import QueueItem
 from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
 from leasedkeyq.stores.codec import Codec
 from leasedkeyq.stores.finite import check_finite
@@ -76,7 +76,7 @@ LARGEST: Final = 2**63 - 1
 UNREADABLE: Final = "unreadable"
 """The type that an item is shown with whose stored value is none of ours."""
 
-Wish: TypeAlias = Put | Change
+ItemRequest: TypeAlias = Put | Change
 
 
 # Reading
@@ -214,7 +214,7 @@ def _ended(stored: StoredItem) -> int:
 # Writing
 
 
-class Terms:
+class ItemTerms:
     """On which terms a queue's items are stored.
 
     Args:
@@ -242,7 +242,7 @@ class Terms:
         new: QueueItem | None,
         now: float,
         max_items: int = 0,
-    ) -> list[Wish]:
+    ) -> list[ItemRequest]:
         """What makes `old`, which is `stored` (None: not there), into `new` (None: remove it).
 
         Raises:
@@ -252,16 +252,16 @@ class Terms:
         """
         if old == new:
             return []
-        wishes: list[Wish] = []
+        requests: list[ItemRequest] = []
         live = stored
         if stored is not None and stored.state == "buried":
-            wishes.append(Requeue(self.queue, stored.id))
+            requests.append(Requeue(self.queue, stored.id))
             live = msgspec.structs.replace(stored, state="available", attempt=0)
         elif stored is not None and stored.state == "done":
-            wishes.append(Discard(self.queue, stored.id))
+            requests.append(Discard(self.queue, stored.id))
             live = None
         if new is None:
-            return wishes if live is None else [*wishes, Cancel(self.queue, live.key)]
+            return requests if live is None else [*requests, Cancel(self.queue, live.key)]
         new.check()
         for field in ("priority", "retry_count", "max_retries"):
             if abs(getattr(new, field)) > LARGEST:
@@ -279,8 +279,8 @@ class Terms:
                 "a queue with items that are being processed, call recover(older_than=0) on it"
             )
         if new.status in FINISHED and not (new.status is FAILED and leased):
-            return wishes + self._finish(stored, live, old, new, now)
-        return wishes + self._keep_alive(live, old, new, now, max_items)
+            return requests + self._finish(stored, live, old, new, now)
+        return requests + self._keep_alive(live, old, new, now, max_items)
 
     def _finish(
         self,
@@ -289,7 +289,7 @@ class Terms:
         old: QueueItem | None,
         new: QueueItem,
         now: float,
-    ) -> list[Wish]:
+    ) -> list[ItemRequest]:
         keep = FOR_GOOD if new.status is FAILED else self.keep
         if stored is not None and stored.state == "done" and old and old.status is new.status:
             # One that somebody finished by hand in a document stays for good.
@@ -312,7 +312,7 @@ class Terms:
         new: QueueItem,
         now: float,
         max_items: int,
-    ) -> list[Wish]:
+    ) -> list[ItemRequest]:
         leased = live is not None and live.state == "in_flight"
         delay = self._delay(new, now)
         put_delay: float | None = None
@@ -323,7 +323,7 @@ class Terms:
         ended = 0
         if live is not None:
             ended = live.attempt - (leased and new.status is PROCESSING)
-        wishes: list[Wish] = [
+        requests: list[ItemRequest] = [
             Put(
                 self.queue,
                 ((new.id, self._value(new, ended)),),
@@ -337,10 +337,10 @@ class Terms:
             error = new.error_message or ""
             if new.status is PENDING:
                 release = Release(self.queue, new.id, live.token, delay=delay, error=error)
-                wishes.append(release)
+                requests.append(release)
             elif new.status is FAILED:
-                wishes.append(Bury(self.queue, new.id, live.token, error))
-        return wishes
+                requests.append(Bury(self.queue, new.id, live.token, error))
+        return requests
 
     def _value(self, item: QueueItem, ended: int) -> bytes:
         fields = item.to_dict()

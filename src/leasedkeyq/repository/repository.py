@@ -23,21 +23,21 @@ from leasedkeyq.repository.errors import (
     InvalidTransitionError,
     ItemNotFoundError,
 )
+from leasedkeyq.repository.items import Queue, QueueItem
 from leasedkeyq.repository.leases import HeldLease
 from leasedkeyq.repository.mapping import (
     FAILED,
     FOR_GOOD,
     PENDING,
     PROCESSING,
-    Terms,
-    Wish,
+    ItemRequest,
+    ItemTerms,
     death_of,
     lease_lost,
     moment,
     show,
     status_of,
 )
-from leasedkeyq.repository.model import Queue, QueueItem
 from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration
@@ -124,7 +124,7 @@ class QueueRepository:
         with self._connection.using() as session:
             self._name, limits = session.name, session.store.limits
         keep_seconds = FOR_GOOD if keep is None else keep
-        self._terms = Terms(self._name, limits, keep_seconds, lease_seconds)
+        self._terms = ItemTerms(self._name, limits, keep_seconds, lease_seconds)
         self._changes = Changes(self._connection, self._terms, clock)
         self._claims = Claims(self._changes, self._terms, clock)
 
@@ -238,7 +238,7 @@ class QueueRepository:
         """
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[Wish]:
+            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
                 if stored is not None:
                     raise DuplicateItemError(item.id, self._name)
                 room = session.settings.max_size or 0 if item.status is PENDING else 0
@@ -281,7 +281,7 @@ class QueueRepository:
         found: list[QueueItem] = []
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[Wish]:
+            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
                 if stored is not None:
                     found[:] = [show(stored, session.settings.default_max_retries)]
                 return ()
@@ -380,7 +380,7 @@ class QueueRepository:
         if lease_time is not None:
             seconds = checks.lease_time("lease_time", lease_time)
 
-        def extend(stored: StoredItem, item: QueueItem) -> Wish:
+        def extend(stored: StoredItem, item: QueueItem) -> ItemRequest:
             if item.status is not PROCESSING:
                 message = f"item {item.id!r} is {item.status.value}: nobody works on it"
                 raise InvalidLeaseError(message, key=item.id)
@@ -401,7 +401,7 @@ class QueueRepository:
         """
         seen: list[tuple[StoredItem, QueueItem]] = []
 
-        def give_back(stored: StoredItem, item: QueueItem) -> Wish:
+        def give_back(stored: StoredItem, item: QueueItem) -> ItemRequest:
             if item.status is not PROCESSING:
                 raise InvalidTransitionError(item.id, item.status, PENDING)
             seen[:] = [(stored, item)]
@@ -414,12 +414,14 @@ class QueueRepository:
         given_back = msgspec.structs.replace(stored, state="available", attempt=attempt)
         return _shown_as(item_id, show(given_back, item.max_retries))
 
-    def _by_worker(self, item_id: str, wish: Callable[[StoredItem, QueueItem], Wish]) -> Answer:
+    def _by_worker(
+        self, item_id: str, request: Callable[[StoredItem, QueueItem], ItemRequest]
+    ) -> Answer:
         """Ask the store for one thing, if whoever asks has not lost the lease."""
         held = self._changes.held.get(item_id)
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[Wish]:
+            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
                 if stored is None:
                     if held is not None:
                         raise lease_lost(item_id, None, None, held.attempt)
@@ -427,7 +429,7 @@ class QueueRepository:
                 item = show(stored, session.settings.default_max_retries)
                 if held is not None and held.token != stored.token:
                     raise lease_lost(item_id, stored, item.status, held.attempt)
-                return [wish(stored, item)]
+                return [request(stored, item)]
 
             [answer] = session.change(item_id, look)
         return answer

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from leasedkeyq.errors import LeasedKeyQError, QueueClosedError
 from leasedkeyq.repository.errors import InvalidItemError
-from leasedkeyq.repository.model import QueueItem, describe_any
+from leasedkeyq.repository.items import QueueItem, describe_any
 from leasedkeyq.repository.repository import QueueRepository
 from leasedkeyq.types import Duration
 

@@ -17,8 +17,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.repository.loop_thread import Bridge, wait_for
-from leasedkeyq.repository.mapping import Wish
+from leasedkeyq.repository.loop_thread import LoopThread, wait_for
+from leasedkeyq.repository.mapping import ItemRequest
 from leasedkeyq.repository.thread_batching import Change, ChangeServer, ClaimServer, Gatherer, Look
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
@@ -74,7 +74,7 @@ class Session:
 
     def __init__(self, store: Store, name: str | None, given: Settings, *, owned: bool) -> None:
         self.store = store
-        self.bridge = Bridge.to(store)
+        self.loop_thread = LoopThread.of(store)
         self.ended_by_fork = False
         self._owned = owned
         self._given = given
@@ -88,18 +88,20 @@ class Session:
                 name = NAME if kept is None else kept.name
             self.name = check_name("name", name, store.limits)
         except BaseException:
-            self.bridge.leave(close_store=owned)
+            self.loop_thread.leave(close_store=owned)
             raise
         claiming = store if self._keeper is None else cast("Store", _Claiming(self))
         self._pump = ClaimPump(claiming, self.name)
         self._waiting: set[int] = set()
         self._away = False
-        self._changes = Gatherer(self.bridge, ChangeServer(self.bridge, self.name, self.check_name))
-        self._claims = Gatherer(self.bridge, ClaimServer(self.bridge))
+        self._changes = Gatherer(
+            self.loop_thread, ChangeServer(self.loop_thread, self.name, self.check_name)
+        )
+        self._claims = Gatherer(self.loop_thread, ClaimServer(self.loop_thread))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something of the store and wait for it."""
-        return self.bridge.call(coroutine)
+        return self.loop_thread.call(coroutine)
 
     def change(self, item_id: str, look: Look) -> list[Answer]:
         """Have what `look` wants done with an item, while nobody else can change it.
@@ -124,7 +126,7 @@ class Session:
         self._waiting.add(thread)
         try:
             waiting = self._claim_in_time(key, timeout, lease_time)
-            return self._receive(self.bridge.submit(waiting))[0]
+            return self._receive(self.loop_thread.submit(waiting))[0]
         except TimeoutError:
             return None
         finally:
@@ -155,10 +157,12 @@ class Session:
             return
         undo = [Release(c.queue, c.key, c.token, undo=True) for c in answer.result()]
         with suppress(QueueClosedError):
-            self.bridge.submit(self.store.settle(undo))
+            self.loop_thread.submit(self.store.settle(undo))
 
     def edit(
-        self, work: Callable[[Sequence[StoredItem]], Sequence[Wish]], keys: Sequence[str] | None
+        self,
+        work: Callable[[Sequence[StoredItem]], Sequence[ItemRequest]],
+        keys: Sequence[str] | None,
     ) -> Coroutine[Any, Any, list[Answer]]:
         """An edit of the queue."""
         return self.store.edit(self.name, work, keys=keys)
@@ -250,7 +254,7 @@ class Session:
 
         It is closed if it was opened here.
         """
-        self.bridge.leave(close_store=self._owned, wait=wait, before=self._close_line)
+        self.loop_thread.leave(close_store=self._owned, wait=wait, before=self._close_line)
 
 
 class _Seen:
@@ -261,7 +265,7 @@ class _Seen:
         self.items: Sequence[StoredItem] = ()
         self.settings: Settings | None = None
 
-    def __call__(self, items: Sequence[StoredItem]) -> Sequence[Wish]:
+    def __call__(self, items: Sequence[StoredItem]) -> Sequence[ItemRequest]:
         self._session.check_name()
         self.items, self.settings = items, self._session.settings
         return ()

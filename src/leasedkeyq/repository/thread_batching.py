@@ -8,13 +8,13 @@ from typing import Generic, TypeAlias, TypeVar
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.requests import Answer, Claim, Claimed, StoredItem
-from leasedkeyq.repository.loop_thread import Bridge
-from leasedkeyq.repository.mapping import Wish, latest
+from leasedkeyq.repository.loop_thread import LoopThread
+from leasedkeyq.repository.mapping import ItemRequest, latest
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
-Look: TypeAlias = Callable[[StoredItem | None], Sequence[Wish]]
+Look: TypeAlias = Callable[[StoredItem | None], Sequence[ItemRequest]]
 """Looks at an item, or None, and says what is to be done. It may be called more than once."""
 
 MOST = 500
@@ -35,14 +35,16 @@ class Gatherer(Generic[Request, Result]):
     """Calls that are made while others are being served are served together next.
 
     Args:
-        bridge: Where they are served.
+        loop_thread: Where they are served.
         serve: Gives every call its answer. It must not raise.
     """
 
     def __init__(
-        self, bridge: Bridge, serve: Callable[[list[Call[Request, Result]]], Awaitable[None]]
+        self,
+        loop_thread: LoopThread,
+        serve: Callable[[list[Call[Request, Result]]], Awaitable[None]],
     ) -> None:
-        self._bridge = bridge
+        self._loop_thread = loop_thread
         self._serve = serve
         self._lock = threading.Lock()
         self._waiting: deque[Call[Request, Result]] = deque()
@@ -53,7 +55,7 @@ class Gatherer(Generic[Request, Result]):
         call: Call[Request, Result] = Call(request)
         with self._lock:
             if not self._serving:
-                self._bridge.start(self._run)
+                self._loop_thread.start(self._run)
                 self._serving = True
             self._waiting.append(call)
         return call.answer
@@ -77,8 +79,8 @@ class Gatherer(Generic[Request, Result]):
 class ClaimServer:
     """Serves claims: one call of the store for all of them."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._store = bridge.store
+    def __init__(self, loop_thread: LoopThread) -> None:
+        self._store = loop_thread.store
 
     async def __call__(self, calls: list[Call[Claim, tuple[Claimed, ...]]]) -> None:
         """Serve them."""
@@ -94,19 +96,19 @@ class ClaimServer:
 class Change:
     """A change of one item of a queue."""
 
-    __slots__ = ("error", "item_id", "look", "wishes")
+    __slots__ = ("error", "item_id", "look", "requests")
 
     def __init__(self, item_id: str, look: Look) -> None:
         self.item_id = item_id
         self.look = look
-        self.wishes: Sequence[Wish] = ()
+        self.requests: Sequence[ItemRequest] = ()
         self.error: Exception | None = None
 
     def see(self, stored: StoredItem | None) -> None:
         """Look at the item."""
-        self.wishes, self.error = (), None
+        self.requests, self.error = (), None
         try:
-            self.wishes = self.look(stored)
+            self.requests = self.look(stored)
         except Exception as error:
             self.error = error
 
@@ -117,15 +119,15 @@ class ChangeServer:
     What one call asks for is all or nothing, and what stops it does not stop the others.
 
     Args:
-        bridge: To the store.
+        loop_thread: That of the store.
         queue: The name of the queue.
         check: Called in each edit; what it raises stops all calls of that.
     """
 
     def __init__(
-        self, bridge: Bridge, queue: str, check: Callable[[], None] = lambda: None
+        self, loop_thread: LoopThread, queue: str, check: Callable[[], None] = lambda: None
     ) -> None:
-        self._store = bridge.store
+        self._store = loop_thread.store
         self._queue = queue
         self._check = check
 
@@ -141,12 +143,12 @@ class ChangeServer:
     async def _edit(self, calls: list[Call[Change, list[Answer]]]) -> None:
         changes = [call.request for call in calls]
 
-        def work(items: Sequence[StoredItem]) -> Sequence[Wish]:
+        def work(items: Sequence[StoredItem]) -> Sequence[ItemRequest]:
             self._check()
             found = latest(items)
             for change in changes:
                 change.see(found.get(change.item_id))
-            return [wish for change in changes for wish in change.wishes]
+            return [request for change in changes for request in change.requests]
 
         try:
             keys = [change.item_id for change in changes]
@@ -163,7 +165,7 @@ class ChangeServer:
             return
         start = 0
         for call in calls:
-            end = start + len(call.request.wishes)
+            end = start + len(call.request.requests)
             if call.request.error is not None:
                 call.answer.set_exception(call.request.error)
             else:

@@ -108,3 +108,11 @@ def test_an_edit_that_is_undone_forgets_nothing_and_keeps_nothing() -> None:
     assert model.sweep("q", 0.0) == 1.0
     assert model.sweep("q", 1.0) == 2.0
     assert model.count("q", 1.0).done == 1
+
+
+def test_a_copy_of_a_queue_has_items_that_never_were_available() -> None:
+    """Such an item has no place in the line yet, and is copied like the others."""
+    model = StoreModel()
+    model.put(Put("q", (("later", b"1"),), delay=5.0), 0.0)
+    copied = model.queues["q"].copy()
+    assert [item.key for item, _ in copied.state.advance(5.0)] == ["later"]

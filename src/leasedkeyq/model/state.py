@@ -138,6 +138,7 @@ class QueueState(Generic[K, V]):
             self.items[key] = item
             if due is not None or priority:
                 item.prev = item.next = None
+                item.position = 0
                 item.priority = priority or 0
                 return self._place(item, due)
             ready = self.ready

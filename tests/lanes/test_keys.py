@@ -217,6 +217,28 @@ async def test_cancelling_a_key_cancels_all_there_is_of_it(build: Build) -> None
     assert ran == ["first"]
 
 
+async def test_kept_results_say_how_their_commands_ended() -> None:
+    store = MemoryStore(clock=clock)
+    config = LaneConfig(0, 1, keep_results=100)
+    manager = on(store).with_lane("x", config, 0).build()
+
+    @manager.command("sleep")
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async with manager:
+        await (await manager.submit("x", sleep(1)))
+        running = await manager.submit("x", sleep(60))
+        await soon(lambda: running.status == "running")
+        waiting = await manager.submit("x", sleep(60))
+        for handle in (waiting, running):
+            assert await handle.cancel()
+            with pytest.raises(CommandCancelledError):
+                await handle
+    [counts] = (await store.count(["x"])).values()
+    assert (counts.done, counts.done_failed, counts.done_cancelled) == (3, 0, 2)
+
+
 async def test_a_cancelled_command_that_lost_its_lease_leaves_its_successor_alone() -> None:
     store = MemoryStore(clock=clock)
     config = LaneConfig(0, 1, cancel_grace=20)

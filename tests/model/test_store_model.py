@@ -53,7 +53,8 @@ def test_no_request_walks_through_the_results(known: bool) -> None:
     if not known:
         loaded = StoreModel()
         loaded.last_id = model.last_id
-        loaded._at("q", 0.0).done = model.queues["q"].done
+        queue_model = loaded._at("q", 0.0)
+        queue_model.done, queue_model.outcomes = model.queues["q"].done, model.queues["q"].outcomes
         model = loaded
     walked = model.queues["q"].done = Walked(model.queues["q"].done)
     for step in range(50):

@@ -1,8 +1,11 @@
 """What calls cost does not grow with the finished items that a queue keeps."""
 
 import asyncio
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +119,42 @@ def test_stats_are_much_quicker_than_reading_the_queue(world: World) -> None:
 
     # Five to ten times as quick on a quiet machine.
     assert best_of_three(repository.stats) * 2 < best_of_three(repository.get_queue)
+
+
+@pytest.mark.parametrize("kind", ["json", "sqlite", "yaml"])
+def test_stats_cost_the_same_with_many_finished_items(kind: str, tmp_path: Path) -> None:
+    """In calls of functions, in all threads."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def cost(finished: int) -> int:
+        folder = tmp_path / str(finished)
+        folder.mkdir()
+        threading.setprofile(count)
+        sys.setprofile(count)
+        try:
+            world = World(kind, folder)
+            repository = world.open()
+            repository.enqueue(item("waits"))
+            if finished:
+                finish(repository, finished)
+            # The first look reads the document that was written last.
+            assert repository.stats()["total"] == repository.stats()["completed"] + 1
+            before = calls
+            stats = repository.stats()
+            spent = calls - before
+            world.close()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        assert (stats["completed"], stats["pending"]) == (finished, 1)
+        return spent
+
+    few, many = cost(0), cost(3000)
+    assert many <= few * 1.5
 
 
 def test_stats_of_results_that_are_no_items() -> None:

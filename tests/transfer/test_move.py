@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore, MoveProgress, move
-from leasedkeyq.model.requests import Ack, Bury, Claim, Counts, Release
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Bury,
+    Claim,
+    Counts,
+    Release,
+)
 from leasedkeyq.transfer.item_transfer import Arrivals, Record
 from tests.transfer.support import Faulty, claim, clock, counts, drain, fill, items, memory, put
 
@@ -134,6 +141,20 @@ async def test_several_buried_items_and_results_of_one_key_arrive_once() -> None
         assert errors == ["error 0", "error 1", "error 2", "the same", "the same", "the same"]
         assert len(await items(target, "done")) == 3
         assert await items(source, "buried") == []
+
+
+async def test_results_arrive_with_their_outcome() -> None:
+    source, target = memory(), memory()
+    for outcome in OUTCOMES:
+        # Alike but for their outcome.
+        await put(source, "r")
+        (lease,) = await claim(source, key="r")
+        await source.settle([Ack("q", "r", lease.token, b"1", 60.0, outcome)])
+    for _ in range(2):
+        report = await move(source, target, "q", batch=2)
+        assert report.verified
+        assert [item.outcome for item in await items(target, "done")] == [*OUTCOMES]
+        assert await counts(target) == Counts(done=3, done_failed=1, done_cancelled=1)
 
 
 async def test_a_buried_item_waits_for_its_key_to_be_free_in_the_target() -> None:

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from leasedkeyq.checks import is_text
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
-from leasedkeyq.model.requests import Ack, Cancel, Limits, Put
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Cancel,
+    Limits,
+    Put,
+)
 
 R = TypeVar("R")
 
@@ -38,8 +44,8 @@ def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
     try:
         if isinstance(request, Put):
             _check_put(request, limits)
-        elif isinstance(request, Ack | Cancel) and request.result is not None:
-            _check_size("result", request.key, request.result, limits)
+        elif isinstance(request, Ack | Cancel):
+            _check_ending(request, limits)
     except LimitExceededError as error:
         return error
     except (TypeError, ValueError) as error:
@@ -66,6 +72,13 @@ def _check_put(put: Put, limits: Limits) -> None:
     for key, value in put.items:
         check_name("key", key, limits)
         _check_size("value", key, value, limits)
+
+
+def _check_ending(request: Ack | Cancel, limits: Limits) -> None:
+    if request.outcome not in OUTCOMES:
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {request.outcome!r}")
+    if request.result is not None:
+        _check_size("result", request.key, request.result, limits)
 
 
 def _check_size(what: str, key: str, value: object, limits: Limits) -> None:

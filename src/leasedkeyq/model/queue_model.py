@@ -10,7 +10,12 @@ from leasedkeyq.model.caps import Buckets
 from leasedkeyq.model.deadlines import Deadlines
 from leasedkeyq.model.id_order import IdOrder
 from leasedkeyq.model.items import Buffered, Item
-from leasedkeyq.model.requests import Attempt, StoredItem
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Attempt,
+    ResultOutcome,
+    StoredItem,
+)
 from leasedkeyq.model.state import QueueState
 
 
@@ -37,7 +42,8 @@ def _take_over(old: Payload, new: Payload) -> Payload:
 class QueueModel:
     """One queue of a store: its state machine, its kept results and its buckets.
 
-    `done` may be filled directly before the first request, and by `keep` from then on.
+    `keep` adds to `done`, and the methods that forget results take out of it: they count the
+    results in `outcomes`, too.
     """
 
     __slots__ = (
@@ -48,12 +54,15 @@ class QueueModel:
         "_live_ids",
         "buckets",
         "done",
+        "outcomes",
         "state",
     )
 
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
+        self.outcomes: dict[ResultOutcome | None, int] = dict.fromkeys(OUTCOMES, 0)
+        """How many of `done` have each outcome."""
         self.buckets = Buckets()
         self._deadlines: Deadlines[str, Payload] | None = None
         """The deadlines of available items; None until they are first asked for."""
@@ -141,6 +150,7 @@ class QueueModel:
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""
         self.done[result.id] = result
+        self.outcomes[result.outcome] += 1
         if self._done_ids is not None:
             self._done_ids.add(result.id, result.id)
         if self._forgetting is not None and result.due is not None:
@@ -159,17 +169,22 @@ class QueueModel:
             self._forgetting = due
         # Discarded results are still in the heap.
         while due and (due[0][0] <= now or due[0][1] not in self.done):
-            self.done.pop(heappop(due)[1], None)
+            self.forget_one(heappop(due)[1])
         return due[0][0] if due else None
 
     def forget_one(self, number: int) -> bool:
         """Forget the result of this id; return whether there was one."""
-        return self.done.pop(number, None) is not None
+        result = self.done.pop(number, None)
+        if result is None:
+            return False
+        self.outcomes[result.outcome] -= 1
+        return True
 
     def forget_all(self) -> int:
         """Forget all results; return how many."""
         count = len(self.done)
         self.done.clear()
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
         self._forgetting = None
         return count
 
@@ -191,7 +206,7 @@ class QueueModel:
         for node in state.expiring:
             twin.expiring.append(twin.items[node.key])
         twin.buried = state.buried.copy()
-        other.done = self.done.copy()
+        other.done, other.outcomes = self.done.copy(), self.outcomes.copy()
         other.buckets = self.buckets
         return other
 

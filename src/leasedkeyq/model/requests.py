@@ -22,6 +22,11 @@ crash of the operating system that keeps the disk. ``"power"``: also loss of pow
 """
 
 
+ResultOutcome: TypeAlias = Literal["completed", "failed", "cancelled"]
+"""How the item of a kept result ended."""
+OUTCOMES: Final[tuple[ResultOutcome, ...]] = ("completed", "failed", "cancelled")
+"""Every outcome of a result. Engines that store numbers store the place in here."""
+
 LONGEST_FILLING: Final = 1e9
 """The most seconds that the bucket of a `Cap` may take to fill."""
 MOST_URGENT: Final = 2**52
@@ -261,13 +266,17 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
-    """The work is done. With `keep` seconds, the result can be read for that long."""
+    """The work is done. With `keep` seconds, the result can be read for that long.
+
+    `outcome` is what the kept result counts as; see `Counts`.
+    """
 
     queue: str
     key: str
     token: str
     result: bytes | None = None
     keep: float = 0.0
+    outcome: ResultOutcome = "completed"
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
@@ -313,6 +322,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     beside it stays.
 
     With `keep` seconds, the result can be read for that long, under the id of each item that goes.
+    `outcome` is what each of these results counts as; see `Counts`.
     """
 
     queue: str
@@ -320,6 +330,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     result: bytes | None = None
     keep: float = 0.0
     id: int | None = None
+    outcome: ResultOutcome = "cancelled"
 
 
 class Requeue(msgspec.Struct, frozen=True, tag=True):
@@ -422,6 +433,8 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     """Its lease, for the work of an `edit`. Otherwise empty: looking gives no lease away."""
     deadline: float | None = None
     """By when it should be leased, if that was said, and it is neither buried nor done."""
+    outcome: ResultOutcome | None = None
+    """How it ended, if it is done; otherwise None."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -433,6 +446,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     buried: int = 0
     done: int = 0
+    """All kept results, whatever their outcome."""
+    done_failed: int = 0
+    """Those of `done` whose outcome is ``"failed"``."""
+    done_cancelled: int = 0
+    """Those of `done` whose outcome is ``"cancelled"``."""
 
 
 class RepairReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -254,6 +254,7 @@ class StoreModel:
             due=now + request.keep,
             history=payload.history,
             kind=payload.kind,
+            outcome=request.outcome,
         )
         self.queues[request.queue].keep(result)
 
@@ -409,6 +410,8 @@ class StoreModel:
             in_flight=len(state.in_flight),
             buried=len(state.buried),
             done=len(queue_model.done),
+            done_failed=queue_model.outcomes["failed"],
+            done_cancelled=queue_model.outcomes["cancelled"],
         )
         self._tidy(queue)
         return counts

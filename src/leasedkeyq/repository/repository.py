@@ -36,7 +36,6 @@ from leasedkeyq.repository.mapping import (
     lease_lost,
     moment,
     show,
-    status_of,
 )
 from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.store import Store
@@ -477,19 +476,17 @@ class QueueRepository:
     def stats(self) -> dict[str, int]:
         """How many items there are: ``"total"``, and by status, as `Queue.get_stats` says it.
 
-        The store has counted all but the finished items; of those it looks at the status. While
-        others work, an item that moves may be counted twice or not at all.
+        The store counts as it goes: it costs the same however many items there are. While others
+        work, an item that moves may be counted twice or not at all.
         """
         with self._connection.using() as session:
             counts = session.count()
-            finished = session.browse(("done",)) if counts.done else []
-            retries = session.settings.default_max_retries
         stats = Queue(self._name).get_stats()
-        for stored in finished:
-            stats[status_of(stored, retries).value] += 1
-        stats["pending"] += counts.available + counts.scheduled
-        stats["processing"] += counts.in_flight
-        stats["failed"] += counts.buried
+        stats["pending"] = counts.available + counts.scheduled
+        stats["processing"] = counts.in_flight
+        stats["completed"] = counts.done - counts.done_failed - counts.done_cancelled
+        stats["failed"] = counts.buried + counts.done_failed
+        stats["cancelled"] = counts.done_cancelled
         stats["total"] = sum(stats[status.value] for status in QueueItemStatus)
         return stats
 

@@ -20,6 +20,7 @@ from leasedkeyq.model.requests import (
     Release,
     RepairReport,
     Requeue,
+    ResultOutcome,
     StoredItem,
     Urgency,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Release",
     "RepairReport",
     "Requeue",
+    "ResultOutcome",
     "StoreContract",
     "StoredItem",
     "Urgency",

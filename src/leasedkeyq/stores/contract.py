@@ -91,8 +91,9 @@ class StoreContract(ABC):
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """End leases and change what is stored; see the requests for their answers.
 
-        Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`, and
-        `LimitExceededError` for a result that is beyond `limits`.
+        Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`,
+        `LimitExceededError` for a result that is beyond `limits`, and `UnstorableError` for an
+        outcome that is none.
         """
 
     @abstractmethod

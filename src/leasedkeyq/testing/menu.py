@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from leasedkeyq.model.requests import (
+    OUTCOMES,
     Ack,
     Bury,
     Cancel,
@@ -131,7 +132,7 @@ class Menu:
         names = (queue, key, pick(LEASES))
         match pick(SETTLINGS):
             case "a":
-                return Ack(*names, pick((None, b'"done"')), pick(keeps))
+                return Ack(*names, pick((None, b'"done"')), pick(keeps), pick(OUTCOMES))
             case "r":
                 return Release(*names, pick((False, True)), pick(pauses), pick(("", "öops")))
             case "u":
@@ -141,7 +142,8 @@ class Menu:
             case "e":
                 return Extend(*names, pick(self._durations.leases))
             case "c":
-                return Cancel(queue, key, pick((None, b'"gone"')), pick(keeps))
+                result, keep = pick((None, b'"gone"')), pick(keeps)
+                return Cancel(queue, key, result, keep, outcome=pick(OUTCOMES))
             case "q":
                 policy: InFlightPolicy = pick(("update", "reject", "buffer"))
                 return Requeue(queue, pick(BURIED), policy, pick((0, 0, 2, 4)))
@@ -205,11 +207,12 @@ def plan(
 
 def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | None:
     names = (item.queue, item.key, item.token)
-    cancel = Cancel(item.queue, item.key, b"8", pick(durations.keeps), pick((None, item.id)))
+    keep, outcome = pick(durations.keeps), pick(OUTCOMES)
+    cancel = Cancel(item.queue, item.key, b"8", keep, pick((None, item.id)), outcome)
     if item.state == "in_flight":
         endings: list[Change] = [
             cancel,
-            Ack(*names, b"7", pick(durations.keeps)),
+            Ack(*names, b"7", pick(durations.keeps), outcome),
             Release(*names, pick((False, True)), pick(durations.pauses), pick(("", "no"))),
             Release(*names, delay=pick(durations.pauses), undo=True),
             Extend(*names, pick(durations.leases)),

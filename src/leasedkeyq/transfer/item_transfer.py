@@ -19,6 +19,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Put,
     Release,
+    ResultOutcome,
     StoredItem,
     StoredState,
 )
@@ -44,7 +45,7 @@ class Record(msgspec.Struct):
     """An item of the source.
 
     `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
-    which it should be leased.
+    which it should be leased. `outcome` is that of a result.
     """
 
     key: str
@@ -55,10 +56,12 @@ class Record(msgspec.Struct):
     id: int = 0
     delay: float | None = None
     deadline: float | None = None
+    outcome: ResultOutcome | None = None
 
     def digest(self) -> int:
         """A number that stands for what the item holds."""
-        parts = (self.key.encode(), self.kind.encode(), self.value, self.error.encode())
+        texts = (self.key, self.kind, self.error, self.outcome or "")
+        parts = (self.value, *(text.encode() for text in texts))
         sizes = ",".join(str(len(part)) for part in parts)
         return int.from_bytes(blake2b(b"".join((sizes.encode(), *parts)), digest_size=16).digest())
 
@@ -371,7 +374,14 @@ class Arrivals:
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             found.extend(
-                Record(item.key, item.value, item.kind, item.priority, item.error)
+                Record(
+                    item.key,
+                    item.value,
+                    item.kind,
+                    item.priority,
+                    item.error,
+                    outcome=item.outcome,
+                )
                 for item in items
                 if item.state == state
             )
@@ -397,4 +407,5 @@ def _burial(record: Record, lease: Claimed) -> Change:
 
 
 def _result(record: Record, lease: Claimed) -> Change:
-    return Ack(lease.queue, lease.key, lease.token, record.value, record.delay or 0.0)
+    keep, outcome = record.delay or 0.0, record.outcome or "completed"
+    return Ack(lease.queue, lease.key, lease.token, record.value, keep, outcome)

@@ -425,9 +425,17 @@ class QueueMover:
             await self._renew()
             items, cursor = await self._page("done", cursor)
             if items:
-                records = [Record(item.key, item.value, item.kind, item.priority) for item in items]
-                for record, item in zip(records, items, strict=True):
-                    record.delay = self._remaining(item.due)
+                records = [
+                    Record(
+                        item.key,
+                        item.value,
+                        item.kind,
+                        item.priority,
+                        delay=self._remaining(item.due),
+                        outcome=item.outcome,
+                    )
+                    for item in items
+                ]
                 moved = await self._arrivals.keep([one for one in records if one.delay])
                 self._checksum = checksum(self._checksum, moved)
                 self._tell("results", len(moved))

@@ -18,7 +18,17 @@ from leasedkeyq.engines.file.document.freeform import parse_freeform
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
 from leasedkeyq.engines.file.loading import load
 from leasedkeyq.engines.file.saving import sync
-from leasedkeyq.model.requests import Ack, Bury, Claim, Limits, Put, Release
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Bury,
+    Claim,
+    Counts,
+    Limits,
+    Put,
+    Release,
+    ResultOutcome,
+)
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
 
@@ -65,7 +75,9 @@ def everything(model: StoreModel) -> list[Any]:
             with suppress(ValueError):
                 value = json.dumps(json.loads(value)).encode()
             found.append((item.id, item.key, item.state, value, item.priority, item.attempt))
-            found.append((item.put_at, item.due, item.error, item.history))
+            found.append((item.put_at, item.due, item.error, item.history, item.outcome))
+        counts = model.count(name, NOW)
+        found.append((counts.done, counts.done_failed, counts.done_cancelled))
     return [*found, model.last_id, model.last_fence]
 
 
@@ -76,9 +88,10 @@ def everything(model: StoreModel) -> list[Any]:
     keys=st.lists(text, min_size=6, max_size=6, unique=True),
     value=values,
     raw=st.binary(),
+    outcome=st.sampled_from(OUTCOMES),
 )
 def test_whatever_it_holds_comes_back(
-    suffix: str, queue: str, keys: list[str], value: object, raw: bytes
+    suffix: str, queue: str, keys: list[str], value: object, raw: bytes, *, outcome: ResultOutcome
 ) -> None:
     model = StoreModel()
     if isinstance(value, float) and math.isinf(value):
@@ -91,7 +104,7 @@ def test_whatever_it_holds_comes_back(
     model.put(Put(queue, ((two.key, data),), "buffer", -2, 3.0), NOW)
     model.put(Put(queue, ((one.key, data),), "update", 9, 3.0), NOW)
     model.settle(Bury(queue, three.key, three.token, keys[0]), NOW)
-    model.settle(Ack(queue, four.key, four.token, data, 10.0), NOW)
+    model.settle(Ack(queue, four.key, four.token, data, 10.0, outcome), NOW)
     document = document_of(model)
     body = written(document, suffix)
     again = read(body, suffix)
@@ -153,6 +166,21 @@ def test_the_layout_of_a_document() -> None:
         '      - key: a\n        value: {"to": ["ann"]}\n'
         "        place: 1\n        id: 1\n        put_at: 2023-11-14T22:13:20Z\n"
     )
+
+
+def test_the_outcome_of_a_result_in_a_document() -> None:
+    """One that is left out, as in documents of before, is that it completed."""
+    start = "version: 1\nqueues:\n  q:\n    items:\n"
+    result = "      - key: a\n        value: 1\n        id: {}\n        state: done\n{}".format
+    outcome = "        outcome: {}\n".format
+    body = start + result(1, "") + result(2, outcome("failed")) + result(3, outcome("cancelled"))
+    model = load(read(body.encode(), "yaml"), Limits(), NOW, ours=False)
+    found = model.browse("q", ["done"], "", NOW)
+    assert [item.outcome for item in found] == ["completed", "failed", "cancelled"]
+    assert model.count("q", NOW) == Counts(done=3, done_failed=1, done_cancelled=1)
+    nonsense = read((start + result(1, outcome("lost"))).encode(), "yaml")
+    with pytest.raises(NonsenseError, match="no such outcome: 'lost'"):
+        load(nonsense, Limits(), NOW, ours=False)
 
 
 def test_an_undone_claim_finds_its_place_after_a_reload() -> None:

@@ -245,6 +245,7 @@ def test_a_status_changed_by_hand(
     edit(path, (written(before), written(after)))
     (item,) = seen(engine).values()
     assert (item.state, item.id) == (state, 1)
+    assert item.outcome == (after if state == "done" else None)
     assert not list(tmp_path.glob("*.damaged*"))
     (plain,) = read_plainly(path)
     assert plain.status == after

@@ -14,7 +14,18 @@ from leasedkeyq import MemoryStore
 from leasedkeyq.engines.postgres.batch import Batch
 from leasedkeyq.engines.postgres.link import TIDY_EVERY
 from leasedkeyq.engines.postgres.store import PostgresStore
-from leasedkeyq.stores import Ack, Claim, Claimed, Extend, Limits, Put, Release, Store, Urgency
+from leasedkeyq.stores import (
+    Ack,
+    Claim,
+    Claimed,
+    Counts,
+    Extend,
+    Limits,
+    Put,
+    Release,
+    Store,
+    Urgency,
+)
 from leasedkeyq.testing import ManualClock
 from tests.engines.postgres.test_races import QUEUE, leased, one, with_store
 
@@ -49,18 +60,22 @@ def test_all_results_that_have_expired_are_forgotten_by_and_by() -> None:
         connection = await asyncpg.connect(store._url)
         table = f"{store.schema}.done"
         await connection.execute(
-            f"INSERT INTO {table} (id, priority, put_at, due, attempt, queue, key, kind, value) "
-            f"SELECT n, 0, 0, 1, 1, '{QUEUE}', n, '', '1' FROM generate_series(1, {EXPIRED}) n"
+            f"INSERT INTO {table} "
+            "(id, priority, put_at, due, attempt, outcome, queue, key, kind, value) "
+            f"SELECT n, 0, 0, 1, 1, n % 3, '{QUEUE}', n, '', '1' "
+            f"FROM generate_series(1, {EXPIRED}) n"
         )
         await connection.execute(
-            f"INSERT INTO {store.schema}.tallies VALUES (0, 0, 0, 0, 0, {EXPIRED}, '{QUEUE}')"
+            f"INSERT INTO {store.schema}.tallies SELECT 0, 0, 0, 0, 0, count(*), "
+            "count(*) FILTER (WHERE outcome = 1), count(*) FILTER (WHERE outcome = 2), "
+            f"'{QUEUE}' FROM {table}"
         )
         for _ in range(TIDY_EVERY):
             await store.put([one("a")])
         while store._link()._chores:
             await asyncio.sleep(0.01)
         assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
-        assert (await store.count([QUEUE]))[QUEUE].done == 0
+        assert (await store.count([QUEUE]))[QUEUE] == Counts(available=1)
         await connection.close()
 
     with_store(test)

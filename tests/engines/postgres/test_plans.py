@@ -240,7 +240,9 @@ def fill(url: str, schema: str, queued: int) -> None:
                 CASE WHEN n <= {leased} THEN 't' || n END, '1', n <= {leased}
             FROM generate_series(1, {queued + 2 * leased}) n RETURNING 1
         )
-        INSERT INTO {schema}.tallies SELECT {queued}, 0, {leased}, {leased}, {buried}, 0, 'q'
+        INSERT INTO {schema}.tallies
+        (available, buffered, scheduled, in_flight, buried, done, queue)
+        SELECT {queued}, 0, {leased}, {leased}, {buried}, 0, 'q'
         """,
     )
     run_sql(

@@ -158,7 +158,7 @@ def test_a_server_without_memory_answers_what_changes_nothing(prefix: str, make:
             refusals = await store.settle([Ack("q", "a", "no token")] * count)
             assert [type(refusal) for refusal in refusals] == [Refusal] * count
         assert await store.settle([Cancel("q", key, b"1", PATIENCE) for key in "ac"]) == [True] * 2
-        assert await store.count() == {"q": Counts(in_flight=1, done=2)}
+        assert await store.count() == {"q": Counts(in_flight=1, done=2, done_cancelled=2)}
         await store.close()
 
     with Server(make=make) as server:

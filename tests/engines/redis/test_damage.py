@@ -62,12 +62,15 @@ class Populated:
 
     async def fill(self) -> None:
         store = self.store
-        await store.put([Put("q", (("done", b"0"), ("bad", b"1"), ("worse", b"2")))])
-        [items] = await store.claim([Claim((("q", 3),), 3)])
-        done, bad, worse = items
+        keys = ("done", "bad", "worse", "failed")
+        await store.put([Put("q", tuple((key, b"0") for key in (*keys, "cancelled")))])
+        [items] = await store.claim([Claim((("q", 4),), 4)])
+        done, bad, worse, failed = items
         await store.settle(
             [
                 Ack("q", "done", done.token, b'"result"', 600.0),
+                Ack("q", "failed", failed.token, b'"no"', 600.0, "failed"),
+                Cancel("q", "cancelled", None, 600.0),
                 Bury("q", "bad", bad.token, "no"),
                 Bury("q", "worse", worse.token, "no"),
             ]

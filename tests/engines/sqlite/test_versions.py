@@ -91,7 +91,16 @@ LEFT = [
         error="it broke",
         history=past("buried", "it broke"),
     ),
-    item(2, "ready", "done", b'"result"', put_at=FIRST, attempt=1, due=THEN + 999),
+    item(
+        2,
+        "ready",
+        "done",
+        b'"result"',
+        put_at=FIRST,
+        attempt=1,
+        due=THEN + 999,
+        outcome="completed",
+    ),
     item(
         3,
         "again",
@@ -184,6 +193,41 @@ def test_all_that_an_older_version_stored_is_there_and_works(tmp_path: Path, ver
         assert [(found.id, found.state) for found in seen] == [(2, "done"), (9, "in_flight")]
         clock.now += 1000
         assert (await store.count())["mail"] == Counts(in_flight=6, buried=1)
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_results_of_before_have_the_outcome_that_they_say(tmp_path: Path, version: int) -> None:
+    results = {
+        20: (b'{"status":"failed","payload":{}}', "failed"),
+        21: (b'{"status":"cancelled"}', "cancelled"),
+        22: (b'{"status":"completed"}', "completed"),
+        23: (b'{"status":{"failed":1}}', "completed"),
+        24: (b'["failed"]', "completed"),
+        25: (b'\xff{"status":"failed"}', "completed"),
+    }
+    path = database(tmp_path, version)
+    connection = sqlite3.connect(path)
+    connection.executemany(
+        "INSERT INTO done (id, queue, key, priority, attempt, put_at, due, value) "
+        "VALUES (?, 2, 'old', 0, 1, ?, ?, ?)",
+        [(number, THEN, THEN + 100, value) for number, (value, _) in results.items()],
+    )
+    connection.execute("UPDATE queues SET done = 6 WHERE id = 2")
+    connection.commit()
+    connection.close()
+
+    async def main() -> None:
+        clock = ManualClock(THEN)
+        store = SqliteStore(path, clock=clock)
+        found = await store.results("other", list(results))
+        assert [one and one.outcome for one in found] == [said for _, said in results.values()]
+        expected = Counts(available=1, done=6, done_failed=1, done_cancelled=1)
+        assert (await store.count(["other"]))["other"] == expected
+        clock.now += 100
+        assert (await store.count(["other"]))["other"] == Counts(available=1)
         await store.close()
 
     asyncio.run(main())

@@ -1,9 +1,20 @@
 """Faults with items that are done, given up or not wanted any more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from leasedkeyq.model.requests import Ack, Answer, Bury, Cancel, Change, Discard, Purge, Requeue
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Change,
+    Counts,
+    Discard,
+    Purge,
+    Requeue,
+)
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.through import OtherChanges, Through, caught_by, replace
 
@@ -90,6 +101,44 @@ class KeepsResultsForEver(OtherChanges):
 
     def other(self, request: Change) -> Change:
         return replace(request, keep=1e9) if isinstance(request, Ack) and request.keep else request
+
+
+@caught_by("test_results_are_counted_by_their_outcome")
+class ForgetsHowItEnded(OtherChanges):
+    """Whatever is acknowledged counts as completed."""
+
+    def other(self, request: Change) -> Change:
+        return replace(request, outcome="completed") if isinstance(request, Ack) else request
+
+
+@caught_by("test_results_are_counted_by_their_outcome")
+class CountsResultsForEver(Through):
+    """Does not take a result out of the counts by outcome that is discarded or forgotten."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.most: dict[str, Counts] = {}
+
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        found = dict(await self.inner.count(queues))
+        for queue, counts in found.items():
+            most = self.most.setdefault(queue, counts)
+            self.most[queue] = found[queue] = replace(
+                counts,
+                done_failed=max(counts.done_failed, most.done_failed),
+                done_cancelled=max(counts.done_cancelled, most.done_cancelled),
+            )
+        return found
+
+
+@caught_by("test_an_outcome_that_is_none_is_refused")
+class TakesAnyOutcome(OtherChanges):
+    """What it does not know counts as completed."""
+
+    def other(self, request: Change) -> Change:
+        if isinstance(request, Ack | Cancel) and request.outcome not in OUTCOMES:
+            return replace(request, outcome="completed")
+        return request
 
 
 @caught_by("test_cancel_can_leave_a_result")

@@ -112,7 +112,7 @@ class Loader:
             payload.id = model.last_id
             entry.id = entry.id or payload.id
         for queue_model, queue, facts in self.done:
-            queue_model.done[facts.payload.id] = _done(queue, facts)
+            queue_model.keep(_done(queue, facts))
         self.known.clear()
         self.known.update(self.seen)
 
@@ -228,4 +228,5 @@ def _done(queue: str, facts: Facts) -> StoredItem:
         due=facts.due,
         history=payload.history,
         kind=payload.kind,
+        outcome=facts.outcome,
     )

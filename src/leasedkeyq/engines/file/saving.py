@@ -126,6 +126,7 @@ def _facts(item: Stored, place: int | None) -> Facts:
             priority=item.priority,
             attempt=item.attempt,
             due=item.due,
+            outcome=item.outcome or "completed",
         )
     facts = Facts(
         key=item.key,

@@ -17,6 +17,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.model.requests import (
+    OUTCOMES,
     Ack,
     Bury,
     Cancel,
@@ -322,6 +323,7 @@ class Batch:
             case Cancel():
                 told["id"] = change.id
                 told["keep"] = _seconds(change.keep)
+                told["outcome"] = OUTCOMES.index(change.outcome)
                 told["from"] = self._item(value=_result_of(change))
             case Release():
                 told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
@@ -347,8 +349,8 @@ class Batch:
 
     def _ack(self, number: int, ack: Ack) -> None:
         """Those that follow each other are one run as long as each is of another key."""
-        sort = _sort_of_ack(ack)
-        like = (sort, ack.queue)
+        sort, outcome = _sort_of_ack(ack)
+        like = (sort, ack.queue, outcome)
         result = _result_of(ack) if sort == "kept" else b""
         item = self._item(ack.key, ack.token, result, deadline=ack.keep)
         self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
@@ -356,7 +358,7 @@ class Batch:
         if run is None:
             self._naming += 1
             self._acked.clear()
-            run = self._add(number, like, op=sort, queue=ack.queue)
+            run = self._add(number, like, op=sort, queue=ack.queue, outcome=outcome)
             run.told["from"] = item
         run.told["to"] = item
         self._acked.add(ack.key)
@@ -374,10 +376,10 @@ class Batch:
             acks.append(request)
         many = len(acks)
         keys = [ack.key for ack in acks]
-        likes = {(_sort_of_ack(ack), ack.queue) for ack in acks}
+        likes = {(*_sort_of_ack(ack), ack.queue) for ack in acks}
         if len(likes) != 1 or len(set(keys)) < many:
             return 0
-        [(sort, queue)] = likes
+        [(sort, outcome, queue)] = likes
         self.queues.add(queue)
         self._keys = keys
         self._tokens = [ack.token for ack in acks]
@@ -387,7 +389,7 @@ class Batch:
         self._priorities = [None] * many
         self._kinds = [""] * many
         self._deadlines = [ack.keep for ack in acks]
-        run = self._add(0, (sort, queue), op=sort, queue=queue)
+        run = self._add(0, (sort, queue, outcome), op=sort, queue=queue, outcome=outcome)
         run.told.update({"from": 1, "to": many})
         run.numbers = list(range(many))
         self._naming = 1
@@ -568,8 +570,9 @@ def _secret() -> str:
     return secrets.token_hex(16)
 
 
-def _sort_of_ack(ack: Ack) -> str:
-    return "kept" if ack.keep > 0 else "acks"
+def _sort_of_ack(ack: Ack) -> tuple[str, int]:
+    """Whether an ack keeps a result, and its outcome: acks that go together share both."""
+    return ("kept", OUTCOMES.index(ack.outcome)) if ack.keep > 0 else ("acks", 0)
 
 
 def _result_of(change: Ack | Cancel) -> bytes:

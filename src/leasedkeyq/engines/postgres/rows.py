@@ -5,7 +5,12 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.model.requests import Attempt, StoredItem, StoredState
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Attempt,
+    StoredItem,
+    StoredState,
+)
 
 STATES: Final[tuple[StoredState, ...]] = (
     "available",
@@ -25,7 +30,7 @@ _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem:
     """An item out of a row of ``list_1``."""
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token, deadline = row[11:15]
+    kind, leased_at, token, deadline, outcome = row[11:16]
     state: StoredState = STATES[int(code)]
     return StoredItem(
         id=number,
@@ -44,4 +49,5 @@ def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem
         leased_at=leased_at if state == "in_flight" else None,
         token=token if reveal and token else "",
         deadline=deadline,
+        outcome=None if outcome is None else OUTCOMES[int(outcome)],
     )

@@ -352,6 +352,8 @@ class PostgresStore(Store):
                 in_flight=row["in_flight"] or 0,
                 buried=row["buried"] or 0,
                 done=row["done"] or 0,
+                done_failed=row["done_failed"] or 0,
+                done_cancelled=row["done_cancelled"] or 0,
             )
             for row in rows
         }

@@ -16,6 +16,7 @@ from leasedkeyq.errors import (
     keys_in_flight,
 )
 from leasedkeyq.model.requests import (
+    OUTCOMES,
     Ack,
     Attempt,
     Bury,
@@ -32,6 +33,7 @@ from leasedkeyq.model.requests import (
     Release,
     Request,
     Requeue,
+    ResultOutcome,
     StoredItem,
     StoredState,
     Urgency,
@@ -77,6 +79,8 @@ PARTS: Final = {
     "do": "the order of the results",
     "dk": "the keys of the results",
     "dt": "when the results are forgotten",
+    "df": "when the failed results are forgotten",
+    "dc": "when the cancelled results are forgotten",
     "c": "the buckets of rate limits",
     "cf": "when the buckets of rate limits are full",
     "cn": "when the buckets of rate limits have a token",
@@ -238,6 +242,7 @@ def _ack(request: Ack) -> list[Any]:
         request.token,
         _result(request),
         seconds(request.keep),
+        OUTCOMES.index(request.outcome),
     ]
 
 
@@ -263,8 +268,15 @@ def _bury(request: Bury) -> list[Any]:
 
 
 def _cancel(request: Cancel) -> list[Any]:
-    names = (request.queue, request.key)
-    return ["cancel", *names, _result(request), seconds(request.keep), or_false(request.id)]
+    return [
+        "cancel",
+        request.queue,
+        request.key,
+        _result(request),
+        seconds(request.keep),
+        or_false(request.id),
+        OUTCOMES.index(request.outcome),
+    ]
 
 
 def _requeue(request: Requeue) -> list[Any]:
@@ -490,8 +502,9 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
     else:
         key = name.decode()
     number, put_at, priority, place, due, deadline, *rest = ITEM.unpack_from(record)
-    attempt, _, kinds, past = rest
+    attempt, ending, kinds, past = rest
     state = STATES[code]
+    outcome: ResultOutcome | None = OUTCOMES[int(ending)] if state == "done" else None
     leased_at: float | None = None
     token = ""
     if state == "in_flight":
@@ -516,6 +529,7 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         leased_at=leased_at,
         token=token,
         deadline=None if code >= BURIED else deadline or None,
+        outcome=outcome,
     )
 
 
@@ -532,7 +546,13 @@ def _history(packed: bytes) -> tuple[Attempt, ...]:
 
 def counts(found: Sequence[int]) -> Counts:
     """How many items are in each state."""
-    available, scheduled, in_flight, buried, done = found
+    available, scheduled, in_flight, buried, done, failed, cancelled = found
     return Counts(
-        available=available, scheduled=scheduled, in_flight=in_flight, buried=buried, done=done
+        available=available,
+        scheduled=scheduled,
+        in_flight=in_flight,
+        buried=buried,
+        done=done,
+        done_failed=failed,
+        done_cancelled=cancelled,
     )

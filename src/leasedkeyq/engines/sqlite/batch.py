@@ -20,7 +20,13 @@ from leasedkeyq.engines.sqlite.engine import (
 )
 from leasedkeyq.engines.sqlite.rows import Space
 from leasedkeyq.engines.sqlite.schema import AVAILABLE
-from leasedkeyq.model.requests import Ack, Claim, Claimed, Put
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Claim,
+    Claimed,
+    Put,
+)
 
 Wanted = tuple[str, bytes, Put]
 """One item of a put: its key, its value, and the request."""
@@ -101,13 +107,14 @@ class Batch(Transaction):
         spaces = [self._space(request.queue) for request in requests]
         if not any(space.buffered for space in self._spaces.values()):
             held: list[tuple[int, str, str]] = []
-            kept: list[tuple[float, bytes, int, str, str]] = []
+            kept: list[tuple[float, int, bytes, int, str, str]] = []
             for space, request in zip(spaces, requests, strict=True):
                 item = (space.id, request.key, request.token)
                 held.append(item)
                 if request.keep > 0:
                     result = b"null" if request.result is None else request.result
-                    kept.append((self._now + request.keep, result, *item))
+                    outcome = OUTCOMES.index(request.outcome)
+                    kept.append((self._now + request.keep, outcome, result, *item))
             self._execute("SAVEPOINT acks")
             if self._many(KEEP_HELD, kept).rowcount == len(kept) and self._many(
                 DELETE_HELD, held
@@ -115,7 +122,8 @@ class Batch(Transaction):
                 self._execute("RELEASE acks")
                 for space, request in zip(spaces, requests, strict=True):
                     space.in_flight -= 1
-                    space.done += request.keep > 0
+                    if request.keep > 0:
+                        space.count_result(OUTCOMES.index(request.outcome), 1)
                     space.changed = True
                 self.forgettable += len(kept)
                 return [None] * len(held)

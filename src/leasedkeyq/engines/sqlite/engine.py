@@ -20,6 +20,7 @@ from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.model.caps import Rooms, caps_of
 from leasedkeyq.model.edit import Edit, apply_changes
 from leasedkeyq.model.requests import (
+    OUTCOMES,
     Ack,
     Answer,
     Bury,
@@ -83,12 +84,15 @@ KEEP_BURIED: Final = """
     WHERE id = ?
 """
 KEEP_RESULT: Final = """
-    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, kind, value)
-    SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items WHERE id = ?
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
+    value)
+    SELECT id, queue, key, priority, attempt, put_at, ?, ?, history, kind, ? FROM items
+    WHERE id = ?
 """
 KEEP_HELD: Final = """
-    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, history, kind, value)
-    SELECT id, queue, key, priority, attempt, put_at, ?, history, kind, ? FROM items
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
+    value)
+    SELECT id, queue, key, priority, attempt, put_at, ?, ?, history, kind, ? FROM items
     WHERE queue = ? AND key = ? AND token = ? AND next_id IS NULL ON CONFLICT DO NOTHING
 """
 UNBUFFER: Final = """
@@ -96,8 +100,8 @@ UNBUFFER: Final = """
     next_put_at = NULL, next_deadline = NULL, next_kind = NULL, next_value = NULL WHERE id = ?
 """
 KEEP_RESULT_BESIDE: Final = """
-    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, kind, value)
-    SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, next_kind, ? FROM items
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, kind, value)
+    SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, ?, next_kind, ? FROM items
     WHERE id = ?
 """
 
@@ -447,8 +451,9 @@ class Transaction(Capped):
         if request.keep > 0:
             due = self._now + request.keep
             value = b"null" if request.result is None else request.result
-            self._execute(sql, (due, value, live.id))
-            space.done += 1
+            outcome = OUTCOMES.index(request.outcome)
+            self._execute(sql, (due, outcome, value, live.id))
+            space.count_result(outcome, 1)
             self.forgettable += 1
 
     def _follow(self, space: Space, live: Live) -> None:
@@ -586,9 +591,9 @@ class Transaction(Capped):
             space.buried -= 1
             space.changed = True
             return True
-        sql = "DELETE FROM done WHERE id = ? AND queue = ? AND due > ?"
-        if self._execute(sql, (request.id, space.id, self._now)).rowcount:
-            space.done -= 1
+        sql = "DELETE FROM done WHERE id = ? AND queue = ? AND due > ? RETURNING outcome"
+        for (outcome,) in self._execute(sql, (request.id, space.id, self._now)).fetchall():
+            space.count_result(outcome, -1)
             space.changed = True
             return True
         return False
@@ -602,10 +607,10 @@ class Transaction(Capped):
             self._execute("DELETE FROM buried WHERE queue = ?", (space.id,))
             space.buried = 0
         if request.part in ("results", "all"):
-            count += self._results(space)
+            count += self._results(space)[0]
             self._execute("DELETE FROM done WHERE queue = ?", (space.id,))
             space.forgot = space.forgot or space.done > 0
-            space.done = 0
+            space.done = space.done_failed = space.done_cancelled = 0
         if request.part == "all":
             count += space.waiting + space.in_flight
             self._execute("DELETE FROM items WHERE queue = ?", (space.id,))

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import msgspec
 
-from leasedkeyq.engines.sqlite.rows import SIZES, Live, Space
+from leasedkeyq.engines.sqlite.rows import CANCELLED, FAILED, SIZES, Live, Space
 from leasedkeyq.engines.sqlite.schema import AVAILABLE, SCHEDULED
 from leasedkeyq.errors import LeaseEnd
 from leasedkeyq.model.requests import Attempt, Limits
@@ -30,10 +30,13 @@ EARLIEST: Final = """
     SELECT due FROM items WHERE queue = ? AND due IS NOT NULL ORDER BY due LIMIT 1
 """
 EARLIEST_RESULT: Final = "SELECT due FROM done WHERE queue = ? ORDER BY due LIMIT 1"
-OLD_RESULTS: Final = "SELECT count(*) FROM done WHERE queue = ? AND due <= ?"
+OLD_RESULTS: Final = f"""
+    SELECT count(*), count(*) FILTER (WHERE outcome = {FAILED}),
+    count(*) FILTER (WHERE outcome = {CANCELLED}) FROM done WHERE queue = ? AND due <= ?
+"""
 FORGET: Final = """
     DELETE FROM done WHERE id IN
-    (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?)
+    (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?) RETURNING outcome
 """
 MOVE: Final = """
     UPDATE items SET state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?,
@@ -189,17 +192,18 @@ class Moves:
         """
         if space.done and self.forgettable:
             values = (space.id, self._now, self.forgettable)
-            forgotten = self._execute(FORGET, values).rowcount
-            self.forgettable -= forgotten
-            space.done -= forgotten
-            space.forgot = space.forgot or forgotten > 0
+            forgotten = self._execute(FORGET, values).fetchall()
+            self.forgettable -= len(forgotten)
+            for (outcome,) in forgotten:
+                space.count_result(outcome, -1)
+            space.forgot = space.forgot or bool(forgotten)
 
-    def _results(self, space: Space) -> int:
-        """How many results are not old."""
+    def _results(self, space: Space) -> tuple[int, int, int]:
+        """How many results are not old: all, those that failed, and those that were cancelled."""
         if not space.done:
-            return 0
-        old: int = self._execute(OLD_RESULTS, (space.id, self._now)).fetchone()[0]
-        return space.done - old
+            return 0, 0, 0
+        old, failed, cancelled = self._execute(OLD_RESULTS, (space.id, self._now)).fetchone()
+        return space.done - old, space.done_failed - failed, space.done_cancelled - cancelled
 
     # Moves
 

@@ -9,21 +9,29 @@ import msgspec
 from leasedkeyq.engines.sqlite.moves import EARLIEST_RESULT, Moves, WriteNeededError, decode_history
 from leasedkeyq.engines.sqlite.rows import Space
 from leasedkeyq.engines.sqlite.schema import IN_FLIGHT
-from leasedkeyq.model.requests import Counts, Page, StoredItem, StoredState
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Counts,
+    Page,
+    StoredItem,
+    StoredState,
+)
 
 SHOWN_LIVE: Final = """
     id, key, state, value, priority, attempt, put_at, place, due, '' AS error, history, kind,
-    leased_at, token, deadline
+    leased_at, token, deadline, NULL AS outcome
 """
 SHOWN_BUFFERED: Final = """
     next_id, key, 3, next_value, next_priority, 0, next_put_at, 0, next_not_before, '', NULL,
-    next_kind, NULL, NULL, next_deadline
+    next_kind, NULL, NULL, next_deadline, NULL
 """
 SHOWN_BURIED: Final = """
-    id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL, NULL
+    id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL, NULL,
+    NULL
 """
 SHOWN_DONE: Final = """
-    id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL, NULL
+    id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL, NULL,
+    outcome
 """
 PARTS_BY_KEY: Final = (
     f"SELECT {SHOWN_LIVE} FROM items WHERE queue = ? AND key = ?",
@@ -123,12 +131,15 @@ class Reads(Moves):
         counts: dict[str, Counts] = {}
         for name in names:
             space = self._space(name)
+            done, failed, cancelled = self._results(space)
             found = Counts(
                 available=space.available + space.buffered,
                 scheduled=space.scheduled,
                 in_flight=space.in_flight,
                 buried=space.buried,
-                done=self._results(space),
+                done=done,
+                done_failed=failed,
+                done_cancelled=cancelled,
             )
             if request.queues is not None or found != Counts():
                 counts[name] = found
@@ -236,7 +247,7 @@ def _id_of(row: tuple[Any, ...]) -> int:
 
 def _shown(queue: str, row: tuple[Any, ...], *, reveal: bool = False) -> StoredItem:
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token, deadline = row[11:]
+    kind, leased_at, token, deadline, outcome = row[11:]
     state = STATES[cast("int", code)]
     return StoredItem(
         id=number,
@@ -255,4 +266,5 @@ def _shown(queue: str, row: tuple[Any, ...], *, reveal: bool = False) -> StoredI
         leased_at=leased_at if state == "in_flight" else None,
         token=token if reveal and token else "",
         deadline=deadline,
+        outcome=None if outcome is None else OUTCOMES[cast("int", outcome)],
     )

@@ -2,7 +2,20 @@
 
 from typing import Any, Final
 
-SIZES: Final = ("available", "buffered", "scheduled", "in_flight", "buried", "done")
+from leasedkeyq.model.requests import OUTCOMES
+
+SIZES: Final = (
+    "available",
+    "buffered",
+    "scheduled",
+    "in_flight",
+    "buried",
+    "done",
+    "done_failed",
+    "done_cancelled",
+)
+FAILED: Final = OUTCOMES.index("failed")
+CANCELLED: Final = OUTCOMES.index("cancelled")
 
 
 class Space:
@@ -14,6 +27,8 @@ class Space:
         "buried",
         "changed",
         "done",
+        "done_cancelled",
+        "done_failed",
         "earliest",
         "forgot",
         "id",
@@ -26,10 +41,10 @@ class Space:
         self.name = name
         self.id = 0
         self.available = self.buffered = self.scheduled = 0
-        self.in_flight = self.buried = self.done = 0
+        self.in_flight = self.buried = self.done = self.done_failed = self.done_cancelled = 0
         if row is not None:
             self.id, self.available, self.buffered, self.scheduled = row[:4]
-            self.in_flight, self.buried, self.done = row[4:]
+            self.in_flight, self.buried, self.done, self.done_failed, self.done_cancelled = row[4:]
         self.changed = False
         self.forgot = False
         """Whether results were deleted; `done` counts those that are old and not deleted yet."""
@@ -40,6 +55,14 @@ class Space:
         """Something comes due at `due`."""
         if self.earliest is None or due < self.earliest:
             self.earliest = due
+
+    def count_result(self, outcome: int, step: int) -> None:
+        """There is one result of that outcome more, or one less."""
+        self.done += step
+        if outcome == FAILED:
+            self.done_failed += step
+        elif outcome == CANCELLED:
+            self.done_cancelled += step
 
     @property
     def waiting(self) -> int:
@@ -55,6 +78,8 @@ class Space:
             self.in_flight,
             self.buried,
             self.done,
+            self.done_failed,
+            self.done_cancelled,
         )
 
 

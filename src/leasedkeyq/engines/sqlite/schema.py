@@ -297,6 +297,49 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "DROP INDEX items_by_queue",
         "CREATE INDEX items_by_state ON items (queue, state)",
     ),
+    # Version 6: the outcomes of results, by their place in `OUTCOMES`, and how many results have
+    # which. Results of before have the outcome that the repository wrote into them as a status, and
+    # else "completed". The table is made anew so that the values stay last.
+    (
+        "ALTER TABLE queues ADD COLUMN done_failed INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE queues ADD COLUMN done_cancelled INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE done RENAME TO done_5",
+        """
+        CREATE TABLE done (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            due REAL NOT NULL,
+            outcome INTEGER NOT NULL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
+        value)
+        SELECT id, queue, key, priority, attempt, put_at, due,
+        CASE iif(json_valid(CAST(value AS TEXT)),
+            json_extract(CAST(value AS TEXT), '$.status'), NULL)
+        WHEN 'failed' THEN 1 WHEN 'cancelled' THEN 2 ELSE 0 END,
+        history, kind, value FROM done_5 ORDER BY id
+        """,
+        "DROP TABLE done_5",
+        # Results that are old and not deleted yet are counted by outcome in the index alone.
+        "CREATE INDEX done_by_due ON done (queue, due, outcome)",
+        "CREATE INDEX done_by_queue ON done (queue)",
+        "CREATE INDEX done_by_key ON done (queue, key)",
+        """
+        UPDATE queues SET
+        done_failed = (SELECT count(*) FROM done WHERE queue = queues.id AND outcome = 1),
+        done_cancelled = (SELECT count(*) FROM done WHERE queue = queues.id AND outcome = 2)
+        WHERE done > 0
+        """,
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -580,7 +580,8 @@ class StoreEngine(LaneEngine):
     def _cancelled(self, job: Job) -> None:
         lease, keep = job.lease, job.partition.lane.keep_results
         if lease.token in self._held:
-            ack = Ack(lease.queue, lease.key, lease.token, CANCELLED if keep else None, keep)
+            kept = CANCELLED if keep else None
+            ack = Ack(lease.queue, lease.key, lease.token, kept, keep, "cancelled")
             self._send(job, ack, partial(self._end_cancelled, job))
         else:
             self._errand(self._cancelling.elsewhere(job))

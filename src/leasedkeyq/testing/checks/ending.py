@@ -2,17 +2,19 @@
 
 from typing import Any
 
-from leasedkeyq.errors import LimitExceededError
+from leasedkeyq.errors import LimitExceededError, UnstorableError
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
     Cancel,
+    Change,
     Counts,
     Discard,
     Purge,
     Refusal,
     Release,
     Requeue,
+    ResultOutcome,
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -116,11 +118,13 @@ class Ending(Suite):
         assert await store.settle(cancels) == [True, False, True, False, False, False]
         [refusal] = await store.settle([Ack("q", "a", a.token)])
         assert isinstance(refusal, Refusal)
-        assert await counts(store) == Counts(available=1, scheduled=1, in_flight=1, done=2)
+        assert await counts(store) == Counts(
+            available=1, scheduled=1, in_flight=1, done=2, done_cancelled=2
+        )
         follower = await claim_one(store)
         assert (follower.key, follower.value, follower.id) == ("a", b"2", ids[0])
         await settle(store, Ack("q", "b", b.token), Ack("q", "a", follower.token))
-        assert await counts(store) == Counts(scheduled=1, done=2)
+        assert await counts(store) == Counts(scheduled=1, done=2, done_cancelled=2)
         done = await everything(store)
         assert [i.id for i in done if i.state == "done"] == sorted((a.id, ids[1]))
 
@@ -145,6 +149,75 @@ class Ending(Suite):
         await site.pass_time(SHORT * 1.5)
         assert [r is None for r in await store.results("q", [a.id, b.id])] == [False, True]
         assert (await counts(store)).done == 1
+
+    @site_check()
+    async def test_results_are_counted_by_their_outcome(self, site: Site) -> None:
+        """However they come and go: acks, cancels, their time, `Discard`, `Purge` and edits."""
+        store = site.open_timed()
+        endings: tuple[ResultOutcome, ...] = ("completed", "failed", "failed", "cancelled")
+
+        async def finish(keep: float) -> None:
+            """Keep two results of each of the four."""
+            await store.put([one(key) for key in "abcdefgh"])
+            items = await claim(store, next_items(4))
+            acks = [
+                Ack("q", item.key, item.token, b"1", keep, outcome)
+                for item, outcome in zip(items, endings, strict=True)
+            ]
+            cancels = [
+                Cancel("q", key, b"2", keep, outcome=outcome)
+                for key, outcome in zip("efgh", endings, strict=True)
+            ]
+            await settle(store, *acks, *cancels)
+
+        await finish(LONG)
+        shown = await everything(store)
+        long = [item.id for item in shown]
+        assert [item.outcome for item in shown] == [*endings, *endings]
+        found = await store.results("q", long)
+        assert [item and item.outcome for item in found] == [*endings, *endings]
+        assert await counts(store) == Counts(done=8, done_failed=4, done_cancelled=2)
+        await finish(SHORT)
+        assert await counts(store) == Counts(done=16, done_failed=8, done_cancelled=4)
+        await site.pass_time(SHORT * 1.5)
+        assert await counts(store) == Counts(done=8, done_failed=4, done_cancelled=2)
+        await store.sweep(["q"])
+        assert await counts(store) == Counts(done=8, done_failed=4, done_cancelled=2)
+        await store.settle([Discard("q", number) for number in long[:2]])
+        assert await store.edit("q", lambda _: [Discard("q", long[3])]) == [True]
+        assert await counts(store) == Counts(done=5, done_failed=3, done_cancelled=1)
+
+        # What says nothing is completed if it was acknowledged, and else cancelled.
+        await store.put([one("a")])
+        await settle(store, Ack("q", "a", (await claim_one(store)).token, keep=LONG))
+        await store.put([one("a"), one("b")])
+        await claim_one(store)
+        await store.put([one("a", b"2", policy="buffer")])
+
+        def work(_: object) -> list[Change]:
+            return [Cancel("q", "a", keep=LONG), Cancel("q", "b", keep=LONG, outcome="failed")]
+
+        assert await store.edit("q", work) == [True, True]
+        assert await counts(store) == Counts(done=9, done_failed=4, done_cancelled=3)
+        assert await store.settle([Purge("q", "results")]) == [9]
+        assert await counts(store) == Counts()
+        assert await everything(store) == []
+
+    @check
+    async def test_an_outcome_that_is_none_is_refused(self, store: Store) -> None:
+        """The lease goes on, and the item stays."""
+        await store.put([one("a")])
+        held = await claim_one(store)
+        nonsense: Any = "done"
+        answers = await store.settle(
+            [
+                Ack("q", "a", held.token, b"1", LONG, nonsense),
+                Cancel("q", "a", b"1", LONG, outcome=nonsense),
+            ]
+        )
+        for answer in answers:
+            assert isinstance(answer, UnstorableError), f"it is answered by {answer!r}"
+        assert await counts(store) == Counts(in_flight=1)
 
     @check
     async def test_cancel_can_leave_a_result(self, store: Store) -> None:

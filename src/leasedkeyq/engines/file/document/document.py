@@ -33,7 +33,10 @@ from leasedkeyq.engines.file.document.fields import (
 )
 from leasedkeyq.engines.file.document.ordering import Signature
 from leasedkeyq.model.queue_model import Payload
-from leasedkeyq.model.requests import StoredState
+from leasedkeyq.model.requests import (
+    ResultOutcome,
+    StoredState,
+)
 
 VERSION = 1
 COUNTERS = ("version", "revision", "last_id", "last_fence")
@@ -214,6 +217,8 @@ class Facts(msgspec.Struct, kw_only=True):
     place: int | None = None
     error: str = ""
     buried_at: float = 0.0
+    outcome: ResultOutcome = "completed"
+    """How it ended, if it is done."""
 
 
 # Forms

@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.model.requests import Attempt
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Attempt,
+    ResultOutcome,
+)
 
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,18}))? ?(Z|z|[+-]\d\d:?\d\d)")
 _TEXT = re.compile(r'"([^"\\]*)"[ ]*(:?)')
@@ -97,6 +101,15 @@ def decode_whole(
 def decode_text(fields: dict[str, str], name: str, where: str) -> str:
     """Read a text that must be there."""
     return decode(fields.get(name, "null"), str, name, where)
+
+
+def decode_outcome(fields: dict[str, str], name: str, where: str) -> ResultOutcome:
+    """Read how an item ended, which must be there."""
+    text = decode_text(fields, name, where)
+    for outcome in OUTCOMES:
+        if outcome == text:
+            return outcome
+    raise NonsenseError(f"{where}: no such {name}: {text!r}")
 
 
 def decode_mapping(text: str, name: str, where: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ Defaults are left out, and so is the state where it is obvious:
 
 - ``lease``: the item is in flight. ``due`` is then the earliest time it may come back.
 - ``due`` without a lease: it is scheduled.
-- ``state: buried`` and ``state: done`` are said.
+- ``state: buried`` and ``state: done`` are said, and of what is done the ``outcome`` if it is not
+  ``completed``.
 - Otherwise it is available, in the order of the document within its priority.
 
 While tokens of rate limits are missing, ``buckets`` after the counters says so.
@@ -54,6 +55,7 @@ from leasedkeyq.engines.file.document.fields import (
     decode_key,
     decode_mapping,
     decode_moment,
+    decode_outcome,
     decode_text,
     decode_whole,
     encode,
@@ -84,6 +86,7 @@ FIELDS = (
     "value",
     "raw",
     "state",
+    "outcome",
     "priority",
     "due",
     "deadline",
@@ -150,12 +153,10 @@ class QueuesForm(Form):
         fields |= {"id": str(payload.id), "put_at": encode_time(payload.put_at)}
         if facts.due is not None:
             fields["until" if facts.state == "done" else "due"] = encode_time(facts.due)
-        if payload.deadline is not None and facts.state not in ("buried", "done"):
-            fields["deadline"] = encode_time(payload.deadline)
         if facts.state in ("buried", "done"):
-            fields["state"] = encode(facts.state)
-        if facts.state == "buried":
-            fields["buried_at"] = encode_time(facts.buried_at)
+            fields |= _ended(facts)
+        elif payload.deadline is not None:
+            fields["deadline"] = encode_time(payload.deadline)
         if facts.error:
             fields["error"] = encode(facts.error)
         if facts.place is not None:
@@ -180,6 +181,8 @@ class QueuesForm(Form):
             if not facts.payload.id:
                 raise NonsenseError(f"{where}: a result needs the id of its item")
             facts.due = decode_moment(fields, "until", where)
+            if "outcome" in fields:
+                facts.outcome = decode_outcome(fields, "outcome", where)
             return facts
         if facts.state == "buried":
             facts.error = decode_text(fields, "error", where) if "error" in fields else ""
@@ -283,6 +286,16 @@ class QueuesForm(Form):
             section.entries = plain_json.read_items(members.pop("items", msgspec.Raw(b"[]")))
             section.head.fields = plain_json.read_fields(members)
         return document
+
+
+def _ended(facts: Facts) -> dict[str, str]:
+    """What there is to say of an item that is buried or done."""
+    fields = {"state": encode(facts.state)}
+    if facts.state == "buried":
+        fields["buried_at"] = encode_time(facts.buried_at)
+    elif facts.outcome != "completed":
+        fields["outcome"] = encode(facts.outcome)
+    return fields
 
 
 def _beside(beside: Beside) -> dict[str, str]:

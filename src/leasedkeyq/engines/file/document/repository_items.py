@@ -4,8 +4,10 @@ The state of an item in the store is its ``status``:
 
 - pending: available, or scheduled where ``scheduled_at`` lies ahead,
 - processing: in flight,
-- failed: buried,
+- failed: buried, or done where it was saved so,
 - completed and cancelled: done.
+
+The status of an item that is done is its outcome.
 
 The value of an item that is not done has its fields as far as they do not follow from its state:
 ``type``, ``payload``, ``created_at``, ``max_retries``, ``metadata``, and where they are set,
@@ -28,6 +30,7 @@ from leasedkeyq.engines.file.document.fields import (
     decode_key,
     decode_mapping,
     decode_moment,
+    decode_outcome,
     decode_text,
     decode_time,
     decode_whole,
@@ -165,6 +168,9 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> Facts:
         priority=int(fields["priority"]),
         attempt=decode_whole(record, "attempt", where),
     )
+    if state == "done":
+        of = record if known and "outcome" in record else {"outcome": fields["status"]}
+        facts.outcome = decode_outcome(of, "outcome", where)
     if not known:
         record.pop("own", None)
         _find(facts, fields, record, where, now)
@@ -312,6 +318,9 @@ def _record(facts: Facts, fields: dict[str, str], own: dict[str, str]) -> dict[s
         "attempt": _unless(str(facts.attempt), "0"),
         "priority": _unless(str(facts.priority), fields["priority"]),
         "history": encode_history(payload.history) if payload.history else None,
+        "outcome": _unless(encode(facts.outcome), fields["status"])
+        if facts.state == "done"
+        else None,
         "due": due,
         "deadline": None if live is None else encode_time(live),
         "lease": None if lease is None else lease.encode(),

@@ -24,11 +24,13 @@ CREATE FUNCTION lkq.now_1(p_now float8) RETURNS float8 LANGUAGE sql VOLATILE AS 
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
+-- Add to the tallies of a queue what has changed: a number for each of their columns, in their order.
 CREATE FUNCTION lkq.tally_1(p_queue text, t bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_queue IS NOT NULL AND t <> '{0,0,0,0,0,0}' THEN
-        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
-        VALUES (p_queue, t[1], t[2], t[3], t[4], t[5], t[6]);
+    IF p_queue IS NOT NULL AND t <> '{0,0,0,0,0,0,0,0}' THEN
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done,
+            done_failed, done_cancelled)
+        VALUES (p_queue, t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
     END IF;
 END $$;
 
@@ -155,7 +157,7 @@ DECLARE
     k text;
     r lkq.live_1;
     moment float8;
-    t bigint[] := '{0,0,0,0,0,0}';
+    t bigint[] := '{0,0,0,0,0,0,0,0}';
     again boolean := true;
     moved boolean := false;
     many int;
@@ -448,7 +450,7 @@ BEGIN
                 SELECT new.id, new.n FROM new UNION ALL SELECT put.id, NULL FROM put
             ) found GROUP BY found.id HAVING count(*) = 2
         ) pairs;
-        t := ARRAY[coalesce(cardinality(fresh), 0), 0, 0, 0, 0, 0];
+        t := ARRAY[coalesce(cardinality(fresh), 0), 0, 0, 0, 0, 0, 0, 0];
         IF t[1] < cardinality(letters) THEN
             PERFORM FROM (SELECT DISTINCT l.queue, l.key FROM unnest(letters) l ORDER BY 1, 2) u
             CROSS JOIN LATERAL (
@@ -475,21 +477,55 @@ END $$;
 
 -- Keep the results of an item that goes. Returns how many were kept.
 CREATE FUNCTION lkq.keep_1(
-    p_queue text, p_key text, p_due float8, p_value bytea, p_item boolean, p_next boolean
+    p_queue text, p_key text, p_due float8, p_outcome int, p_value bytea, p_item boolean,
+    p_next boolean
 ) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
     IF p_item THEN
         INSERT INTO lkq.done
-        (id, queue, key, priority, attempt, put_at, due, history, kind, value)
-        SELECT id, queue, key, priority, attempt, put_at, p_due, history, kind, p_value
+        (id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value)
+        SELECT id, queue, key, priority, attempt, put_at, p_due, p_outcome, history, kind, p_value
         FROM lkq.items WHERE queue = p_queue AND key = p_key;
     END IF;
     IF p_next THEN
-        INSERT INTO lkq.done (id, queue, key, priority, attempt, put_at, due, kind, value)
-        SELECT next_id, queue, key, next_priority, 0, next_put_at, p_due, next_kind, p_value
+        INSERT INTO lkq.done
+        (id, queue, key, priority, attempt, put_at, due, outcome, kind, value)
+        SELECT next_id, queue, key, next_priority, 0, next_put_at, p_due, p_outcome, next_kind,
+            p_value
         FROM lkq.items WHERE queue = p_queue AND key = p_key;
     END IF;
     RETURN p_item::int + p_next::int;
+END $$;
+
+-- A tally when there are so many results of an outcome more, or less.
+CREATE FUNCTION lkq.step_done_1(t bigint[], p_outcome int, p_step bigint) RETURNS bigint[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    t[6] := t[6] + p_step;
+    IF p_outcome > 0 THEN
+        t[6 + p_outcome] := t[6 + p_outcome] + p_step;
+    END IF;
+    RETURN t;
+END $$;
+
+-- Forget up to `p_most` results that are old, the oldest first. Returns how many.
+CREATE FUNCTION lkq.forget_1(p_queue text, p_now float8, p_most int) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    many bigint;
+    failed bigint;
+    cancelled bigint;
+BEGIN
+    WITH gone AS (
+        DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM lkq.done WHERE queue || '' = p_queue AND due <= p_now
+            ORDER BY queue || '', due LIMIT p_most FOR UPDATE SKIP LOCKED
+        )) RETURNING outcome
+    )
+    SELECT count(*), count(*) FILTER (WHERE outcome = 1), count(*) FILTER (WHERE outcome = 2)
+    INTO many, failed, cancelled FROM gone;
+    PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many, -failed, -cancelled]);
+    RETURN many;
 END $$;
 
 -- A tally when one item more is in a state, or one less.
@@ -504,10 +540,11 @@ END $$;
 
 -- The acks that were not as simple as most: those whose numbers are not among `p_done`. Returns which
 -- of them are refused, how many leases have ended, how many of these had a value beside them, and
--- what has become of that. With `p_keeps`, the results are kept for so many seconds.
+-- what has become of that. With `p_keeps`, the results are kept for so many seconds, with the outcome
+-- `p_outcome`.
 CREATE FUNCTION lkq.acks_1(
     p_queue text, p_now float8, p_keys text[], p_tokens text[], p_done int[], p_keeps float8[],
-    p_results bytea[], OUT refused int[], OUT ended int, OUT buffered int, OUT available int,
+    p_outcome int, p_results bytea[], OUT refused int[], OUT ended int, OUT buffered int, OUT available int,
     OUT scheduled int
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -532,7 +569,7 @@ BEGIN
         ended := ended + 1;
         IF p_keeps IS NOT NULL THEN
             PERFORM lkq.keep_1(
-                p_queue, p_keys[i], p_now + p_keeps[i], p_results[i], true, false);
+                p_queue, p_keys[i], p_now + p_keeps[i], p_outcome, p_results[i], true, false);
         END IF;
         IF r.next_id IS NULL THEN
             -- Somebody has changed its value just now.
@@ -1085,7 +1122,7 @@ DECLARE
     q text;
     k text;
     tq text;
-    t bigint[] := '{0,0,0,0,0,0}';
+    t bigint[] := '{0,0,0,0,0,0,0,0}';
     said jsonb[] := '{}';
     dropped jsonb[] := '{}';
     changed text[] := '{}';
@@ -1143,7 +1180,7 @@ BEGIN
         IF op = 'urgent' THEN
             -- A claim of several queues by urgency.
             PERFORM lkq.tally_1(tq, t);
-            t := '{0,0,0,0,0,0}';
+            t := '{0,0,0,0,0,0,0,0}';
             tq := NULL;
             keys := ARRAY(SELECT e->>'queue' FROM jsonb_array_elements(run->'queues') e);
             UPDATE lkq.floors SET due = '-infinity' WHERE queue = ANY (keys) AND due > now_;
@@ -1164,7 +1201,7 @@ BEGIN
             RETURNING first, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt,
                 i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;
             FOR one IN SELECT u.number, count(*) AS many FROM unnest(numbers) u (number) GROUP BY 1 LOOP
-                PERFORM lkq.tally_1(keys[one.number], ARRAY[-one.many, 0, 0, one.many, 0, 0]);
+                PERFORM lkq.tally_1(keys[one.number], ARRAY[-one.many, 0, 0, one.many, 0, 0, 0, 0]);
                 IF keys[one.number] <> ALL (changed) THEN
                     changed := changed || keys[one.number];
                 END IF;
@@ -1181,7 +1218,7 @@ BEGIN
                 until := now_ + (place->>2)::float8;
                 IF q IS DISTINCT FROM tq THEN
                     PERFORM lkq.tally_1(tq, t);
-                    t := '{0,0,0,0,0,0}';
+                    t := '{0,0,0,0,0,0,0,0}';
                     tq := q;
                 END IF;
                 hot := false;
@@ -1262,7 +1299,7 @@ BEGIN
         q := run->>'queue';
         IF q IS DISTINCT FROM tq THEN
             nothing := lkq.tally_1(tq, t) IS NULL;
-            t := '{0,0,0,0,0,0}';
+            t := '{0,0,0,0,0,0,0,0}';
             tq := q;
         END IF;
         hot := false;
@@ -1349,8 +1386,9 @@ BEGIN
                         i.history, i.kind, held.result
                 ), kept AS (
                     INSERT INTO lkq.done
-                    (id, queue, key, priority, attempt, put_at, due, history, kind, value)
-                    SELECT id, q, key, priority, attempt, put_at, now_ + due, history, kind, result
+                    (id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value)
+                    SELECT id, q, key, priority, attempt, put_at, now_ + due,
+                        (run->>'outcome')::int, history, kind, result
                     FROM gone
                 )
                 SELECT array_agg(n) INTO numbers FROM gone;
@@ -1358,7 +1396,8 @@ BEGIN
             many := coalesce(cardinality(numbers), 0);
             IF many <= last - first THEN
                 one := lkq.acks_1(q, now_, p_keys[first:last], p_tokens[first:last], numbers,
-                    CASE op WHEN 'kept' THEN p_deadlines[first:last] END, p_values[first:last]);
+                    CASE op WHEN 'kept' THEN p_deadlines[first:last] END, (run->>'outcome')::int,
+                    p_values[first:last]);
                 many := many + one.ended;
                 t[1] := t[1] + one.available;
                 t[2] := t[2] - one.buffered;
@@ -1367,7 +1406,7 @@ BEGIN
             END IF;
             t[4] := t[4] - many;
             IF op = 'kept' THEN
-                t[6] := t[6] + many;
+                t := lkq.step_done_1(t, (run->>'outcome')::int, many);
             END IF;
             hot := hot OR many > 0;
         ELSIF op = 'puts' THEN
@@ -1488,8 +1527,11 @@ BEGIN
             DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
             t[5] := t[5] - FOUND::int;
             IF NOT FOUND THEN
-                DELETE FROM lkq.done WHERE queue = q AND id = (run->>'id')::bigint AND due > now_;
-                t[6] := t[6] - FOUND::int;
+                DELETE FROM lkq.done WHERE queue = q AND id = (run->>'id')::bigint AND due > now_
+                RETURNING outcome INTO many;
+                IF FOUND THEN
+                    t := lkq.step_done_1(t, many, -1);
+                END IF;
             END IF;
             hot := hot OR FOUND;
             said := said || jsonb_build_array(first, 'is', FOUND);
@@ -1502,13 +1544,16 @@ BEGIN
                 size := size + many;
             END IF;
             IF run->>'part' IN ('results', 'all') THEN
-                DELETE FROM lkq.done WHERE queue || '' = q AND due <= now_;
-                GET DIAGNOSTICS many = ROW_COUNT;
-                t[6] := t[6] - many;
-                DELETE FROM lkq.done WHERE queue = q;
-                GET DIAGNOSTICS many = ROW_COUNT;
-                t[6] := t[6] - many;
-                size := size + many;
+                FOR one IN
+                    WITH gone AS (
+                        DELETE FROM lkq.done WHERE queue = q RETURNING outcome, due > now_ AS kept
+                    )
+                    SELECT outcome, count(*) AS many, count(*) FILTER (WHERE kept) AS kept FROM gone
+                    GROUP BY outcome
+                LOOP
+                    t := lkq.step_done_1(t, one.outcome, -one.many);
+                    size := size + one.kept;
+                END LOOP;
             END IF;
             IF run->>'part' = 'all' THEN
                 FOR one IN
@@ -1541,8 +1586,9 @@ BEGIN
                 the_item := r.id IS NOT NULL AND (number IS NULL OR number = r.id);
                 the_next := r.next_id IS NOT NULL AND (number IS NULL OR number = r.next_id);
                 IF (run->>'keep')::float8 > 0 THEN
-                    t[6] := t[6] + lkq.keep_1(q, k, now_ + (run->>'keep')::float8,
-                        p_values[(run->>'from')::int], the_item, the_next);
+                    t := lkq.step_done_1(t, (run->>'outcome')::int, lkq.keep_1(
+                        q, k, now_ + (run->>'keep')::float8, (run->>'outcome')::int,
+                        p_values[(run->>'from')::int], the_item, the_next));
                 END IF;
                 IF the_item THEN
                     t := lkq.step_1(t, r.state, -1);
@@ -1870,7 +1916,7 @@ BEGIN
             FROM lkq.acks_1(p_queue, now_,
                 coalesce(keys, ARRAY(SELECT json_array_elements_text(p_acks::json->0))),
                 coalesce(tokens, ARRAY(SELECT json_array_elements_text(p_acks::json->1))), done,
-                NULL, NULL);
+                NULL, NULL, NULL);
             acked := coalesce(cardinality(done), 0) + ended;
         END IF;
     END IF;
@@ -1985,17 +2031,11 @@ DECLARE
     now_ float8 := lkq.now_1(p_now);
     arrived text[] := lkq.arrive_1(p_queues, now_, p_history);
     p_queue text;
-    many int;
     next_due float8;
 BEGIN
     FOREACH p_queue IN ARRAY p_queues LOOP
         IF EXISTS (SELECT FROM lkq.done WHERE queue || '' = p_queue AND due <= now_) THEN
-            DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM lkq.done WHERE queue || '' = p_queue AND due <= now_
-                ORDER BY queue || '', due LIMIT 1000 FOR UPDATE SKIP LOCKED
-            ));
-            GET DIAGNOSTICS many = ROW_COUNT;
-            PERFORM lkq.tally_1(p_queue, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
+            PERFORM lkq.forget_1(p_queue, now_, 1000);
         END IF;
         IF EXISTS (
             SELECT FROM lkq.buckets WHERE queue || '' || '' = p_queue AND full_at <= now_
@@ -2034,7 +2074,6 @@ AS $$
 DECLARE
     q text;
     now_ float8 := lkq.now_1(p_now);
-    many int;
     most int := 5000;
     untidy text[] := '{}';
 BEGIN
@@ -2042,33 +2081,30 @@ BEGIN
     DELETE FROM lkq.calls WHERE call >= p_from AND call < p_before AND answers IS NOT NULL;
     DELETE FROM lkq.calls WHERE at < extract(epoch FROM now()) - 3600;
     FOREACH q IN ARRAY p_queues LOOP
-        DELETE FROM lkq.done WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM lkq.done WHERE queue || '' = q AND due <= now_
-            ORDER BY queue || '', due LIMIT most FOR UPDATE SKIP LOCKED
-        ));
-        GET DIAGNOSTICS many = ROW_COUNT;
-        IF many = most THEN
+        IF lkq.forget_1(q, now_, most) = most THEN
             untidy := untidy || q;
         END IF;
-        PERFORM lkq.tally_1(q, ARRAY[0, 0, 0, 0, 0, -many]::bigint[]);
         WITH old AS (
             DELETE FROM lkq.tallies WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM lkq.tallies WHERE queue = q FOR UPDATE SKIP LOCKED
-            )) RETURNING available, buffered, scheduled, in_flight, buried, done
+            )) RETURNING available, buffered, scheduled, in_flight, buried, done, done_failed,
+                done_cancelled
         )
-        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done)
-        SELECT q, a, b, s, i, u, d FROM (
+        INSERT INTO lkq.tallies (queue, available, buffered, scheduled, in_flight, buried, done,
+            done_failed, done_cancelled)
+        SELECT q, a, b, s, i, u, d, f, c FROM (
             SELECT sum(available) a, sum(buffered) b, sum(scheduled) s, sum(in_flight) i,
-                sum(buried) u, sum(done) d FROM old
+                sum(buried) u, sum(done) d, sum(done_failed) f, sum(done_cancelled) c FROM old
         ) new
-        WHERE a <> 0 OR b <> 0 OR s <> 0 OR i <> 0 OR u <> 0 OR d <> 0;
+        WHERE a <> 0 OR b <> 0 OR s <> 0 OR i <> 0 OR u <> 0 OR d <> 0 OR f <> 0 OR c <> 0;
     END LOOP;
     RETURN untidy;
 END $$;
 
 CREATE FUNCTION lkq.count_1(p_queues text[], p_now float8, p_history int)
 RETURNS TABLE (
-    queue text, available bigint, scheduled bigint, in_flight bigint, buried bigint, done bigint
+    queue text, available bigint, scheduled bigint, in_flight bigint, buried bigint, done bigint,
+    done_failed bigint, done_cancelled bigint
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -2090,10 +2126,14 @@ BEGIN
     PERFORM lkq.arrive_1(p_queues, now_, p_history);
     FOREACH q IN ARRAY p_queues LOOP
         RETURN QUERY SELECT q, sum(available + buffered)::bigint, sum(scheduled)::bigint,
-            sum(in_flight)::bigint, sum(buried)::bigint,
-            sum(done)::bigint
-                - (SELECT count(*) FROM lkq.done d WHERE d.queue || '' = q AND d.due <= now_)
-        FROM lkq.tallies WHERE queue = q;
+            sum(in_flight)::bigint, sum(buried)::bigint, (sum(done) - max(old.many))::bigint,
+            (sum(done_failed) - max(old.failed))::bigint,
+            (sum(done_cancelled) - max(old.cancelled))::bigint
+        FROM lkq.tallies, (
+            SELECT count(*) AS many, count(*) FILTER (WHERE d.outcome = 1) AS failed,
+                count(*) FILTER (WHERE d.outcome = 2) AS cancelled
+            FROM lkq.done d WHERE d.queue || '' = q AND d.due <= now_
+        ) old WHERE queue = q;
     END LOOP;
 END $$;
 
@@ -2103,7 +2143,7 @@ CREATE FUNCTION lkq.list_1(
 ) RETURNS TABLE (
     id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
     place bigint, due float8, error text, history text, kind text, leased_at float8, token text,
-    deadline float8
+    deadline float8, outcome int
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -2120,20 +2160,20 @@ BEGIN
     IF p_keys IS NOT NULL THEN
         RETURN QUERY
         SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place, i.due,
-            '', i.history::text, i.kind, i.leased_at, i.token, i.deadline
+            '', i.history::text, i.kind, i.leased_at, i.token, i.deadline, NULL::int
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         UNION ALL
         SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
-            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline, NULL
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         WHERE i.next_id IS NOT NULL
         UNION ALL
         SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
-            b.history::text, b.kind, NULL, NULL, NULL
+            b.history::text, b.kind, NULL, NULL, NULL, NULL
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.buried f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -2141,7 +2181,7 @@ BEGIN
         WHERE 4 = ANY (p_states)
         UNION ALL
         SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
-            d.history::text, d.kind, NULL, NULL, NULL
+            d.history::text, d.kind, NULL, NULL, NULL, d.outcome
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.done f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -2153,7 +2193,7 @@ BEGIN
     RETURN QUERY
     SELECT * FROM (
         (SELECT i.id, i.key, i.state::int, i.value, i.priority, i.attempt, i.put_at, i.place,
-            i.due, '', i.history::text, i.kind, i.leased_at, i.token, i.deadline
+            i.due, '', i.history::text, i.kind, i.leased_at, i.token, i.deadline, NULL::int
         -- Each state for itself: who looks for the leased items does not walk over all that wait.
         FROM (VALUES (0), (1), (2)) s (state) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue || '' = p_queue AND f.state = s.state
@@ -2162,19 +2202,19 @@ BEGIN
         ) i WHERE s.state = ANY (p_states))
         UNION ALL
         (SELECT i.next_id, i.key, 3, i.next_value, i.next_priority, 0, i.next_put_at, 0,
-            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline
+            i.next_not_before, '', NULL, i.next_kind, NULL, NULL, i.next_deadline, NULL
         FROM lkq.items i WHERE i.queue = p_queue AND i.next_id > p_after AND i.next_id IS NOT NULL
             AND 3 = ANY (p_states) AND starts_with(i.key, p_prefix)
         ORDER BY i.queue, i.next_id LIMIT p_limit)
         UNION ALL
         (SELECT b.id, b.key, 4, b.value, b.priority, b.attempt, b.put_at, 0, NULL, b.error,
-            b.history::text, b.kind, NULL, NULL, NULL
+            b.history::text, b.kind, NULL, NULL, NULL, NULL
         FROM lkq.buried b WHERE b.queue = p_queue AND b.id > p_after
             AND 4 = ANY (p_states) AND starts_with(b.key, p_prefix)
         ORDER BY b.queue, b.id LIMIT p_limit)
         UNION ALL
         (SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0, d.due, '',
-            d.history::text, d.kind, NULL, NULL, NULL
+            d.history::text, d.kind, NULL, NULL, NULL, d.outcome
         FROM lkq.done d WHERE d.queue = p_queue AND d.id > p_after AND d.due > now_
             AND 5 = ANY (p_states) AND starts_with(d.key, p_prefix)
         ORDER BY d.queue, d.id LIMIT p_limit)
@@ -2185,7 +2225,7 @@ CREATE FUNCTION lkq.heads_1(p_queues text[], p_now float8, p_history int)
 RETURNS TABLE (
     n int, id bigint, key text, state int, value bytea, priority bigint, attempt int,
     put_at float8, place bigint, due float8, error text, history text, kind text,
-    leased_at float8, token text, deadline float8
+    leased_at float8, token text, deadline float8, outcome int
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -2198,7 +2238,7 @@ BEGIN
     FOR number IN 1..cardinality(p_queues) LOOP
         RETURN QUERY
         SELECT number, i.id, i.key, 0, i.value, i.priority, i.attempt, i.put_at, i.place,
-            NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL, i.deadline
+            NULL::float8, '', i.history::text, i.kind, NULL::float8, NULL, i.deadline, NULL::int
         FROM (
             (SELECT * FROM lkq.items
             WHERE queue = p_queues[number] AND state = 0 AND priority > 0
@@ -2224,7 +2264,7 @@ CREATE FUNCTION lkq.results_1(p_queue text, p_now float8, p_ids bigint[])
 RETURNS TABLE (
     id bigint, key text, state int, value bytea, priority bigint, attempt int, put_at float8,
     place bigint, due float8, error text, history text, kind text, leased_at float8, token text,
-    deadline float8
+    deadline float8, outcome int
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -2237,7 +2277,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT d.id, d.key, 5, d.value, d.priority, d.attempt, d.put_at, 0::bigint, d.due, '',
-        d.history::text, d.kind, NULL::float8, NULL, NULL::float8
+        d.history::text, d.kind, NULL::float8, NULL, NULL::float8, d.outcome::int
     FROM unnest(p_ids) u (id) CROSS JOIN LATERAL (
         SELECT * FROM lkq.done f WHERE f.queue = p_queue AND f.id = u.id OFFSET 0
     ) d
@@ -2290,7 +2330,7 @@ BEGIN
         );
     END IF;
     refused := lkq.refusal_1(
-        p_queue, p_keys, p_policy, p_most, ARRAY[on_its_way, 0, 0, 0, 0, 0], false
+        p_queue, p_keys, p_policy, p_most, ARRAY[on_its_way, 0, 0, 0, 0, 0, 0, 0], false
     );
     IF refused IS NOT NULL THEN
         RETURN jsonb_build_array(0, 'no', refused);

@@ -100,6 +100,7 @@ CREATE TABLE lkq.done (
     put_at float8 NOT NULL,
     due float8 NOT NULL,
     attempt int NOT NULL,
+    outcome smallint NOT NULL, -- 0 completed, 1 failed, 2 cancelled
     queue text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
@@ -116,7 +117,8 @@ CREATE INDEX done_by_due ON lkq.done ((queue || ''), due);
 CREATE INDEX done_by_key ON lkq.done ((queue || '' || ''), key);
 
 -- How many items of a queue are in each state: the sum of its rows. Who changes something adds a
--- row and waits for nobody; from time to time the rows of a queue are made one.
+-- row and waits for nobody; from time to time the rows of a queue are made one. `done` counts all
+-- results, the last two those of them that did not complete.
 CREATE TABLE lkq.tallies (
     available bigint NOT NULL,
     buffered bigint NOT NULL,
@@ -124,6 +126,8 @@ CREATE TABLE lkq.tallies (
     in_flight bigint NOT NULL,
     buried bigint NOT NULL,
     done bigint NOT NULL,
+    done_failed bigint NOT NULL DEFAULT 0,
+    done_cancelled bigint NOT NULL DEFAULT 0,
     queue text COLLATE "C" NOT NULL
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,

@@ -9,6 +9,7 @@
 --   n   hash  key -> buffered item record   p   zset  key by the id of the buffered item
 --   b   hash  id -> buried record           bo  zset  id by id   bk  zset  key..id   bt  zset  id by age
 --   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
+--   df  zset  id by due, of the results that failed, and   dc   of those that were cancelled
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
 --   s   set   workers that have parked a claim, see 5_parked_claims.lua
 --   x   hash  pattern -> count of leases    x:  and a pattern: see 1_tally.lua
@@ -48,6 +49,9 @@ local DEADLINE_AT = 41
 local NO_DEADLINE = spack('>d', 0)
 local STATE_AT = 53
 local KIND_AT = 54 -- where it says how long the kind is
+-- The record of a result has its outcome in the place of the state: 0 completed, 1 failed, 2 cancelled.
+-- Those that did not complete have an index of their own, so that they are counted without a look.
+local OUTCOMES = { 'f', 'c' }
 local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned ones
 
 -- Keeps the answer for whoever asks again. One that has changed nothing can be found again: it is not

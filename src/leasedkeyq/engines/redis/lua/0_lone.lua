@@ -248,11 +248,14 @@ while plain do -- once; `break` leaves the request to the rest
         local until_then, number = now + keep, string.format('%.0f', id)
         local results = base .. 'd'
         call('HSET', results, number, spack('>I4I4', #key, 0) .. key
-          .. spack(ITEM, id, put_at, priority, 0, until_then, 0, attempt + 1, 0, kinds, past)
+          .. spack(ITEM, id, put_at, priority, 0, until_then, 0, attempt + 1, request[7], kinds, past)
           .. sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds + past) .. request[5])
         call('ZADD', results .. 'o', id, number)
         call('ZADD', results .. 't', until_then, number)
         call('ZADD', results .. 'k', 0, key .. '\0' .. number)
+        if OUTCOMES[request[7]] then
+          call('ZADD', results .. OUTCOMES[request[7]], until_then, number)
+        end
         if until_then < over then
           over, noted = until_then, true
         end

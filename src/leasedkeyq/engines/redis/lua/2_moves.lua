@@ -178,7 +178,7 @@ end
 -- What has left its key.
 if keeps then
   function set_aside(queue, part, key, error, item, order)
-    local number = string.format('%.0f', item.id)
+    local number, outcome = string.format('%.0f', item.id), part == 'd' and OUTCOMES[item.state]
     queue.changed = true
     if part == 'd' and order < queue.over then
       queue.over, queue.noted = order, true
@@ -190,6 +190,11 @@ if keeps then
       later.ids[size + 1], later.ids[size + 2] = item.id, number
       later.dues[size + 1], later.dues[size + 2] = order, number
       later.keys[size + 1], later.keys[size + 2] = 0, key .. '\0' .. number
+      if outcome then
+        later[outcome] = later[outcome] or gathered('ZADD', queue.d .. outcome, queue)
+        local ends = later[outcome]
+        ends[#ends + 1], ends[#ends + 2] = order, number
+      end
       return
     end
     local base = queue[part]
@@ -197,6 +202,9 @@ if keeps then
     zadd(base .. 'o', item.id, number)
     zadd(base .. 't', order, number)
     zadd(base .. 'k', 0, key .. '\0' .. number)
+    if outcome then
+      zadd(base .. outcome, order, number)
+    end
   end
 
   function drop_aside(queue, part, number)
@@ -210,6 +218,9 @@ if keeps then
     zrem(base .. 'o', number)
     zrem(base .. 't', number)
     zrem(base .. 'k', key .. '\0' .. number)
+    if part == 'd' and OUTCOMES[item.state] then
+      zrem(base .. OUTCOMES[item.state], number)
+    end
     return key, item
   end
 
@@ -227,7 +238,8 @@ if keeps then
     return #old == most
   end
 
-  function results_of(queue)
-    return call('ZCOUNT', queue.d .. 't', '(' .. text(now), '+inf')
+  -- How many results of an index are not old: of 't' all, or those of an outcome.
+  function results_of(queue, index)
+    return call('ZCOUNT', queue.d .. index, '(' .. text(now), '+inf')
   end
 end

@@ -226,13 +226,13 @@ if acks then
     return item
   end
 
-  function keep_result(queue, key, item, keep, result)
+  function keep_result(queue, key, item, keep, result, outcome)
     if keep > 0 then
       local kept = {}
       for name, value in pairs(item) do
         kept[name] = value
       end
-      kept.value, kept.due, kept.place, kept.state = result, now + keep, 0, 0
+      kept.value, kept.due, kept.place, kept.state = result, now + keep, 0, outcome
       set_aside(queue, 'd', key, '', kept, kept.due)
     end
   end
@@ -276,7 +276,7 @@ if acks then
     end
     local item = (keep > 0 or queue.buffered > 0) and held_item(queue, key)
     if item then
-      keep_result(queue, key, item, keep, result)
+      keep_result(queue, key, item, keep, result, request[7])
     end
     if not later or (queue.buffered > 0 and call('HEXISTS', queue.n, key) == 1) then
       end_lease(queue, key, lease)
@@ -391,6 +391,7 @@ if changes then
   -- With an id, only the item of that id goes: the leased one, or the buffered one beside it.
   function verbs.cancel(request)
     local queue, key, result, keep, id = at(request[2]), request[3], request[4], request[5], request[6]
+    local outcome = request[7]
     local raw = call('HGET', queue.i, key)
     if not raw then
       return 0
@@ -409,11 +410,11 @@ if changes then
       else
         leave(queue, key, item)
       end
-      keep_result(queue, key, item, keep, result)
+      keep_result(queue, key, item, keep, result, outcome)
     end
     if second then
       drop_next(queue, key)
-      keep_result(queue, key, following, keep, result)
+      keep_result(queue, key, following, keep, result, outcome)
       queue.changed = true
     end
     if first then
@@ -479,8 +480,11 @@ if changes then
       purge_aside(queue, 'b')
     end
     if part == 'results' or part == 'all' then
-      count = count + results_of(queue)
+      count = count + results_of(queue, 't')
       purge_aside(queue, 'd')
+      for _, outcome in ipairs(OUTCOMES) do
+        remove_all(queue.d .. outcome)
+      end
     end
     if part == 'all' then
       count = count + call('HLEN', queue.i) + queue.buffered

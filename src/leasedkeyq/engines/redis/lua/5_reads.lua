@@ -60,6 +60,17 @@ if reads then
         return 'u'
       end
     end
+    if call('ZCARD', queue.d .. 'f') + call('ZCARD', queue.d .. 'c') > call('HLEN', queue.d) then
+      return 'd'
+    end
+    for _, number in ipairs(call('HRANDFIELD', queue.d, 10)) do
+      local raw = call('HGET', queue.d, number)
+      local keys, errors = sunpack('>I4I4', #raw >= 8 and raw or spack('>I4I4', 0, 0))
+      local outcome = OUTCOMES[string.byte(raw, 8 + keys + errors + STATE_AT)]
+      if outcome and not call('ZSCORE', queue.d .. outcome, number) then
+        return 'd' .. outcome
+      end
+    end
     -- The oldest, the newest and any: most of those that are left over are among them.
     for _, keys in ipairs(ready == 0 and items > leased and {
       call('ZRANGE', queue.o, 0, 9), call('ZRANGE', queue.o, -10, -1), call('HRANDFIELD', queue.i, 30),
@@ -109,7 +120,7 @@ if reads then
       local ready, leased = call('ZCARD', queue.r), call('HLEN', queue.l)
       answer[number] = {
         ready + queue.buffered, call('HLEN', queue.i) - ready - leased, leased,
-        call('HLEN', queue.b), results_of(queue),
+        call('HLEN', queue.b), results_of(queue, 't'), results_of(queue, 'f'), results_of(queue, 'c'),
       }
     end
     return answer
@@ -338,6 +349,7 @@ if reads then
       i = 'hash', l = 'hash', n = 'hash', b = 'hash', d = 'hash', c = 'hash', x = 'hash',
       o = 'zset', r = 'zset',
       t = 'zset', p = 'zset', bo = 'zset', bk = 'zset', bt = 'zset', ['do'] = 'zset', dk = 'zset', dt = 'zset',
+      df = 'zset', dc = 'zset',
       cf = 'zset', cn = 'zset', u = 'zset', m = 'string', s = 'set',
     }
 
@@ -371,7 +383,7 @@ if reads then
     -- Repair. The records of items, leases, buffered values, buried items and results say where each of
     -- them belongs: the indexes are made anew from them, under other names, while nobody else may change
     -- the queue, and then take the place of the old ones. What is no record is set aside.
-    local INDEXES = { 'o', 'r', 't', 'u', 'p', 'bo', 'bk', 'bt', 'do', 'dk', 'dt' }
+    local INDEXES = { 'o', 'r', 't', 'u', 'p', 'bo', 'bk', 'bt', 'do', 'dk', 'dt', 'df', 'dc' }
 
     local function new_index(queue, part)
       return queue.base .. '~' .. part
@@ -490,6 +502,9 @@ if reads then
       call('ZADD', new_index(queue, part .. 'o'), item.id, number)
       call('ZADD', new_index(queue, part .. 't'), order, number)
       call('ZADD', new_index(queue, part .. 'k'), 0, key .. '\0' .. number)
+      if part == 'd' and OUTCOMES[item.state] then
+        call('ZADD', new_index(queue, part .. OUTCOMES[item.state]), order, number)
+      end
       return 'kept'
     end
 

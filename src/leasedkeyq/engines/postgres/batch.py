@@ -521,40 +521,6 @@ def call_order(requests: Sequence[Request]) -> list[int] | None:
     return None if order == list(range(len(order))) else order
 
 
-class Named:
-    """The keys that requests name: those who name them later have to wait for their turn."""
-
-    __slots__ = ("_keys", "_queues", "_whole")
-
-    def __init__(self, requests: Iterable[Any]) -> None:
-        self._keys: set[tuple[str, str]] = set()
-        self._queues: set[str] = set()
-        self._whole: set[str] = set()
-        """The queues any of whose keys may be meant."""
-        for request in requests:
-            if isinstance(request, Put):
-                self._keys.update([(request.queue, key) for key, _ in request.items])
-                self._queues.add(request.queue)
-            elif isinstance(request, Claim):
-                if request.key is not None:
-                    self._keys.update([(queue, request.key) for queue, _ in request.queues])
-            else:
-                self._queues.add(request.queue)
-                key = getattr(request, "key", None)
-                if key is None:
-                    self._whole.add(request.queue)
-                else:
-                    self._keys.add((request.queue, key))
-
-    def meets(self, other: "Named") -> bool:
-        """Whether both name a key, or may do so."""
-        return not (
-            self._keys.isdisjoint(other._keys)
-            and self._whole.isdisjoint(other._queues)
-            and self._queues.isdisjoint(other._whole)
-        )
-
-
 # By their types: `isinstance` takes a while for such classes, and there is a lot to do.
 _ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
     Claim: Batch._claim,

@@ -10,9 +10,8 @@ import logging
 import random
 import secrets
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,7 +20,6 @@ from leasedkeyq.engines.postgres.batch import (
     STATEMENTS,
     Batch,
     Leased,
-    Named,
     Outcome,
     Told,
     decode_outcome,
@@ -39,13 +37,11 @@ from leasedkeyq.errors import (
     StoreUnavailableError,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
-from leasedkeyq.model.requests import Limits, Release, Request
-from leasedkeyq.stores.batching import take_back
+from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
+from leasedkeyq.stores.batching import BatchEngine, Done
 
 logger = logging.getLogger("leasedkeyq")
 
-MOST: Final = 1000
-"""Requests in one batch; a call with more is a batch of its own."""
 LONGEST_WAIT: Final = 2**31 - 1
 """Milliseconds: the server knows no longer time."""
 SLOW: Final = 0.004
@@ -81,21 +77,71 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout: float
 
 
-class Call:
-    """What one caller asks for, and where the answers go."""
+class ReadInTurn:
+    """A question that is one of the calls that act in the order in which they were made.
 
-    __slots__ = ("looked", "requests", "taken", "turn")
+    It sees what the calls before it have done, and nothing of those after it.
+    """
 
-    def __init__(self, requests: Sequence[Any], turn: "asyncio.Future[list[Any]] | None") -> None:
-        self.requests = requests
-        self.turn = turn
-        self.taken = False
-        self.looked: asyncio.Future[None] | None = None
-        """Of a caller who only looks: done when that is over."""
+    __slots__ = ("arguments", "deadline", "sql", "task")
+
+    def __init__(self, sql: str, arguments: tuple[Any, ...], deadline: float) -> None:
+        self.sql = sql
+        self.arguments = arguments
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        """Asks the server, once it is its turn."""
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more, and nobody need wait behind it."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class NamedKeys:
+    """The keys that requests name: calls that name them later wait for their turn.
+
+    A question that is asked in turn may see any key.
+    """
+
+    __slots__ = ("_any", "_keys", "_queues", "_whole")
+
+    def __init__(self, requests: Iterable[Any]) -> None:
+        self._any = False
+        self._keys: set[tuple[str, str]] = set()
+        self._queues: set[str] = set()
+        self._whole: set[str] = set()
+        """The queues any of whose keys may be meant."""
+        for request in requests:
+            if isinstance(request, Put):
+                self._keys.update([(request.queue, key) for key, _ in request.items])
+                self._queues.add(request.queue)
+            elif isinstance(request, Claim):
+                if request.key is not None:
+                    self._keys.update([(queue, request.key) for queue, _ in request.queues])
+            elif isinstance(request, ReadInTurn):
+                self._any = True
+            else:
+                self._queues.add(request.queue)
+                key = getattr(request, "key", None)
+                if key is None:
+                    self._whole.add(request.queue)
+                else:
+                    self._keys.add((request.queue, key))
+
+    def meets(self, other: "NamedKeys") -> bool:
+        """Whether both name a key, or may do so."""
+        return (
+            self._any
+            or other._any
+            or not self._keys.isdisjoint(other._keys)
+            or not self._whole.isdisjoint(other._queues)
+            or not self._queues.isdisjoint(other._whole)
+        )
 
 
 class Writer:
-    """Who applies batches, with a connection while there is one."""
+    """Applies batches, with a connection while there is one."""
 
     __slots__ = ("connection",)
 
@@ -103,8 +149,8 @@ class Writer:
         self.connection: Any = None
 
 
-class Link:
-    """Connections of one event loop.
+class PostgresLink(BatchEngine):
+    """Connections of one event loop, and the batches that are applied with them.
 
     `changed` is told which queues a batch has changed.
     """
@@ -119,13 +165,13 @@ class Link:
         self._calls = 0
         self._batches = 0
         self._touched: set[str] = set()
-        self._waiting: deque[Call] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """One for each batch that is being applied."""
         self._writers: list[Writer] = []
+        """Those that apply no batch now."""
         self._reader = Writer()
         self._reading = asyncio.Lock()
-        self._closed = False
-        self._closed_at = 0.0
+        self._closed_at: float | None = None
         self._abandoned = False
         self._chores: set[asyncio.Task[None]] = set()
         self._tidied = 0
@@ -134,176 +180,53 @@ class Link:
         """The calls that may have to be asked for."""
         self._raise_at = float("-inf")
         self._raise_pause = RAISE_PAUSES[0]
-        self._end_of_loop: AsyncGenerator[None] | None = None
         self._leased = Leased()
         self._counted: set[str] = set()
         """Queues of which the server knows that their leased keys are counted."""
         self._count_at = float("-inf")
-        self._under_way: dict[asyncio.Future[None], Named] = {}
-        """One for each batch that is being applied, with the keys that it names."""
         self._troubles: dict[int, BaseException] = {}
         """What the last calls have met that failed, by what they did."""
         self._lost_since = 0.0
         self.own: set[int] = set()
         """Backends whose notifications are known already."""
 
-    # Calls
-
-    async def submit(self, requests: Sequence[Any]) -> list[Any]:
-        """Have requests applied in one batch, in order, and return their answers."""
-        if self._closed:
-            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
-        turn: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        call = Call(requests, turn)
-        self._enqueue(call)
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            withdrawn = not call.taken
-            call.taken = True
-            # A result that came together with the cancellation has reached nobody.
-            if not withdrawn and turn.done() and not turn.cancelled() and not turn.exception():
-                self._take_back(call, turn.result())
-            raise
-
-    def _enqueue(self, call: Call) -> None:
-        self._waiting.append(call)
-        if len(self._runners) < self._settings.connections:
-            runner = asyncio.get_running_loop().create_task(self._run())
-            self._runners.add(runner)
-
-    def _take_back(self, call: Call, answers: list[Any]) -> None:
-        """Undo what nobody waits for."""
-        undo = [
-            release
-            for request, answer in zip(call.requests, answers, strict=True)
-            for release in take_back(request, answer)
-        ]
-        if undo:
-            self._enqueue(Call(undo, None))
-
-    @asynccontextmanager
-    async def _turn_to_look(self) -> AsyncGenerator[None]:
-        """While it is the turn of a caller who looks, who sees the calls before it, none after."""
-        loop = asyncio.get_running_loop()
-        call = Call((), loop.create_future())
-        call.looked = loop.create_future()
-        self._enqueue(call)
-        try:
-            await cast("asyncio.Future[list[Any]]", call.turn)
-            yield
-        finally:
-            call.taken = True
-            call.looked.set_result(None)
-
-    async def _run(self) -> None:
-        """Apply what waits, batch by batch."""
-        writer = self._writers.pop() if self._writers else Writer()
-        try:
-            while calls := await self._next_calls():
-                requests = [request for call in calls for request in call.requests]
-                over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._under_way[over] = self._named(requests)
-                try:
-                    answers = await self._apply(writer, requests)
-                except BaseException as error:
-                    self._fail(calls, error)
-                    if not isinstance(error, Exception):
-                        self._drop(writer)
-                        raise
-                    continue
-                finally:
-                    self._open_calls.pop(writer, None)
-                    del self._under_way[over]
-                    over.set_result(None)
-                start = 0
-                for call in calls:
-                    end = start + len(call.requests)
-                    self._hand_out(call, answers[start:end])
-                    start = end
-                self._batches += 1
-                if self._batches % TIDY_EVERY == 0:
-                    self._aside(self._tidy())
-        finally:
-            self._writers.append(writer)
-            if self._abandoned:
-                self._drop(writer)
-            # Here and not a moment later: a call that comes in between starts another runner.
-            self._runners.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-
-    async def _next_calls(self) -> list[Call]:
-        """The calls of the next batch, when it is their turn."""
-        while self._waiting:
-            first = self._waiting[0]
-            if first.taken:
-                self._waiting.popleft()
-            elif first.looked is not None:
-                await self._let_look(first)
-            elif calls := self._batch_of_calls():
-                return calls
-            else:
-                await asyncio.wait(list(self._under_way), return_when="FIRST_COMPLETED")
-        return []
-
-    def _batch_of_calls(self) -> list[Call]:
-        """The calls of the next batch; none if the first has to wait for one that is under way."""
-        calls: list[Call] = []
-        size = 0
-        while self._waiting:
-            first = self._waiting[0]
-            alone = isinstance(first.requests[0], Edit) if first.requests else False
-            if calls and (alone or size + len(first.requests) > MOST):
-                break
-            if first.looked is not None and not first.taken:
-                break
-            if self._under_way and not first.taken:
-                named = self._named(first.requests)
-                if any(named.meets(other) for other in self._under_way.values()):
-                    break
-            self._waiting.popleft()
-            if first.taken:
-                continue
-            first.taken = True
-            calls.append(first)
-            size += len(first.requests)
-            if alone:
-                break
-        return calls
-
-    async def _let_look(self, call: Call) -> None:
-        """Wait for the batches under way, then for the caller who looks, still first in line."""
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
-            return
-        if call.turn is not None and not call.turn.done():
-            call.turn.set_result([])
-        await asyncio.wait([cast("asyncio.Future[None]", call.looked)])
-
-    def _named(self, requests: Iterable[Any]) -> Named:
-        """The keys that requests name, if batches may be under way side by side."""
-        return Named(requests if self._settings.connections > 1 else ())
-
-    def _hand_out(self, call: Call, answers: list[Any]) -> None:
-        turn = call.turn
-        if turn is None:
-            return
-        if turn.done():
-            self._take_back(call, answers)
-        else:
-            turn.set_result(answers)
-
-    def _fail(self, calls: list[Call], error: BaseException) -> None:
-        for call in calls:
-            if call.turn is not None and not call.turn.done():
-                call.turn.set_exception(
-                    error if isinstance(error, Exception) else StoreError("cancelled")
-                )
-
     # Batches
+
+    def apply(self, requests: list[Any], done: Done) -> None:
+        """As `BatchEngine.apply`; some may be under way at a time."""
+        task = asyncio.get_running_loop().create_task(self._run(requests, done))
+        self._tasks.add(task)
+        if requests and isinstance(requests[0], ReadInTurn):
+            requests[0].task = task
+
+    async def _run(self, requests: list[Any], done: Done) -> None:
+        writer = self._writers.pop() if self._writers else Writer()
+        answers: list[Any] | BaseException
+        ended: BaseException | None = None
+        try:
+            answers = await self._apply(writer, requests)
+        except Exception as error:
+            answers = error
+        except BaseException as error:
+            answers = ended = error
+        self._open_calls.pop(writer, None)
+        if ended or self._abandoned:
+            self._drop(writer)  # an answer that comes later is not the one to the next call
+        self._writers.append(writer)
+        self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+        done(answers)
+        if ended:
+            raise ended
+        self._batches += 1
+        if self._batches % TIDY_EVERY == 0:
+            self._aside(self._tidy())
 
     async def _apply(self, writer: Writer, requests: list[Any]) -> list[Any]:
         if not requests:
             return []
+        if isinstance(requests[0], ReadInTurn):
+            question = requests[0]
+            return [await self._read(question.sql, question.arguments, question.deadline)]
         try:
             if isinstance(requests[0], Edit):
                 return [await self._edit(writer, requests[0])]
@@ -327,7 +250,7 @@ class Link:
     async def _apply_each(self, writer: Writer, requests: list[Any]) -> list[Any]:
         """One by one. A failure is an answer, as others may have been stored before it."""
         answers: list[Any] = []
-        deadline = self._deadline()
+        deadline = self.deadline()
         for request in requests:
             failed = answers and isinstance(answers[-1], StoreError)
             if failed and self._is_over(deadline):
@@ -344,7 +267,7 @@ class Link:
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
         batch = batch_of(self._settings.schema, requests, self._leased)
         told = batch.told()
-        deadline = self._deadline()
+        deadline = self.deadline()
         lost = False
         while True:
             call = self._next_call(writer)
@@ -368,7 +291,7 @@ class Link:
                 self.lost(WRITING, error)
                 if not lost:
                     # Only now is the server known to be away.
-                    lost, deadline = True, self._deadline()
+                    lost, deadline = True, self.deadline()
                 if isinstance(error, UNDONE) or not sent:
                     await self._wait(deadline, error)
                     continue
@@ -381,7 +304,7 @@ class Link:
             if self._troubles:
                 self.found(WRITING)
             self._tell(outcome)
-            return self._answers(batch, claimed, outcome)
+            return await self._answers(writer, batch, claimed, outcome)
 
     def _outcome(self, said: str) -> Outcome:
         """What the server said of a batch that it has applied."""
@@ -390,14 +313,16 @@ class Link:
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def _answers(self, batch: AnyBatch, claimed: Sequence[Any], outcome: Outcome) -> list[Any]:
+    async def _answers(
+        self, writer: Writer, batch: AnyBatch, claimed: Sequence[Any], outcome: Outcome
+    ) -> list[Any]:
         """The answers to a batch that was applied: no error in them makes it be applied again."""
         try:
             return batch.answers(claimed, outcome)
         except Exception as error:
-            undo = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
-            if undo:
-                self._enqueue(Call(undo, None))
+            back = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
+            if back:
+                await self._apply_batch(writer, back)
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:
@@ -497,7 +422,7 @@ class Link:
 
     async def _edit(self, writer: Writer, edit: Edit) -> list[Any]:
         """Look, have the work done, and apply it, while nobody else can change the queue."""
-        deadline = self._deadline()
+        deadline = self.deadline()
         call = self._next_call(writer)
         while True:
             done: list[tuple[Batch, Outcome]] = []
@@ -517,7 +442,7 @@ class Link:
                 found = None
                 if done:
                     batch = done[0][0]
-                    found = await self._ask(writer, batch, call, self._deadline(), error)
+                    found = await self._ask(writer, batch, call, self.deadline(), error)
                 if found is None:
                     told = explain(error, self._settings.where)
                     raise type(told)(f"{told}; the edit has not happened") from error
@@ -525,7 +450,7 @@ class Link:
                 self.found(WRITING)
             [(batch, outcome)] = done
             self._tell(outcome)
-            return self._answers(batch, (), outcome)
+            return await self._answers(writer, batch, (), outcome)
 
     async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
         schema = self._settings.schema
@@ -556,17 +481,15 @@ class Link:
 
     # Looking
 
-    async def read(self, sql: str, *arguments: Any, in_turn: bool = False) -> list[Any]:
-        """Ask for something that may be asked twice. "lkq" stands for the schema.
-
-        With `in_turn` it is one of the calls that act in the order in which they were made.
-        """
-        if self._closed:
+    async def read(self, sql: str, *arguments: Any) -> list[Any]:
+        """Ask for something that may be asked twice. "lkq" stands for the schema."""
+        if self._closed_at is not None:
             raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+        return await self._read(sql, arguments, self.deadline())
+
+    async def _read(self, sql: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
         statement = in_schema(sql, self._settings.schema)
-        deadline = self._deadline()
-        turn = self._turn_to_look() if in_turn else nullcontext()
-        async with turn, self._reading:
+        async with self._reading:
             while True:
                 try:
                     connection = await self._connected(self._reader, deadline, own=False)
@@ -672,13 +595,15 @@ class Link:
         clock = self._settings.clock
         return None if clock is None else clock()
 
-    def _deadline(self) -> float:
+    def deadline(self) -> float:
+        """Until when a call that is made now waits for the server."""
         return asyncio.get_running_loop().time() + self._settings.patience
 
     def _is_over(self, deadline: float) -> bool:
         """Whether it is not tried again; who closes the store does not wait long for a server."""
-        now = asyncio.get_running_loop().time()
-        return now >= deadline or (self._closed and now >= self._closed_at + CLOSING_PATIENCE)
+        if self._closed_at is not None:
+            deadline = min(deadline, self._closed_at + CLOSING_PATIENCE)
+        return asyncio.get_running_loop().time() >= deadline
 
     def _check(self, deadline: float, error: BaseException) -> None:
         if self._is_over(deadline):
@@ -692,9 +617,6 @@ class Link:
 
     async def _connected(self, writer: Writer, deadline: float, *, own: bool = True) -> Any:
         """The connection, a new one if need be; tries until the deadline."""
-        if self._end_of_loop is None:
-            self._end_of_loop = self._until_the_end()
-            await anext(self._end_of_loop)
         pause = PAUSES[0]
         while writer.connection is None or writer.connection.is_closed():
             self._drop(writer)
@@ -719,12 +641,14 @@ class Link:
             self.own.discard(connection.get_server_pid())
             connection.terminate()
 
-    async def close(self) -> None:
-        """Finish what was asked for and let go of the connections."""
-        self._closed = True
+    def stop_trying(self) -> None:
+        """As `BatchEngine.stop_trying`."""
         self._closed_at = asyncio.get_running_loop().time()
-        while self._runners or self._chores:
-            await asyncio.wait([*self._runners, *self._chores])
+
+    async def close(self) -> None:
+        """As `BatchEngine.close`."""
+        while self._chores:
+            await asyncio.wait(self._chores)
         async with self._reading:
             for writer in self._writers[:1]:
                 if self._touched and writer.connection is not None:
@@ -740,21 +664,10 @@ class Link:
                 if connection is not None:
                     with suppress(*LOST, asyncpg.PostgresError):
                         await connection.close(timeout=self._settings.call_timeout)
-        if self._end_of_loop is not None:
-            await self._end_of_loop.aclose()
-
-    async def _until_the_end(self) -> AsyncGenerator[None]:
-        """Let go of the connections when the event loop ends, though nobody has closed the store.
-
-        A loop that ends gives its asynchronous generators the time to finish.
-        """
-        try:
-            yield
-        finally:
-            self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the connections at once."""
-        self._closed = self._abandoned = True
+        """As `BatchEngine.abandon`."""
+        self._closed_at = float("-inf")
+        self._abandoned = True
         for writer in [*self._writers, self._reader]:
             self._drop(writer)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import random
 import threading
 import time
@@ -15,14 +14,14 @@ from weakref import WeakKeyDictionary
 from leasedkeyq import checks
 from leasedkeyq.engines.postgres.driver import LOST, asyncpg
 from leasedkeyq.engines.postgres.errors import explain, is_hopeless, names_missing_file
-from leasedkeyq.engines.postgres.link import PAUSES, Link, Settings
+from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, ReadInTurn, Settings
 from leasedkeyq.engines.postgres.queue import PostgresQueue
 from leasedkeyq.engines.postgres.rows import STATES, shown
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
+from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.admission import admitted
-from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
     Capabilities,
@@ -38,7 +37,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import claims_of
+from leasedkeyq.stores.batching import LoopBatcher, claims_of, submit_edit, take_back
 from leasedkeyq.stores.paging import check_listing
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
@@ -128,11 +127,15 @@ class PostgresStore(Store):
             patience=checks.number("patience", patience, least=0),
             call_timeout=checks.number("call_timeout", call_timeout, above=0),
         )
-        self._process = os.getpid()
-        self._closed = False
         self._gate = threading.Lock()
-        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
         self._watchers = Watchers()
+        self._batcher: LoopBatcher[Any, Any, PostgresLink] = LoopBatcher(
+            lambda: PostgresLink(self._settings, self._watchers.wake),
+            name=f"PostgreSQL store {self._settings.where}",
+            undo=take_back,
+            at_a_time=connections,
+            touched=NamedKeys,
+        )
         self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
         durability = _in_a_thread(self._open(create))
         self.capabilities: Capabilities = Capabilities(durability=durability, cross_process=True)
@@ -165,7 +168,7 @@ class PostgresStore(Store):
     @property
     def outage(self) -> StoreError | None:
         """As `StoreContract.outage`."""
-        links = dict(self._links)
+        links = self._batcher.engines()
         with suppress(RuntimeError):  # there is no running event loop
             # Another one may have asked nothing since the server came back.
             loop = asyncio.get_running_loop()
@@ -258,66 +261,36 @@ class PostgresStore(Store):
                 return "process"
         return "power"
 
-    def _link(self) -> Link:
+    def _link(self) -> PostgresLink:
         """The connections of the running event loop."""
-        if self._process != os.getpid():
-            raise StoreError(
-                f"the PostgreSQL store {self._settings.where} was opened before a fork; open it "
-                "in the new process"
-            )
-        if self._closed:
-            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
-        loop = asyncio.get_running_loop()
-        link = self._links.get(loop)
-        if link is None:
-            with self._gate:
-                self._forget_closed_loops()
-                link = self._links[loop] = Link(self._settings, self._watchers.wake)
-        return link
-
-    def _forget_closed_loops(self) -> None:
-        """Let go of loops that have ended, and of connections that they left open."""
-        for gone in [loop for loop in self._links if loop.is_closed()]:
-            # What is kept for a loop holds it.
-            del self._links[gone]
-            self._watches.pop(gone, None)
+        return self._batcher.engine()
 
     # The contract
 
     async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         """As `StoreContract.put`."""
-        return await admitted(requests, self.limits, self._link().submit)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `StoreContract.claim`."""
-        return claims_of(await self._link().submit(requests))
+        return claims_of(await self._batcher.submit_many(requests))
 
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
         """As `StoreContract.settle`."""
-        return await admitted(requests, self.limits, self._link().submit)
+        return await admitted(requests, self.limits, self._batcher.submit_many)
 
     async def edit(
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
     ) -> list[Answer]:
         """As `StoreContract.edit`; `work` is called in the event loop."""
-        error: BaseException
-        try:
-            [answers] = await self._link().submit([Edit(queue, work, keys, self.limits)])
-        except EditStoppedError as stopped:
-            error = stopped.error
-        else:
-            if not isinstance(answers, StoreError):
-                found: list[Answer] = answers
-                return found
-            error = answers
-        raise error
+        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
 
     async def sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `StoreContract.sweep`."""
         # In one order, whoever sweeps: what is due is locked row by row.
         names = sorted(set(queues))
         sql = "SELECT * FROM lkq.sweep_1($1, $2, $3)"
-        rows = await self._read(sql, names, in_turn=False)
+        rows = await self._link().read(sql, names, self._now(), self.limits.history)
         self._watchers.wake([row["queue"] for row in rows if row["moved"]])
         seconds: dict[str, float | None] = {row["queue"]: row["seconds"] for row in rows}
         return [seconds[queue] for queue in queues]
@@ -337,6 +310,8 @@ class PostgresStore(Store):
                 poll=self._poll,
             )
             with self._gate:
+                for gone in [other for other in self._watches if other.is_closed()]:
+                    del self._watches[gone]  # a watch holds its event loop
                 self._watches[loop] = watch
         watch.start()
         return remove
@@ -394,38 +369,43 @@ class PostgresStore(Store):
         known = list({number for number in ids if -(2**63) <= number < 2**63})
         now = self._now()
         sql = "SELECT * FROM lkq.results_1($1, $2, $3)"
-        rows = await self._link().read(sql, queue, now, known, in_turn=True)
+        rows = await self._read_in_turn(sql, queue, now, known)
         found = {row["id"]: shown(queue, row) for row in rows}
         return [found.get(number) for number in ids]
 
     async def close(self) -> None:
         """As `StoreContract.close`."""
-        self._closed = True
-        # Those who wait ask once more, and hear that it is closed.
-        self._watchers.wake_all()
-        loop = asyncio.get_running_loop()
-        with self._gate:
-            self._forget_closed_loops()
-            links, watches = dict(self._links), dict(self._watches)
-        for other, watch in watches.items():
-            if other is loop:
-                await watch.close()
-            elif not other.is_closed():
-                other.call_soon_threadsafe(watch.stop)
-        for other, link in links.items():
-            if other is loop:
-                await link.close()
-            elif not other.is_closed():
-                other.call_soon_threadsafe(link.abandon)
+        try:
+            await self._batcher.close()
+        finally:
+            self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+            loop = asyncio.get_running_loop()
+            with self._gate:
+                watches = dict(self._watches)
+                self._watches.clear()
+            for other, watch in watches.items():
+                if other is loop:
+                    await watch.close()
+                elif not other.is_closed():
+                    other.call_soon_threadsafe(watch.stop)
 
     # Looking
 
     def _now(self) -> float | None:
         return None if self._settings.clock is None else self._settings.clock()
 
-    async def _read(self, sql: str, what: Any, *, in_turn: bool = True) -> list[Any]:
-        history = self.limits.history
-        return await self._link().read(sql, what, self._now(), history, in_turn=in_turn)
+    async def _read(self, sql: str, what: Any) -> list[Any]:
+        return await self._read_in_turn(sql, what, self._now(), self.limits.history)
+
+    async def _read_in_turn(self, sql: str, *arguments: Any) -> list[Any]:
+        question = ReadInTurn(sql, arguments, self._link().deadline())
+        try:
+            [rows] = await self._batcher.submit_many((question,), alone=True)
+        except asyncio.CancelledError:
+            question.cancel()
+            raise
+        found: list[Any] = rows
+        return found
 
     async def _list(
         self,
@@ -437,7 +417,7 @@ class PostgresStore(Store):
         limit: int = 0,
         keys: list[str] | None = None,
     ) -> list[StoredItem]:
-        rows = await self._link().read(
+        rows = await self._read_in_turn(
             "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)",
             queue,
             self._now(),
@@ -447,7 +427,6 @@ class PostgresStore(Store):
             after,
             limit,
             keys,
-            in_turn=True,
         )
         return [shown(queue, row) for row in rows]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from leasedkeyq.engines.postgres.driver import LOST, asyncpg
-from leasedkeyq.engines.postgres.link import LISTENING, PAUSES, Link
+from leasedkeyq.engines.postgres.link import LISTENING, PAUSES, PostgresLink
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.watching import LISTENER, Watchers
 
@@ -33,7 +33,7 @@ class NewsWatch:
     def __init__(
         self,
         watchers: Watchers,
-        link: Link,
+        link: PostgresLink,
         *,
         connect: Callable[[], Awaitable[Any]],
         channel: str | None,

@@ -1,4 +1,10 @@
-"""A queue for programs without an event loop: items, a queue of them, a repository, a service."""
+"""A queue for programs without an event loop: items, a queue of them, a repository, a service.
+
+`repository` is the front door, `items` its data, `mapping` says how an item is stored and which
+requests a change takes, `changes` and `claims` make them. `connection` opens the store and keeps it
+over a fork, `loop_thread` runs its event loop. The folder uses the contract of stores only; nothing
+imports it. Begin with `repository`, then `mapping`.
+"""
 
 from leasedkeyq.errors import (
     InvalidLeaseError,

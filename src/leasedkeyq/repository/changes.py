@@ -1,10 +1,10 @@
-"""Changes of items: who may make them, and what they ask of the store."""
+"""Changes of items: which thread may make them, and the requests that they take."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from leasedkeyq.model.requests import StoredItem
+from leasedkeyq.model.requests import Answer, StoredItem
 from leasedkeyq.repository.connection import Connection
 from leasedkeyq.repository.errors import (
     InvalidItemError,
@@ -41,8 +41,8 @@ class ItemEdit(Handoff):
     """An edit whose work is done by the thread that called.
 
     Attributes:
-        settings: Those of the queue.
-        new_settings: What they are to be; None for as they are.
+        settings: The settings of the queue.
+        new_settings: The settings that it gets; None if they stay.
         began: When the store began with it: delays count from then.
     """
 
@@ -80,10 +80,10 @@ class Changes:
         self._clock = clock
         self._owner = new_id()
 
-    # Of one item
+    # One item
 
     @contextmanager
-    def by_caller(self, keys: Sequence[str] | None) -> Generator[ItemEdit]:
+    def edit(self, keys: Sequence[str] | None) -> Generator[ItemEdit]:
         """An edit whose work is the body of the `with` statement."""
         with self._connection.using() as session:
             edit = ItemEdit(session, self._clock)
@@ -93,60 +93,80 @@ class Changes:
             ):
                 yield edit
 
-    def by_us(
+    def change_item(
         self, item_id: str, change: Callable[[QueueItem], object], *, anybody: bool = False
     ) -> QueueItem:
-        """Change an item by a function of ours, which may be called again.
+        """Change an item by a function of the repository, which may be called again.
 
-        With `anybody`, it does not matter who has a lease on it.
+        With `anybody`, a thread that has lost its lease on the item may do so, too.
         """
         held = None if anybody else self.held.get(item_id)
         steps: list[Step] = []
         with self._connection.using() as session:
 
             def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
-                if stored is None:
-                    if held is not None:
-                        raise lease_lost(item_id, None, None, held.attempt)
-                    raise ItemNotFoundError(item_id, self._terms.queue)
-                step = self.of_item(stored, change, session.settings, held)
-                steps[:] = [step]
+                found = self._found(item_id, stored, held)
+                steps[:] = [self._item_step(found, change, session.settings, held)]
                 return self.plan(steps, self._clock())
 
             session.change(item_id, look)
-            self.note(steps)
+            self.drop_leases(steps)
         new = steps[0].new
         assert new is not None
         return new
 
-    def of_one(
+    def request(
+        self, item_id: str, request: Callable[[StoredItem, QueueItem], ItemRequest]
+    ) -> Answer:
+        """Make one request about an item, unless this thread has lost its lease on it."""
+        held = self.held.get(item_id)
+        with self._connection.using() as session:
+
+            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
+                found = self._found(item_id, stored, held)
+                item = show(found, session.settings.default_max_retries)
+                if held is not None and held.token != found.token:
+                    raise lease_lost(item_id, found, item.status, held.attempt)
+                return [request(found, item)]
+
+            [answer] = session.change(item_id, look)
+        return answer
+
+    def _found(self, item_id: str, stored: StoredItem | None, held: HeldLease | None) -> StoredItem:
+        if stored is not None:
+            return stored
+        if held is not None:
+            raise lease_lost(item_id, None, None, held.attempt)
+        raise ItemNotFoundError(item_id, self._terms.queue)
+
+    def update_item(
         self, item_id: str, change: Callable[[QueueItem], object] | None
     ) -> QueueItem | None:
-        """Change an item, by somebody else's function that is called once; None removes it.
+        """Change an item by a function of the user, which is called once; None removes the item.
 
-        Returns the item as it is then, or as it was; None if there is none.
+        Returns the changed item, or the removed one; None if there is none.
         """
         held = self.held.get(item_id)
-        with self.by_caller([item_id]) as edit:
+        with self.edit([item_id]) as edit:
             stored = latest(edit.items).get(item_id)
             if stored is None:
                 return None
             if change is None:
                 step = Step(stored, show(stored, edit.settings.default_max_retries), None)
             else:
-                step = self.of_item(stored, change, edit.settings, held)
+                step = self._item_step(stored, change, edit.settings, held)
             edit.requests = self.plan([step], edit.began)
-        self.note([step])
+        self.drop_leases([step])
         return step.new or step.old
 
-    def of_item(
+    def _item_step(
         self,
         stored: StoredItem,
         change: Callable[[QueueItem], object],
         settings: Settings,
         held: HeldLease | None,
     ) -> Step:
-        """An item before and after a change, by somebody who was given the lease `held`."""
+        """An item before and after a change, by a thread that was given the lease `held`."""
         old = show(stored, settings.default_max_retries)
         new = show(stored, settings.default_max_retries)
         lost = None
@@ -167,23 +187,23 @@ class Changes:
         return Step(stored, old, new)
 
     def plan(self, steps: Sequence[Step], now: float) -> list[ItemRequest]:
-        """What steps ask of the store."""
+        """The requests to the store that make these steps."""
         requests: list[ItemRequest] = []
         for stored, old, new in steps:
             requests += self._terms.plan(stored, old, new, now)
         return requests
 
-    def note(self, steps: Sequence[Step]) -> None:
+    def drop_leases(self, steps: Sequence[Step]) -> None:
         """After a change: forget the leases that it ended."""
         for stored, _, new in steps:
             if stored is not None and (new is None or new.status is not PROCESSING):
                 revoked = new is None or new.status is QueueItemStatus.CANCELLED
                 self.held.drop(stored.key, stored.token, revoked=revoked)
 
-    # Of the queue
+    # The whole queue
 
     def read_queue(self, stored_items: Sequence[StoredItem], settings: Settings) -> Queue:
-        """The queue as it is stored, which remembers what it was like."""
+        """The stored queue, which remembers its items as they are now."""
         current = latest(stored_items)
         retries = settings.default_max_retries
         items = [show(stored, retries) for stored in current.values()]
@@ -193,8 +213,8 @@ class Changes:
         queue._origin = Origin(self._owner, seen, settings.max_size, retries)
         return queue
 
-    def of_queue(self, edit: ItemEdit, queue: Queue) -> list[Step]:
-        """Have `edit` store what was changed in `queue` since it was read."""
+    def queue_steps(self, edit: ItemEdit, queue: Queue) -> list[Step]:
+        """Have `edit` store the items that were changed in `queue` since it was read."""
         current = latest(edit.items)
         origin = queue._origin
         if origin is None or origin.owner != self._owner:
@@ -224,7 +244,7 @@ class Changes:
     def _check_room(
         self, current: dict[str, StoredItem], steps: Sequence[Step], max_size: int
     ) -> None:
-        """New items must find room beside those that are pending then."""
+        """New items must find room beside the other pending items."""
         pending = {key for key, stored in current.items() if STATUS[stored.state] is PENDING}
         added = False
         for _, old, new in steps:

@@ -1,4 +1,4 @@
-"""Handing out items, and taking back those whose worker died."""
+"""Handing out items, and taking back the items of dead workers."""
 
 from collections.abc import Callable, Sequence
 
@@ -77,7 +77,7 @@ class Claims:
     def recover(self, session: Session, item_id: str, since: float) -> QueueItemStatus | None:
         """Deal with an item whose worker died, or got it before `since`.
 
-        Returns what has become of it, or None if there was nothing to do.
+        Returns its new status, or None if there was nothing to do.
         """
         steps: list[Step] = []
         used_up: list[str] = []
@@ -107,7 +107,7 @@ class Claims:
         session.change(item_id, look)
         if used_up:
             return self._fail_dead(session, item_id)
-        self._changes.note(steps)
+        self._changes.drop_leases(steps)
         return steps[0].new.status if steps and steps[0].new else None
 
     def _fail_dead(self, session: Session, item_id: str) -> QueueItemStatus | None:
@@ -117,7 +117,7 @@ class Claims:
             return None
         if self.accept(session, claimed) is None:
             return FAILED
-        # Somebody gave it more retries meanwhile.
+        # The item was given more retries meanwhile.
         back = Release(self._terms.queue, item_id, claimed.token, undo=True)
         session.call(session.store.settle([back]))
         self._changes.held.drop(item_id, claimed.token)

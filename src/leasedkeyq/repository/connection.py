@@ -27,7 +27,7 @@ class Connection:
     """The way to one queue.
 
     A store that is open at a fork is in the hands of two processes, and that does harm: SQLite
-    does not notice what the other one does. So stores are closed before a fork, when nobody uses
+    does not notice what the other one does. So stores are closed before a fork, when no thread uses
     them, and opened again afterwards, on both sides.
 
     Attributes:
@@ -82,7 +82,7 @@ class Connection:
             yield self._session or self._begin_again()
 
     def close(self) -> None:
-        """Let go of the store. Who waits gets a `QueueClosedError`, who works may finish."""
+        """Let go of the store: waiting calls get a `QueueClosedError`, others finish."""
         refuse_inside(self.place)
         with self._gate.at(self.place):
             with self._lock:
@@ -95,7 +95,7 @@ class Connection:
     def _begin(self, store: Store) -> Session:
         session = Session(store, self._name, self._given, owned=self._open is not None)
         self._name = session.name
-        # A repository that nobody closed: its thread must not outlive it.
+        # The thread must not outlive a repository that was never closed.
         self._finalizer = weakref.finalize(self, _let_go, session)
         self._session = session
         return session
@@ -127,7 +127,7 @@ class Connection:
 
     @classmethod
     def before_fork(cls) -> None:
-        """Wait until nobody uses a store, and close all that can be opened again."""
+        """Wait until no thread uses a store, and close all that can be opened again."""
         cls._gate.stop(cls._send_away, cls._staying)
         for connection in list(cls._all):
             if connection._session is not None and connection._closes_for_fork():
@@ -174,8 +174,8 @@ class Connection:
 
 
 if hasattr(os, "register_at_fork"):
-    # What was registered last is called first before a fork. The pools of threads take a lock then
-    # that a store may need to be closed, so they have to be registered before us.
+    # The callback that was registered last is called first before a fork. The pools of threads
+    # take a lock then that a store may need to be closed, so theirs must be registered before.
     import_module("concurrent.futures.thread")
     os.register_at_fork(
         before=Connection.before_fork,
@@ -185,7 +185,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _place_of(store: Store, source: object) -> object:
-    """Which store this is: its file, or else what it was opened by, if others can open it."""
+    """Which store this is: its file, or its URL if other processes can open it, or itself."""
     path = getattr(store, "path", None)
     if isinstance(path, Path):
         return Path(os.path.realpath(path))

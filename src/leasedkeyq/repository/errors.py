@@ -1,4 +1,4 @@
-"""What a repository refuses. Every error carries its data and says what to do."""
+"""The errors of a repository. Every error carries its data and says what to do."""
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.repository.status import ARROWS, QueueItemStatus

@@ -1,4 +1,4 @@
-"""Who uses the stores of this process at the moment, so that a fork can wait for them."""
+"""The threads that use the stores of this process, so that a fork can wait for them."""
 
 import threading
 from collections import Counter
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 STEP: Final = 0.05
-"""Seconds after which those who wait are told again that they must not."""
+"""Seconds after which waiting calls are sent away again."""
 
 
 class _Own(threading.local):
@@ -48,10 +48,10 @@ class ForkGate:
     def stop(
         self, send_away: Callable[[], None], staying: Callable[[], Collection[object]]
     ) -> None:
-        """Let nobody begin any more, and wait until all others have finished.
+        """Let no thread begin any more, and wait until all others have finished.
 
-        `send_away` is called to tell those who only wait. Nobody is waited for at the places that
-        are `staying` as they are.
+        `send_away` is called to end the calls that only wait for an item. The threads at places
+        that are `staying` are not waited for.
         """
         with self._free:
             while self._stopped:
@@ -61,7 +61,7 @@ class ForkGate:
             send_away()
             with self._free:
                 self._staying = staying()
-                # Who had begun before may begin to wait after that.
+                # A call that had begun before may begin to wait after that.
                 if self._free.wait_for(self._is_alone, timeout=STEP):
                     return
 
@@ -73,7 +73,7 @@ class ForkGate:
         )
 
     def resume(self) -> None:
-        """Let everybody begin again."""
+        """Let all threads begin again."""
         with self._free:
             self._stopped = False
             self._free.notify_all()

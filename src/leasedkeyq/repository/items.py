@@ -49,7 +49,7 @@ class QueueItem:
 
     Attributes:
         id: Unique in its queue. `create` makes one.
-        type: What sort of work it is, for whoever does it.
+        type: What sort of work it is, for the worker.
         payload: What the worker needs to know.
         status: Where it stands.
         created_at: When it was made.
@@ -57,7 +57,7 @@ class QueueItem:
         scheduled_at: Not handed out before this time.
         started_at: When it was last handed out.
         completed_at: When it was completed.
-        retry_count: How many attempts have failed, those whose worker died included.
+        retry_count: How many attempts have failed, also by the death of the worker.
         max_retries: At so many failed attempts it is given up: with 3 it is tried three times. It
             is always tried once.
         error_message: Why it failed last.
@@ -295,7 +295,7 @@ class QueueItem:
 
 
 class Origin(NamedTuple):
-    """What a queue was like when it was read, and by whom."""
+    """The items and settings of a queue when it was read, and the repository that read it."""
 
     owner: str
     items: dict[str, QueueItem]
@@ -436,7 +436,7 @@ def _text(moment: datetime | None) -> str | None:
 
 
 def _parsed(value: Any) -> Any:
-    """A time from text. What is no time stays as it is, for `check` to refuse."""
+    """A time from text. Any other value is returned, for `check` to refuse."""
     if not isinstance(value, str):
         return value
     try:
@@ -446,5 +446,5 @@ def _parsed(value: Any) -> Any:
 
 
 def _dict(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy; what is no mapping stays as it is, for `check` to refuse."""
+    """A copy of a mapping. Any other value is returned, for `check` to refuse."""
     return dict(value) if isinstance(value, Mapping) else value

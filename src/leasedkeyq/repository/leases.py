@@ -26,7 +26,7 @@ class HeldLease:
 class HeldLeases:
     """The leases that one repository handed out, by the id of the item.
 
-    A lease that was lost stays, so that whoever had it cannot settle the next one's work. A thread
+    A lost lease stays, so that its worker cannot settle the work of the next one. A thread
     is held to its own lease; a thread that got none from here, to the last one handed out.
     """
 
@@ -38,7 +38,7 @@ class HeldLeases:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In a new process: whoever held the lock is gone."""
+        """In a new process: the thread that held the lock is gone."""
         cls._lock = threading.Lock()
 
     def add(self, item_id: str, lease: HeldLease) -> None:

@@ -106,7 +106,7 @@ def latest(found: Iterable[StoredItem]) -> dict[str, StoredItem]:
 
 
 def claimed_item(claimed: Claimed, leased_at: float) -> StoredItem:
-    """What was just leased, as the store shows it."""
+    """An item that was just leased, as the store shows it."""
     return StoredItem(
         id=claimed.id,
         queue=claimed.queue,
@@ -208,7 +208,7 @@ class ItemTerms:
 
     Args:
         queue: Its name.
-        limits: Those of the store.
+        limits: The limits of the store.
         keep: Seconds that a finished item is kept.
         lease_time: Seconds that a worker has, or None for ever.
     """
@@ -232,7 +232,7 @@ class ItemTerms:
         now: float,
         max_items: int = 0,
     ) -> list[ItemRequest]:
-        """What makes `old`, which is `stored` (None: not there), into `new` (None: remove it).
+        """The requests that make `old`, stored as `stored`, into `new`; None is an absent item.
 
         Raises:
             InvalidItemError: `new` cannot be stored.
@@ -281,14 +281,14 @@ class ItemTerms:
     ) -> list[ItemRequest]:
         keep = FOR_GOOD if new.status is FAILED else self.keep
         if stored is not None and stored.state == "done" and old and old.status is new.status:
-            # One that somebody finished by hand in a document stays for good.
+            # An item that a person finished in a document stays for good.
             keep = FOR_GOOD if stored.due is None else max(stored.due - now, SHORTEST)
         if not keep:
             return [] if live is None else [Cancel(self.queue, new.id)]
         result = self._encode(new, new.to_dict())
         cancel = Cancel(self.queue, new.id, result, keep, outcome=OUTCOME[new.status])
         if live is None:
-            # Only what was there can be done.
+            # Only a live item can be done.
             put = Put(self.queue, ((new.id, b"{}"),), priority=new.priority, kind=new.type)
             return [put, cancel]
         if live.state == "in_flight" and new.status is COMPLETED:

@@ -13,7 +13,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
-from leasedkeyq.model.requests import Answer, Extend, Release, StoredItem, StoredState
+from leasedkeyq.model.requests import Extend, Release, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
@@ -21,7 +21,6 @@ from leasedkeyq.repository.connection import Connection, is_document
 from leasedkeyq.repository.errors import (
     DuplicateItemError,
     InvalidTransitionError,
-    ItemNotFoundError,
 )
 from leasedkeyq.repository.items import Queue, QueueItem
 from leasedkeyq.repository.leases import HeldLease
@@ -33,7 +32,6 @@ from leasedkeyq.repository.mapping import (
     ItemRequest,
     ItemTerms,
     death_of,
-    lease_lost,
     moment,
     show,
 )
@@ -52,7 +50,7 @@ class RecoveryReport:
 
     Attributes:
         pending: The ids of items whose worker died and that wait for another one now.
-        failed: The ids of those that were given up, as their retries are used up.
+        failed: The ids of items that were given up, as their retries are used up.
     """
 
     pending: tuple[str, ...] = ()
@@ -196,9 +194,9 @@ class QueueRepository:
             InvalidTransitionError: There is no way from an item's status to the new one.
             InvalidLeaseError: An item was handed out to this thread, and its lease is lost.
         """
-        with self._changes.by_caller(None) as edit:
-            steps = self._changes.of_queue(edit, queue)
-        self._changes.note(steps)
+        with self._changes.edit(None) as edit:
+            steps = self._changes.queue_steps(edit, queue)
+        self._changes.drop_leases(steps)
         queue._take_over(self.get_queue())
 
     @contextmanager
@@ -218,11 +216,11 @@ class QueueRepository:
             TransactionError: An item was started, which only `dequeue` can do; or this thread is
                 inside a transaction of the same store already.
         """
-        with self._changes.by_caller(None) as edit:
+        with self._changes.edit(None) as edit:
             queue = self._changes.read_queue(edit.items, edit.settings)
             yield queue
-            steps = self._changes.of_queue(edit, queue)
-        self._changes.note(steps)
+            steps = self._changes.queue_steps(edit, queue)
+        self._changes.drop_leases(steps)
 
     # Single items
 
@@ -304,16 +302,16 @@ class QueueRepository:
             InvalidTransitionError: There is no way from its status to the new one.
             InvalidLeaseError: It was handed out to this thread, and its lease is lost.
         """
-        return self._changes.of_one(id_of(item_id), update)
+        return self._changes.update_item(id_of(item_id), update)
 
     def remove_item(self, item_id: str | QueueItem) -> bool:
         """Take an item out, whatever its status; return whether it was there.
 
         If a worker has it, that worker cannot settle it any more.
         """
-        return self._changes.of_one(id_of(item_id), None) is not None
+        return self._changes.update_item(id_of(item_id), None) is not None
 
-    # What becomes of an item
+    # Settling items
 
     def complete(self, item_id: str | QueueItem) -> QueueItem:
         """The work on an item is done.
@@ -333,8 +331,8 @@ class QueueRepository:
     def fail(self, item_id: str | QueueItem, error: str | BaseException) -> QueueItem:
         """The work on an item failed: it is tried again after a while, or given up.
 
-        The rules are those of `QueueItem.fail`, with the backoff of this repository, and those
-        of `complete` on who may do it.
+        The rules are those of `QueueItem.fail`, with the backoff of this repository; the lease is
+        checked as in `complete`.
 
         Raises:
             ItemNotFoundError: There is no such item.
@@ -385,13 +383,13 @@ class QueueRepository:
                 raise InvalidLeaseError(message, key=item.id)
             return Extend(self._name, item.id, stored.token, seconds)
 
-        expiry = self._by_worker(id_of(item_id), extend)
+        expiry = self._changes.request(id_of(item_id), extend)
         return moment(expiry) if isinstance(expiry, float) else None
 
     def release(self, item_id: str | QueueItem) -> QueueItem:
         """Give an item back unfinished: it is pending again where it was, and nothing is counted.
 
-        For a worker that stops before its work is done. Who may do it is as in `complete`.
+        For a worker that stops before its work is done. The lease is checked as in `complete`.
 
         Raises:
             ItemNotFoundError: There is no such item.
@@ -406,32 +404,12 @@ class QueueRepository:
             seen[:] = [(stored, item)]
             return Release(self._name, item.id, stored.token, undo=True)
 
-        self._by_worker(id_of(item_id), give_back)
+        self._changes.request(id_of(item_id), give_back)
         [(stored, item)] = seen
         self._changes.held.drop(stored.key, stored.token)
         attempt = stored.attempt - 1
         given_back = msgspec.structs.replace(stored, state="available", attempt=attempt)
         return _shown_as(item_id, show(given_back, item.max_retries))
-
-    def _by_worker(
-        self, item_id: str, request: Callable[[StoredItem, QueueItem], ItemRequest]
-    ) -> Answer:
-        """Ask the store for one thing, if whoever asks has not lost the lease."""
-        held = self._changes.held.get(item_id)
-        with self._connection.using() as session:
-
-            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
-                if stored is None:
-                    if held is not None:
-                        raise lease_lost(item_id, None, None, held.attempt)
-                    raise ItemNotFoundError(item_id, self._name)
-                item = show(stored, session.settings.default_max_retries)
-                if held is not None and held.token != stored.token:
-                    raise lease_lost(item_id, stored, item.status, held.attempt)
-                return [request(stored, item)]
-
-            [answer] = session.change(item_id, look)
-        return answer
 
     def _changed(
         self,
@@ -440,7 +418,7 @@ class QueueRepository:
         *,
         anybody: bool = False,
     ) -> QueueItem:
-        changed = self._changes.by_us(id_of(item_id), change, anybody=anybody)
+        changed = self._changes.change_item(id_of(item_id), change, anybody=anybody)
         return _shown_as(item_id, changed)
 
     def _lease_of(self, item: QueueItem) -> HeldLease:

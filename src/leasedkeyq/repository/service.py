@@ -116,7 +116,7 @@ class QueueService:
         """Hand out one task after the other: ``for task in service.tasks(timeout=60):``.
 
         It ends when no task has come within `timeout`, None to wait for ever, or when the
-        repository was closed. Whoever gets a task has to complete, fail or release it, as with
+        repository was closed. The worker has to complete, fail or release each task, as with
         `get_next_task`.
         """
         while True:

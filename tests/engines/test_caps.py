@@ -12,7 +12,8 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.engines.file.store import FileEngine
-from leasedkeyq.engines.sqlite import caps as sqlite_caps
+from leasedkeyq.engines.sqlite import token_buckets as sqlite_buckets
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.model.caps import Bucket, BucketName, Buckets, Rooms, matcher
 from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Purge, Put, Release
@@ -280,24 +281,28 @@ def test_claims_with_caps_go_by_indexes(tmp_path: Path) -> None:
     run(path, fill)
     name = ("q", "*", 1, "k1")
     for sql, values, index in (
-        (sqlite_caps.CANDIDATES.format(""), (1,), "items_ready (queue=?)"),
-        (sqlite_caps.CANDIDATES.format("AND kind IN (?)"), (1, ""), "items_ready (queue=?)"),
-        (sqlite_caps.CANDIDATE.format(""), (1, "k1"), "items_by_key (queue=? AND key=?)"),
-        (sqlite_caps.LEASED, (1, "k"), "COVERING INDEX items_leased (queue=? AND key>?)"),
-        (sqlite_caps.BUCKET, name, "buckets_by_name (queue=? AND pattern=? AND own=? AND key=?)"),
-        (sqlite_caps.NEXT_TOKEN, ("q", 1.0), "buckets_by_token (queue=? AND next_at>?)"),
-        (sqlite_caps.ANY_FULL, ("q", 1.0), "buckets_by_filling (queue=? AND full_at<?)"),
+        (sqlite_transaction.CANDIDATES.format(""), (1,), "items_ready (queue=?)"),
+        (sqlite_transaction.CANDIDATES.format("AND kind IN (?)"), (1, ""), "items_ready (queue=?)"),
+        (sqlite_transaction.CANDIDATE.format(""), (1, "k1"), "items_by_key (queue=? AND key=?)"),
+        (sqlite_transaction.LEASED, (1, "k"), "COVERING INDEX items_leased (queue=? AND key>?)"),
+        (
+            sqlite_buckets.BUCKET,
+            name,
+            "buckets_by_name (queue=? AND pattern=? AND own=? AND key=?)",
+        ),
+        (sqlite_buckets.NEXT_TOKEN, ("q", 1.0), "buckets_by_token (queue=? AND next_at>?)"),
+        (sqlite_buckets.ANY_FULL, ("q", 1.0), "buckets_by_filling (queue=? AND full_at<?)"),
     ):
         (plan,) = plans(path, sql, *values)
         assert index in plan, sql
-    [*_, inner] = plans(path, sqlite_caps.FORGET_FULL, "q", 1.0, 5)
+    [*_, inner] = plans(path, sqlite_buckets.FORGET_FULL, "q", 1.0, 5)
     assert "buckets_by_filling (queue=? AND full_at<?)" in inner
 
 
 def test_only_who_counts_by_pattern_has_an_index_of_leases(tmp_path: Path) -> None:
     def indexed(path: Path) -> bool:
         connection = sqlite3.connect(path)
-        found = connection.execute(sqlite_caps.IS_INDEXED).fetchone()
+        found = connection.execute(sqlite_transaction.IS_INDEXED).fetchone()
         connection.close()
         return found is not None
 
@@ -348,9 +353,9 @@ def test_full_buckets_are_deleted_by_sweeps_and_by_claims(tmp_path: Path) -> Non
         assert kept() == 1600
         clock.advance(5)
         await store.sweep(["q"])
-        assert kept() == 1600 - sqlite_caps.BUCKET_CHUNK
+        assert kept() == 1600 - sqlite_buckets.BUCKET_CHUNK
         await store.claim([claim(50, cap)])
-        assert kept() == 1600 - sqlite_caps.BUCKET_CHUNK - 50
+        assert kept() == 1600 - sqlite_buckets.BUCKET_CHUNK - 50
         assert await store.sweep(["q"]) == [1.0]
         clock.advance(1)
         for _ in range(3):

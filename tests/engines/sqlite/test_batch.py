@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.sqlite import batch as sqlite_batch
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Put, Refusal
@@ -16,7 +16,7 @@ from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
 
-MOST = sqlite_batch.PORTIONS[0]
+MOST = sqlite_transaction.PORTIONS[0]
 
 
 class Crowd(Differential):
@@ -131,7 +131,7 @@ def test_looking_for_live_keys_goes_by_the_index(tmp_path: Path) -> None:
 
     asyncio.run(create())
     connection = sqlite3.connect(tmp_path / "q.db")
-    for size, sql in sqlite_batch.LIVE_AMONG.items():
+    for size, sql in sqlite_transaction.LIVE_AMONG.items():
         ((_, _, _, plan),) = connection.execute(f"EXPLAIN QUERY PLAN {sql}", [1] + ["a"] * size)
         assert plan.endswith("USING COVERING INDEX items_by_key (queue=? AND key=?)")
     connection.close()

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.sqlite import engine as sqlite_engine
-from leasedkeyq.engines.sqlite import moves as sqlite_moves
-from leasedkeyq.engines.sqlite import reads as sqlite_reads
+from leasedkeyq.engines.sqlite import inspection as sqlite_inspection
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack
@@ -17,28 +16,32 @@ from tests.engines.sqlite.support import claim, create, plans, put, run
 
 
 def listing(shown: str, table: str, number: str, rest: str) -> str:
-    columns = getattr(sqlite_reads, shown)
+    columns = getattr(sqlite_inspection, shown)
     return f"SELECT {columns} FROM {table} WHERE queue = ? AND {number} > ? {rest}"
 
 
 @pytest.mark.parametrize(
     "sql,values,index",
     [
-        (sqlite_engine.NEXT_READY, (1, 10), "items_ready (queue=?)"),
+        (sqlite_transaction.NEXT_READY.format(""), (1, 10), "items_ready (queue=?)"),
         (
-            sqlite_engine.NEXT_OF_KINDS.format("?, ?"),
+            sqlite_transaction.NEXT_READY.format("AND kind IN (?, ?)"),
             (1, "mail", "call", 10),
             "items_ready (queue=?)",
         ),
-        (sqlite_engine.READY_KEY, (1, "a"), "items_by_key (queue=? AND key=?)"),
-        (sqlite_moves.LIVE, (1, "a"), "items_by_key (queue=? AND key=?)"),
-        (sqlite_moves.COMING_DUE, (1, 5.0), "items_timed (queue=? AND due"),
-        (sqlite_moves.EARLIEST, (1,), "items_timed (queue=?"),
-        (sqlite_moves.EARLIEST_RESULT, (1,), "done_by_due (queue=?)"),
-        (sqlite_moves.OLD_RESULTS, (1, 5.0), "COVERING INDEX done_by_due (queue=? AND due<?)"),
-        (sqlite_reads.HEAD, (1,), "items_ready (queue=?)"),
+        (sqlite_transaction.READY_KEY.format(""), (1, "a"), "items_by_key (queue=? AND key=?)"),
+        (sqlite_transaction.LIVE, (1, "a"), "items_by_key (queue=? AND key=?)"),
+        (sqlite_transaction.COMING_DUE, (1, 5.0), "items_timed (queue=? AND due"),
+        (sqlite_transaction.EARLIEST, (1,), "items_timed (queue=?"),
+        (sqlite_transaction.EARLIEST_RESULT, (1,), "done_by_due (queue=?)"),
         (
-            "SELECT id, key FROM buried WHERE queue = ? ORDER BY number LIMIT 1",
+            sqlite_transaction.OLD_RESULTS,
+            (1, 5.0),
+            "COVERING INDEX done_by_due (queue=? AND due<?)",
+        ),
+        (sqlite_inspection.HEAD, (1,), "items_ready (queue=?)"),
+        (
+            sqlite_transaction.OLDEST_BURIED,
             (1,),
             "buried_by_age (queue=?)",
         ),
@@ -62,7 +65,7 @@ def listing(shown: str, table: str, number: str, rest: str) -> str:
             (1, 5, 100),
             "items_buffered (queue=? AND next_id>?)",
         ),
-        *((sql, (1, "a"), "_by_key (queue=? AND key=?)") for sql in sqlite_reads.PARTS_BY_KEY),
+        *((sql, (1, "a"), "_by_key (queue=? AND key=?)") for sql in sqlite_inspection.PARTS_BY_KEY),
         (
             listing(
                 "SHOWN_BURIED", "buried INDEXED BY buried_by_queue", "id", "ORDER BY id LIMIT ?"
@@ -95,7 +98,7 @@ def test_a_query_goes_by_its_index_and_sorts_nothing(
 
 def test_the_writes_by_row_use_the_row(tmp_path: Path) -> None:
     run(tmp_path / "q.db", create)
-    for sql, count in ((sqlite_engine.LEASE, 6), (sqlite_moves.MOVE, 10)):
+    for sql, count in ((sqlite_transaction.LEASE, 6), (sqlite_transaction.MOVE, 10)):
         (plan,) = plans(tmp_path / "q.db", sql, *[1] * count)
         assert plan == "SEARCH items USING INTEGER PRIMARY KEY (rowid=?)"
 
@@ -141,3 +144,74 @@ def test_heads_are_shown_while_somebody_writes(tmp_path: Path) -> None:
         assert [head and head.key for head in await store.heads(["q", "later"])] == ["a", "c"]
 
     run(path, look, clock=clock, busy_timeout=0.2)
+
+
+def begins(statements: list[str]) -> list[str]:
+    return [sql for sql in statements if sql.startswith("BEGIN")]
+
+
+def test_a_get_on_a_queue_with_items_is_one_transaction(tmp_path: Path) -> None:
+    async def get(store: SqliteStore) -> None:
+        await store.put([put("q", "a", "b")])
+        connection = store._connection
+        assert connection is not None
+        seen: list[str] = []
+        connection.set_trace_callback(seen.append)
+        key, _, _ = await store.queue("q").get()
+        connection.set_trace_callback(None)
+        assert key == "a"
+        assert len(begins(seen)) == seen.count("COMMIT") == 1
+        assert "ROLLBACK" not in seen
+        reads = [sql.split() for sql in seen if sql.lstrip().startswith("SELECT")]
+        assert len(reads) == 3  # the counters, the queue, the item
+        writes = [sql.split()[1] for sql in seen if sql.lstrip().startswith("UPDATE")]
+        assert writes == ["items", "queues", "counters"]
+
+    run(tmp_path / "q.db", get)
+
+
+def test_a_get_on_an_empty_queue_takes_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+
+    async def get(store: SqliteStore) -> None:
+        await store.put([put("q", "a")])
+        await claim(store)
+        connection = store._connection
+        assert connection is not None
+        seen: list[str] = []
+        connection.set_trace_callback(seen.append)
+        writer = sqlite3.connect(path, isolation_level=None)
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            with pytest.raises(TimeoutError):
+                await store.queue("q").get(timeout=0)
+        finally:
+            writer.close()
+        assert set(begins(seen)) == {"BEGIN"}
+
+    run(path, get, busy_timeout=0.0)
+
+
+def test_a_claim_that_another_process_comes_before_is_made_once_more(tmp_path: Path) -> None:
+    """With the lock this time, so that it cannot happen again."""
+    path = tmp_path / "q.db"
+
+    async def scenario(store: SqliteStore) -> None:
+        await store.put([put("q", "a")])
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = store._connection
+        assert connection is not None
+        seen: list[str] = []
+
+        def write_in_between(sql: str) -> None:
+            if "items_ready" in sql and len(begins(seen)) == 1:
+                other.execute("UPDATE counters SET commits = commits + 1")
+            seen.append(sql)
+
+        connection.set_trace_callback(write_in_between)
+        assert [item.key for item in await claim(store, limit=2)] == ["a"]
+        connection.set_trace_callback(None)
+        other.close()
+        assert begins(seen) == ["BEGIN", "BEGIN IMMEDIATE"]
+
+    run(path, scenario)

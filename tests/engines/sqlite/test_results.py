@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.sqlite import moves as sqlite_moves
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.model.requests import Ack, Claim, Counts, Purge, Put, StoredItem
 from leasedkeyq.testing import ManualClock
@@ -20,7 +20,7 @@ CHUNK = 5
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_moves, "FORGET_CHUNK", CHUNK)
+    monkeypatch.setattr(sqlite_transaction, "FORGET_CHUNK", CHUNK)
 
 
 def run(path: Path, scenario: Callable[[SqliteStore, ManualClock], Awaitable[None]]) -> None:
@@ -167,7 +167,7 @@ def test_forgetting_goes_by_the_index(tmp_path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             if analysed:
                 connection.execute("ANALYZE")
-            sql = f"EXPLAIN QUERY PLAN {sqlite_moves.FORGET}"
+            sql = f"EXPLAIN QUERY PLAN {sqlite_transaction.FORGET}"
             plan = [row[3] for row in connection.execute(sql, (1, 5.0, 10))]
         assert plan[0] == "SEARCH done USING INTEGER PRIMARY KEY (rowid=?)"
         assert plan[-1] == "SEARCH done USING COVERING INDEX done_by_due (queue=? AND due<?)"

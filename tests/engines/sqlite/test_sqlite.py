@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.sqlite import moves as sqlite_moves
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Refusal, Release
@@ -63,7 +63,7 @@ def test_several_store_objects_on_one_file_answer_as_one_machine_does(tmp_path: 
 
 def test_many_expiries_at_once_keep_their_order(tmp_path: Path) -> None:
     clock = ManualClock()
-    many = sqlite_moves.EXPIRY_CHUNK * 2 + 50
+    many = sqlite_transaction.EXPIRY_CHUNK * 2 + 50
     keys = [f"k{number:04}" for number in range(many)]
 
     async def expire(store: SqliteStore) -> None:

@@ -1,5 +1,6 @@
 """The SQLite store: one writer thread per process that commits whole batches.
 
-`store` is the store, `engine` applies requests to the database, `schema` has the tables and their
-migrations, `watch` hears of the changes of other processes. Begin with `store`.
+`store` is the store, `transaction` applies requests to the tables (with `inspection` for what is
+shown and `token_buckets` for rates), `schema` has the tables and their migrations, `watch` hears of
+the commits of other processes. Begin with `store`.
 """

@@ -7,16 +7,12 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from leasedkeyq import checks
-from leasedkeyq.engines.sqlite.batch import Batch
-from leasedkeyq.engines.sqlite.engine import MAY_ONLY_READ, AnyRequest
-from leasedkeyq.engines.sqlite.moves import WriteNeededError
-from leasedkeyq.engines.sqlite.reads import Browse, Count, Heads, Look, Results, Sweep
+from leasedkeyq.engines.sqlite.inspection import Browse, Count, Heads, Look, Results, Sweep
 from leasedkeyq.engines.sqlite.schema import (
     OLDEST_SQLITE,
     SOUND_SQLITE,
@@ -25,6 +21,7 @@ from leasedkeyq.engines.sqlite.schema import (
     open_database,
     primary_code,
 )
+from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
 from leasedkeyq.model.admission import admitted
@@ -52,6 +49,8 @@ logger = logging.getLogger("leasedkeyq")
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""
+MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Browse, Results)
+"""Requests that often have nothing to write."""
 FAULTS_OF_THE_REQUEST: Final = frozenset(
     {
         0,  # of Python's module, such as a value that SQLite has no type for
@@ -240,23 +239,24 @@ class SqliteStore(Store):
             return error
 
     def _transact(self, requests: list[AnyRequest]) -> Committed:
-        """Look without a lock if that may be enough: those who wait must not block who works."""
-        if all(isinstance(request, MAY_ONLY_READ) for request in requests):
-            with suppress(WriteNeededError):
-                return self._transact_in_turn(requests, writable=False)
-        return self._transact_in_turn(requests, writable=True)
-
-    def _transact_in_turn(self, requests: list[AnyRequest], *, writable: bool) -> Committed:
         """Try until other processes let us, in short steps.
 
         SQLite's own steps grow to 100 ms, and whoever has waited long waits longest. A connection
         that was made while the file could not be written is replaced by a new one.
+
+        Requests that often have nothing to write begin without the lock: consumers that wait on
+        an empty queue must not hold up those who work. If there is something to write, SQLite
+        takes the lock then. Where another process has written since this one began, it refuses
+        that, and the transaction begins anew, with the lock.
         """
+        begin = "BEGIN"
+        if not all(isinstance(request, MAY_ONLY_READ) for request in requests):
+            begin = "BEGIN IMMEDIATE"
         deadline: float | None = None
         renewed = False
         while True:
             try:
-                return self._transact_once(requests, writable=writable)
+                return self._transact_once(requests, begin)
             except sqlite3.OperationalError as error:
                 if _cannot_repeat(requests):
                     raise
@@ -266,19 +266,21 @@ class SqliteStore(Store):
                     continue
                 if code != sqlite3.SQLITE_BUSY:
                     raise
+                if begin == "BEGIN":
+                    begin = "BEGIN IMMEDIATE"
+                    continue
                 now = time.monotonic()
                 deadline = deadline or now + self._busy_timeout
                 if now >= deadline:
                     raise
             time.sleep(random.uniform(*BUSY_STEP))
 
-    def _transact_once(self, requests: list[AnyRequest], *, writable: bool) -> Committed:
+    def _transact_once(self, requests: list[AnyRequest], begin: str) -> Committed:
         connection = self._connected()
         own_commits = self._own_commits
         try:
-            connection.execute("BEGIN IMMEDIATE" if writable else "BEGIN")
-            now = self._now()
-            transaction = Batch(connection, self.limits, now, writable=writable)
+            connection.execute(begin)
+            transaction = SqliteTransaction(connection, self.limits, self._now())
             answers = transaction.apply_all(requests)
             changed = transaction.finish()
             self._own_commits += transaction.changed
@@ -289,7 +291,7 @@ class SqliteStore(Store):
             raise
         return answers, partial(self._announce, transaction, changed)
 
-    def _announce(self, transaction: Batch, changed: set[str]) -> None:
+    def _announce(self, transaction: SqliteTransaction, changed: set[str]) -> None:
         """Tell everybody what was committed."""
         if transaction.changed:
             self._check_file()

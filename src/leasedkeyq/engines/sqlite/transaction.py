@@ -1,0 +1,1245 @@
+"""The requests of the contract on SQLite tables, within one transaction.
+
+`SqliteTransaction` mirrors `leasedkeyq.model.state` and `leasedkeyq.model.store_model` step by
+step; tests compare their answers. Whatever can refuse a request is looked at before anything is
+written.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from leasedkeyq.engines.sqlite.inspection import (
+    STATES,
+    Browse,
+    Count,
+    Heads,
+    Inspection,
+    Look,
+    ReadRequest,
+    Results,
+    Sweep,
+    decode_history,
+)
+from leasedkeyq.engines.sqlite.schema import AVAILABLE, IN_FLIGHT, SCHEDULED
+from leasedkeyq.engines.sqlite.token_buckets import TokenBuckets
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, keys_in_flight
+from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
+from leasedkeyq.model.edit import Edit, apply_changes
+from leasedkeyq.model.requests import (
+    OUTCOMES,
+    Ack,
+    Answer,
+    Attempt,
+    Bury,
+    Cancel,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    Extend,
+    Limits,
+    Page,
+    Purge,
+    Put,
+    Refusal,
+    Release,
+    Request,
+    Requeue,
+    StoredItem,
+    Urgency,
+)
+from leasedkeyq.model.store_model import queue_full
+from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
+
+EXPIRY_CHUNK: Final = 200
+"""So many items that have come due are read at a time."""
+FORGET_CHUNK: Final = 500
+"""So many old results are deleted in one transaction, and as many more as are kept in it."""
+TOKEN_BYTES: Final = 16
+PORTIONS: Final = (32, 8, 1)
+"""How many items one statement inserts."""
+NO_LIMIT: Final = 2**62
+FAILED: Final = OUTCOMES.index("failed")
+CANCELLED: Final = OUTCOMES.index("cancelled")
+
+# The numbers of the store are one row, read once when a transaction begins and written once before
+# it commits: moves in between only count in Python.
+_COUNTERS: Final = ("last_id", "last_fence", "back", "front", "schedules", "burials", "commits")
+READ_COUNTERS: Final = f"SELECT {', '.join(_COUNTERS)} FROM counters"
+WRITE_COUNTERS: Final = f"UPDATE counters SET {', '.join(f'{name} = ?' for name in _COUNTERS)}"
+
+# The same for the sizes of each queue that a transaction touches: counting rows would cost more the
+# more items there are.
+_SIZES: Final = (
+    "available",
+    "buffered",
+    "scheduled",
+    "in_flight",
+    "buried",
+    "done",
+    "done_failed",
+    "done_cancelled",
+)
+READ_QUEUE: Final = f"SELECT id, {', '.join(_SIZES)} FROM queues WHERE name = ?"
+WRITE_QUEUE: Final = f"UPDATE queues SET {', '.join(f'{name} = ?' for name in _SIZES)} WHERE id = ?"
+
+# What the moves of the state machine need of an item. Values are not read: they may be large, and
+# stay where they are. The order is that of the fields of `ItemRow`.
+_ITEM: Final = """
+    id, key, state, priority, place, attempt, put_at, due, turn, not_before, token, history,
+    next_id, next_priority, next_not_before, next_put_at
+"""
+LIVE: Final = f"SELECT {_ITEM} FROM items WHERE queue = ? AND key = ?"
+COMING_DUE: Final = f"""
+    SELECT {_ITEM} FROM items WHERE queue = ? AND due <= ? AND due IS NOT NULL
+    ORDER BY due, turn LIMIT {EXPIRY_CHUNK}
+"""
+EARLIEST: Final = """
+    SELECT due FROM items WHERE queue = ? AND due IS NOT NULL ORDER BY due LIMIT 1
+"""
+
+# `RETURNING` would tell which keys were new, but not at which of the rows; a key that is live is
+# rare, and looked for before many rows are inserted at a time.
+_NEW: Final = "(?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"
+INSERT: Final = {
+    size: f"""
+    INSERT INTO items
+    (id, queue, key, state, priority, place, attempt, put_at, deadline, due, turn, kind, value)
+    VALUES {", ".join([_NEW] * size)} ON CONFLICT (queue, key) DO NOTHING
+    """
+    for size in PORTIONS
+}
+LIVE_AMONG: Final = {
+    size: f"SELECT 1 FROM items WHERE queue = ? AND key IN ({', '.join('?' * size)}) LIMIT 1"
+    for size in PORTIONS
+    if size > 1
+}
+UPDATE_VALUE: Final = "UPDATE items SET kind = ?, deadline = ?, value = ? WHERE id = ?"
+# A put on a leased item without a buffer: where it goes when the lease ends is decided now.
+UPDATE_LEASED: Final = """
+    UPDATE items SET kind = ?, deadline = ?, value = ?, priority = ?, place = ?, not_before = ?
+    WHERE id = ?
+"""
+BUFFER: Final = """
+    UPDATE items SET place = ?, next_id = ?, next_priority = ?, next_not_before = ?,
+    next_put_at = ?, next_deadline = ?, next_kind = ?, next_value = ? WHERE id = ?
+"""
+_NO_BUFFER: Final = """
+    next_id = NULL, next_priority = NULL, next_not_before = NULL, next_put_at = NULL,
+    next_deadline = NULL, next_kind = NULL, next_value = NULL
+"""
+UNBUFFER: Final = f"UPDATE items SET {_NO_BUFFER} WHERE id = ?"
+_MOVED: Final = """
+    state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?, not_before = ?, token = ?,
+    history = ?
+"""
+MOVE: Final = f"UPDATE items SET {_MOVED} WHERE id = ?"
+# The buffered value takes the place of the value, within the row: the key stays where it is.
+MOVE_AND_REPLACE: Final = f"""
+    UPDATE items SET {_MOVED}, id = next_id, put_at = next_put_at, deadline = next_deadline,
+    kind = next_kind, value = next_value, {_NO_BUFFER} WHERE id = ?
+"""
+DELETE_ITEM: Final = "DELETE FROM items WHERE id = ?"
+
+# A claim reads first and updates by row id: `UPDATE ... WHERE id IN (SELECT ... LIMIT ?) RETURNING`
+# takes twice the time. `INDEXED BY` makes a claim fail loudly rather than scan and sort.
+_READY: Final = """
+    FROM items INDEXED BY items_ready WHERE queue = ? AND state = 0 {} ORDER BY priority DESC, place
+"""
+_CLAIMED: Final = "id, key, attempt, priority, put_at, kind, deadline, value"
+NEXT_READY: Final = f"SELECT {_CLAIMED} {_READY} LIMIT ?"
+READY_KEY: Final = f"SELECT {_CLAIMED} FROM items WHERE queue = ? AND key = ? AND state = 0 {{}}"
+READY_ID: Final = f"SELECT {_CLAIMED} FROM items WHERE id = ?"
+LEASE: Final = """
+    UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ?, leased_at = ?
+    WHERE id = ?
+"""
+
+# Where caps or deadlines choose, items are passed over: so their values are read only afterwards.
+_CANDIDATE: Final = "id, key, put_at, deadline"
+CANDIDATES: Final = f"SELECT {_CANDIDATE} {_READY}"
+CANDIDATE: Final = f"""
+    SELECT {_CANDIDATE} FROM items WHERE queue = ? AND key = ? AND state = 0 {{}}
+"""
+_HURRIED: Final = """
+    FROM items INDEXED BY items_hurried WHERE queue = ? AND state = 0 AND deadline IS NOT NULL
+"""
+HURRIED: Final = f"SELECT {_CANDIDATE} {_HURRIED} {{}} ORDER BY deadline, id"
+ANY_HURRIED: Final = f"SELECT 1 {_HURRIED} LIMIT 1"
+# Only stores with caps for patterns have this index: it would slow the claims and
+# acknowledgements of all.
+INDEX_LEASED: Final = "CREATE INDEX items_leased ON items (queue, key, state) WHERE state = 2"
+IS_INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE name = 'items_leased'"
+LEASED: Final = """
+    SELECT key FROM items INDEXED BY items_leased
+    WHERE queue = ? AND state = 2 AND key >= ? ORDER BY key
+"""
+
+# An acknowledgement checks its lease and deletes the item in one statement; with a buffered value
+# there is more to do.
+_HELD: Final = "queue = ? AND key = ? AND token = ? AND next_id IS NULL"
+DELETE_HELD: Final = f"DELETE FROM items WHERE {_HELD}"
+_KEEP: Final = """
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
+    value)
+"""
+_KEEP_ITEM: Final = f"""
+    {_KEEP} SELECT id, queue, key, priority, attempt, put_at, ?, ?, history, kind, ? FROM items
+"""
+KEEP_RESULT: Final = f"{_KEEP_ITEM} WHERE id = ?"
+# The second of two acknowledgements of one lease must not fail here: it is refused afterwards.
+KEEP_HELD: Final = f"{_KEEP_ITEM} WHERE {_HELD} ON CONFLICT DO NOTHING"
+KEEP_BUFFERED: Final = f"""
+    {_KEEP} SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, ?, NULL, next_kind, ?
+    FROM items WHERE id = ?
+"""
+EARLIEST_RESULT: Final = "SELECT due FROM done WHERE queue = ? ORDER BY due LIMIT 1"
+OLD_RESULTS: Final = f"""
+    SELECT count(*), count(*) FILTER (WHERE outcome = {FAILED}),
+    count(*) FILTER (WHERE outcome = {CANCELLED}) FROM done WHERE queue = ? AND due <= ?
+"""
+FORGET: Final = """
+    DELETE FROM done WHERE id IN
+    (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?) RETURNING outcome
+"""
+BURY: Final = """
+    INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, error,
+    history, kind, value)
+    SELECT id, ?, queue, key, priority, attempt, put_at, ?, ?, ?, kind, value FROM items
+    WHERE id = ?
+"""
+OLDEST_BURIED: Final = "SELECT id, key FROM buried WHERE queue = ? ORDER BY number LIMIT 1"
+DELETE_BURIED: Final = "DELETE FROM buried WHERE id = ? AND queue = ?"
+
+_encode_history = msgspec.json.Encoder().encode
+
+AnyRequest: TypeAlias = Request | ReadRequest | Edit
+Wanted: TypeAlias = tuple[str, bytes, Put]
+"""One item of a put: its key, its value, and the request."""
+ClaimedRow: TypeAlias = tuple[int, str, int, int, float, str, float | None, bytes]
+"""What a claim reads of an item that it leases."""
+Candidate: TypeAlias = tuple[int, str, float, float | None]
+"""The id of an item, its key, when it was put, and its deadline."""
+
+
+class QueueRow(msgspec.Struct):
+    """A queue as this transaction knows it. It has no `id` as long as it is not stored."""
+
+    name: str
+    id: int = 0
+    available: int = 0
+    buffered: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    buried: int = 0
+    done: int = 0
+    """Results, also those that are old and not deleted yet."""
+    done_failed: int = 0
+    done_cancelled: int = 0
+    changed: bool = False
+    forgot: bool = False
+    """Whether results were deleted."""
+    earliest: float | None = None
+    """No live item comes due before; it may be too early, never too late."""
+
+    def expect(self, due: float) -> None:
+        """Something comes due at `due`."""
+        if self.earliest is None or due < self.earliest:
+            self.earliest = due
+
+    def count_result(self, outcome: int, step: int) -> None:
+        """There is one result of that outcome more, or one less."""
+        self.done += step
+        if outcome == FAILED:
+            self.done_failed += step
+        elif outcome == CANCELLED:
+            self.done_cancelled += step
+
+    @property
+    def waiting(self) -> int:
+        """What `max_items` limits."""
+        return self.available + self.buffered + self.scheduled
+
+    def sizes(self) -> tuple[int, ...]:
+        """In the order of `_SIZES`."""
+        return (
+            self.available,
+            self.buffered,
+            self.scheduled,
+            self.in_flight,
+            self.buried,
+            self.done,
+            self.done_failed,
+            self.done_cancelled,
+        )
+
+
+class ItemRow(msgspec.Struct):
+    """The row of a live key, without its values."""
+
+    id: int
+    key: str
+    state: int
+    priority: int
+    place: int
+    attempt: int
+    put_at: float
+    due: float | None
+    turn: int
+    not_before: float | None
+    token: str | None
+    history: bytes | None
+    next_id: int | None
+    next_priority: int
+    next_not_before: float | None
+    next_put_at: float
+    replaced: bool = False
+    """Whether the buffered value takes the place of the value when the row is written."""
+
+
+class SqliteTransaction:
+    """Applies requests as of `now`, within a transaction that the store begins and ends.
+
+    The store may begin it for reading: the first statement that writes then asks SQLite for the
+    lock, and fails if another process has written meanwhile.
+
+    Attributes:
+        dropped: Queue and key of buried items that had to make room.
+        changed: After `finish`: whether anything was changed that others may wait for.
+        commits: How many transactions before this one have changed something, by any process.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, limits: Limits, now: float) -> None:
+        self._execute = connection.execute
+        self._many = connection.executemany
+        self._limits = limits
+        self._now = now
+        self._queues: dict[str, QueueRow] = {}
+        self._buckets = TokenBuckets(connection, now)
+        self._inspection = Inspection(connection, now)
+        self._forgettable = FORGET_CHUNK
+        """How many old results this transaction may still delete."""
+        self.dropped: list[tuple[str, str]] = []
+        self.changed = False
+        self._last_id: int
+        self._last_fence: int
+        self._back: int
+        self._front: int
+        self._schedules: int
+        self._burials: int
+        self.commits: int
+        (
+            self._last_id,
+            self._last_fence,
+            self._back,
+            self._front,
+            self._schedules,
+            self._burials,
+            self.commits,
+        ) = self._execute(READ_COUNTERS).fetchone()
+
+    def finish(self) -> set[str]:
+        """Write the counters before the commit; return the names of the queues that changed.
+
+        No consumer waits for a result to be forgotten: that alone is no change.
+        """
+        touched: set[str] = set()
+        for queue in self._queues.values():
+            if queue.changed:
+                touched.add(queue.name)
+                self._forget(queue)
+            elif not queue.forgot:
+                continue
+            sizes = queue.sizes()
+            if any(sizes):
+                self._execute(WRITE_QUEUE, (*sizes, queue.id))
+            elif queue.id:
+                self._execute("DELETE FROM queues WHERE id = ?", (queue.id,))
+        if touched:
+            self.changed = True
+            numbers = (self._last_id, self._last_fence, self._back, self._front, self._schedules)
+            self._execute(WRITE_COUNTERS, (*numbers, self._burials, self.commits + 1))
+        return touched
+
+    # Batches
+
+    def apply_all(self, requests: Sequence[AnyRequest]) -> list[Any]:
+        """Apply requests in order and return their answers.
+
+        Requests that are alike and follow each other go together: one statement for many rows
+        costs less than many statements, and the event loop runs meanwhile. The answers are those
+        of one request after the other.
+        """
+        if len(requests) == 1:
+            return [self.apply(requests[0])]
+        answers: list[Any] = []
+        start = 0
+        while start < len(requests):
+            end = _run_end(requests, start)
+            run: Sequence[Any] = requests[start:end]
+            first = run[0]
+            if end == start + 1:
+                answers.append(self.apply(first))
+            elif isinstance(first, Put):
+                answers += self._put_together(run)
+            elif isinstance(first, Claim):
+                answers += self._claim_together(first, len(run))
+            else:
+                answers += self._ack_together(run)
+            start = end
+        return answers
+
+    def apply(self, request: AnyRequest) -> Any:
+        """Apply one request and return its answer, or the error that refuses it."""
+        return _VERBS[type(request)](self, request)
+
+    # Queues and time
+
+    def _queue(self, name: str) -> QueueRow:
+        """The queue as it is at `now`."""
+        queue = self._queues.get(name)
+        if queue is None:
+            row = self._execute(READ_QUEUE, (name,)).fetchone()
+            queue = self._queues[name] = QueueRow(name, *(row or ()))
+            self._find_earliest(queue)
+        if queue.earliest is not None and queue.earliest <= self._now:
+            self._advance(queue)
+        return queue
+
+    def _stored(self, queue: QueueRow) -> int:
+        """The id of the queue, which is stored if it was not."""
+        if not queue.id:
+            row = self._execute("INSERT INTO queues (name) VALUES (?)", (queue.name,))
+            queue.id = cast("int", row.lastrowid)
+        return queue.id
+
+    def _find_earliest(self, queue: QueueRow) -> None:
+        queue.earliest = None
+        if queue.scheduled or queue.in_flight:
+            for (due,) in self._execute(EARLIEST, (queue.id,)):
+                queue.expect(due)
+
+    def _advance(self, queue: QueueRow) -> None:
+        """Expire leases and free scheduled items that have come due, each as of its own moment."""
+        now = self._now
+        again = True
+        while again:
+            rows = self._execute(COMING_DUE, (queue.id, now)).fetchall()
+            again = len(rows) == EXPIRY_CHUNK
+            for row in rows:
+                item = ItemRow(*row)
+                moment = cast("float", item.due)
+                if item.state == SCHEDULED:
+                    queue.scheduled -= 1
+                    self._place(queue, item, None, moment)
+                else:
+                    self._remember(item, "expired", "", moment)
+                    self._end(queue, item)
+                    self._return(queue, item, None, front=True, moment=moment)
+                self._write(queue, item)
+                if item.due is not None and item.due <= now:
+                    # It is scheduled for a moment that has come, too: its turn is among the rest.
+                    again = True
+                    break
+        self._find_earliest(queue)
+
+    def sweep(self, request: Sweep) -> list[float | None]:
+        """Deal with what is due; answer the seconds until something comes due next."""
+        return [self._sweep(queue) for queue in request.queues]
+
+    def _sweep(self, name: str) -> float | None:
+        queue = self._queue(name)
+        self._find_earliest(queue)
+        result = self._earliest_result(queue)
+        if result is not None and result <= self._now:
+            self._forget(queue)
+            result = self._earliest_result(queue)
+        found = (queue.earliest, result, self._buckets.sweep(name))
+        moments = [moment for moment in found if moment is not None]
+        return max(min(moments) - self._now, 0.0) if moments else None
+
+    # Moves
+
+    def _place(
+        self, queue: QueueRow, item: ItemRow, due: float | None, moment: float, front: bool = False
+    ) -> None:
+        """Give an item its place, or schedule it."""
+        if due is not None and due > moment:
+            self._schedules += 1
+            item.state, item.due, item.turn = SCHEDULED, due, self._schedules
+            queue.scheduled += 1
+            queue.expect(due)
+            return
+        item.state, item.due = AVAILABLE, None
+        queue.available += 1
+        if front:
+            self._front -= 1
+            item.place = self._front
+        else:
+            self._back += 1
+            item.place = self._back
+
+    def _leave(self, queue: QueueRow, item: ItemRow) -> None:
+        """Take an item that is not in flight out of its place."""
+        if item.state == AVAILABLE:
+            queue.available -= 1
+        else:
+            queue.scheduled -= 1
+
+    def _end(self, queue: QueueRow, item: ItemRow) -> None:
+        """End the lease; the item is then given its place."""
+        queue.in_flight -= 1
+        item.token = item.due = None
+
+    def _replace(self, queue: QueueRow, item: ItemRow) -> None:
+        """The buffered value becomes the value, and takes over the attempts and the history."""
+        item.replaced = True
+        queue.buffered -= 1
+
+    def _return(
+        self, queue: QueueRow, item: ItemRow, due: float | None, front: bool, moment: float
+    ) -> None:
+        """Bring an item back whose lease has ended before it was done."""
+        not_before = item.not_before
+        item.not_before = None
+        if item.next_id is not None:
+            self._replace(queue, item)
+            item.priority = item.next_priority
+            not_before = item.next_not_before
+            front = False
+        if due is None or (not_before is not None and not_before > due):
+            due = not_before
+        self._place(queue, item, due, moment, front)
+
+    def _write(self, queue: QueueRow, item: ItemRow) -> None:
+        queue.changed = True
+        self._execute(
+            MOVE_AND_REPLACE if item.replaced else MOVE,
+            (
+                item.state,
+                item.priority,
+                item.place,
+                item.attempt,
+                item.due,
+                item.turn,
+                item.not_before,
+                item.token,
+                item.history,
+                item.id,
+            ),
+        )
+
+    def _delete(self, queue: QueueRow, item: ItemRow) -> None:
+        queue.changed = True
+        self._execute(DELETE_ITEM, (item.id,))
+
+    def _remember(self, item: ItemRow, how: LeaseEnd, error: str, when: float) -> None:
+        most = self._limits.history
+        past = decode_history(item.history) if item.history else ()
+        kept = (*past, Attempt(item.attempt, when, how, error))[-most:] if most > 0 else ()
+        item.history = _encode_history(kept) if kept else None
+
+    def _live(self, queue: QueueRow, key: str) -> ItemRow | None:
+        if not queue.id:
+            return None
+        row = self._execute(LIVE, (queue.id, key)).fetchone()
+        return None if row is None else ItemRow(*row)
+
+    def _held(self, queue: QueueRow, key: str, token: str) -> ItemRow | None:
+        """The item that the token holds."""
+        item = self._live(queue, key)
+        return item if item is not None and item.token == token and token else None
+
+    # Putting
+
+    def put(self, request: Put) -> tuple[int, ...] | LeasedKeyQError:
+        """Put items, all of them or none."""
+        queue = self._queue(request.queue)
+        if not _goes_through(request):
+            refusal = self._refuse_put(queue, request)
+            if refusal is not None:
+                return refusal
+        due = None if request.delay is None else self._now + request.delay
+        wanted = [(key, value, request) for key, value in request.items]
+        return tuple(self._put_items(queue, wanted, due))
+
+    def _put_together(self, requests: Sequence[Put]) -> list[tuple[int, ...]]:
+        """Apply puts into one queue that nothing can refuse, and that are for now."""
+        queue = self._queue(requests[0].queue)
+        wanted = [(key, value, request) for request in requests for key, value in request.items]
+        ids = iter(self._put_items(queue, wanted, None))
+        return [tuple(islice(ids, len(request.items))) for request in requests]
+
+    def _refuse_put(self, queue: QueueRow, request: Put) -> LeasedKeyQError | None:
+        reject = request.policy == "reject" and queue.in_flight
+        if not reject and not request.max_items:
+            return None
+        keys = dict.fromkeys(key for key, _ in request.items)
+        leased: list[str] = []
+        need = 0
+        sql = "SELECT state, next_id FROM items WHERE queue = ? AND key = ?"
+        for key in keys:
+            row = self._execute(sql, (queue.id, key)).fetchone() if queue.id else None
+            if row is None:
+                need += 1
+            elif row[0] == IN_FLIGHT:
+                leased.append(key)
+                need += row[1] is None and request.policy == "buffer"
+        if reject and leased:
+            return keys_in_flight(tuple(leased), len(keys))
+        if request.max_items and need and queue.waiting + need > request.max_items:
+            return queue_full(request.queue, request.max_items)
+        return None
+
+    def _put_items(self, queue: QueueRow, wanted: Sequence[Wanted], due: float | None) -> list[int]:
+        """Put items in order and return their ids."""
+        ids: list[int] = []
+        for size in PORTIONS:
+            while len(wanted) - len(ids) >= size:
+                ids += self._put_portion(queue, wanted[len(ids) : len(ids) + size], due)
+        return ids
+
+    def _put_portion(
+        self, queue: QueueRow, wanted: Sequence[Wanted], wanted_at: float | None
+    ) -> Sequence[int]:
+        """Put one item, or as many as one of the `PORTIONS`, by one statement if all are new."""
+        size = len(wanted)
+        if size > 1:
+            keys = {key for key, _, _ in wanted}
+            if len(keys) < size or self._execute(LIVE_AMONG[size], (queue.id, *keys)).fetchone():
+                return [self._put_portion(queue, [one], wanted_at)[0] for one in wanted]
+        now, number, item = self._now, self._stored(queue), self._last_id
+        due = wanted_at if wanted_at is not None and wanted_at > now else None
+        later = due is not None
+        state, place, turn = AVAILABLE, self._back, 0
+        if later:
+            state, place, turn = SCHEDULED, 0, self._schedules
+        rows: list[Any] = []
+        for key, value, request in wanted:
+            item += 1
+            place += not later
+            turn += later
+            priority, kind = request.priority or 0, request.kind
+            deadline = None if request.deadline is None else now + request.deadline
+            rows += (item, number, key, state, priority, place, now, deadline, due, turn)
+            rows += (kind, value)
+        queue.changed = True
+        if not self._execute(INSERT[size], rows).rowcount:
+            # Of several keys none is live, and so this is the only one.
+            return (self._put_on_live(queue, *wanted[0], wanted_at),)
+        if due is not None:
+            self._schedules = turn
+            queue.scheduled += size
+            queue.expect(due)
+        else:
+            self._back = place
+            queue.available += size
+        self._last_id = item
+        return range(item - size + 1, item + 1)
+
+    def _put_on_live(
+        self, queue: QueueRow, key: str, value: bytes, request: Put, due: float | None
+    ) -> int:
+        item = cast("ItemRow", self._live(queue, key))
+        deadline = None if request.deadline is None else self._now + request.deadline
+        content = (request.kind, deadline, value)
+        if item.state != IN_FLIGHT:
+            self._update(queue, item, request.priority, due)
+            self._execute(UPDATE_VALUE, (*content, item.id))
+            return item.id
+        if item.next_id is None and request.policy != "buffer":
+            return self._update_leased(item, content, request.priority, due)
+        return self._put_beside(queue, item, content, request.priority, due)
+
+    def _update(
+        self, queue: QueueRow, item: ItemRow, priority: int | None, due: float | None
+    ) -> None:
+        """Move a live item that is not in flight to where a put on it wants it."""
+        moved = False
+        if priority is not None and priority != item.priority:
+            item.priority = priority
+            moved = True
+            if item.state == AVAILABLE:
+                self._back += 1
+                item.place = self._back
+        if due is not None and (item.state == SCHEDULED or due > self._now):
+            self._leave(queue, item)
+            self._place(queue, item, due, self._now)
+            moved = True
+        if moved:
+            self._write(queue, item)
+
+    def _update_leased(
+        self,
+        item: ItemRow,
+        content: tuple[Any, ...],
+        priority: int | None,
+        due: float | None,
+    ) -> int:
+        """Replace the value of an item in flight; where it comes back to is decided now."""
+        if priority is not None and priority != item.priority:
+            item.priority = priority
+            self._back += 1
+            item.place = self._back
+        if due is not None:
+            item.not_before = due if due > self._now else None
+        order = (item.priority, item.place, item.not_before)
+        self._execute(UPDATE_LEASED, (*content, *order, item.id))
+        return item.id
+
+    def _put_beside(
+        self,
+        queue: QueueRow,
+        item: ItemRow,
+        content: tuple[Any, ...],
+        priority: int | None,
+        due: float | None,
+    ) -> int:
+        """Buffer a value beside an item in flight, or update the one that is buffered."""
+        if item.next_id is None:
+            self._last_id += 1
+            item.next_id = self._last_id
+            item.next_put_at = self._now
+            item.next_priority = item.priority
+            item.next_not_before = item.not_before
+            queue.buffered += 1
+        if priority is not None and priority != item.next_priority:
+            item.next_priority = priority
+            self._back += 1
+            item.place = self._back
+        if due is not None:
+            item.next_not_before = due if due > self._now else None
+        kind, deadline, value = content
+        order = (item.place, item.next_id, item.next_priority, item.next_not_before)
+        self._execute(BUFFER, (*order, item.next_put_at, deadline, kind, value, item.id))
+        return item.next_id
+
+    # Claiming
+
+    def claim(self, request: Claim) -> tuple[Claimed, ...]:
+        """Lease what is available."""
+        claimed: list[Claimed] = []
+        if request.kinds == ():
+            return ()
+        if request.by_turns:
+            return self._claim_by_turns(request)
+        for number, (name, most) in enumerate(request.queues):
+            queue = self._queue(name)
+            room = min(most, request.limit - len(claimed))
+            if room <= 0 or not queue.available:
+                continue
+            if (request.caps and caps_of(request, name)) or (
+                request.lifts(number) and self._execute(ANY_HURRIED, (queue.id,)).fetchone()
+            ):
+                rows = self._chosen(queue, request, number, room)
+            else:
+                rows = self._ready(queue, request, room)
+            self._lease(queue, rows, request.lease_time_of(number), claimed)
+        return tuple(claimed)
+
+    def _claim_together(self, request: Claim, times: int) -> list[tuple[Claimed, ...]]:
+        """Apply one claim so many times: read and write all at once, and share it out in order."""
+        ((queue, most),) = request.queues
+        each = max(min(most, request.limit), 0)
+        many = each * times
+        claimed = self.claim(msgspec.structs.replace(request, queues=((queue, many),), limit=many))
+        return [claimed[each * turn : each * (turn + 1)] for turn in range(times)]
+
+    def _claim_by_turns(self, request: Claim) -> tuple[Claimed, ...]:
+        """The queues take turns, as the urgency of their next items says."""
+        lines: list[Iterator[tuple[Rank, tuple[int, int]]]] = []
+        limited: list[tuple[QueueRow, Rooms]] = []
+        queues = [self._queue(name) for name, _ in request.queues]
+        with ExitStack() as cursors:
+            for number, (queue, (_, most)) in enumerate(zip(queues, request.queues, strict=True)):
+                if not queue.available:
+                    continue
+                line, rooms = self._line(queue, request, number, min(most, request.limit), cursors)
+                if rooms is not None:
+                    limited.append((queue, rooms))
+                lines.append(_numbered(line, number))
+            chosen = list(most_urgent_first(lines, request.limit))
+        for queue, rooms in limited:
+            self._buckets.keep(queue.name, rooms.taken)
+        claimed: list[Claimed] = []
+        for number, run in groupby(chosen, itemgetter(0)):
+            rows = [self._execute(READY_ID, (item,)).fetchone() for _, item in run]
+            self._lease(queues[number], rows, request.lease_time_of(number), claimed)
+        return tuple(claimed)
+
+    def _chosen(self, queue: QueueRow, request: Claim, number: int, room: int) -> list[ClaimedRow]:
+        """What a claim leases in one queue where caps or deadlines choose."""
+        with ExitStack() as cursors:
+            line, rooms = self._line(queue, request, number, room, cursors)
+            ids = [item for _, (item, *_) in line]
+        if rooms is not None:
+            self._buckets.keep(queue.name, rooms.taken)
+        return [self._execute(READY_ID, (item,)).fetchone() for item in ids]
+
+    def _line(
+        self, queue: QueueRow, request: Claim, number: int, room: int, cursors: ExitStack
+    ) -> tuple[Iterator[tuple[Rank, Candidate]], Rooms | None]:
+        """What a claim leases in the queue with that number, and what its caps leave room for."""
+        urgency = request.urgencies[number] if request.urgencies else Urgency()
+        now = self._now
+
+        def ranked(item: Candidate) -> Rank:
+            item_id, _, put_at, deadline = item
+            return rank(urgency, put_at, deadline, item_id, now)
+
+        def select(sql: str, *values: Any) -> sqlite3.Cursor:
+            kinds = request.kinds
+            found = self._execute(sql.format(_of(kinds)), (queue.id, *values, *(kinds or ())))
+            cursors.callback(found.close)
+            return found
+
+        found = select(CANDIDATES) if request.key is None else select(CANDIDATE, request.key)
+        hurried: Iterable[Candidate] = select(HURRIED) if request.lifts(number) else ()
+        caps = caps_of(request, queue.name)
+        if not caps:
+            return in_line(found, hurried, ranked, room), None
+        rooms = Rooms(
+            caps,
+            lambda pattern, enough: self._leased(queue, pattern, enough),
+            lambda name: self._buckets.find(queue.name, name),
+            now,
+        )
+        return in_line(found, hurried, ranked, room, (rooms, itemgetter(1))), rooms
+
+    def _leased(self, queue: QueueRow, pattern: str, enough: int) -> int:
+        """How many keys are leased that match; it does not count further than to `enough`."""
+        if pattern == EVERY_KEY or not queue.in_flight:
+            return queue.in_flight
+        if self._execute(IS_INDEXED).fetchone() is None:
+            self._execute(INDEX_LEASED)
+        matches = matcher(pattern)
+        prefix = pattern.partition("*")[0]
+        count = 0
+        with closing(self._execute(LEASED, (queue.id, prefix))) as rows:
+            for (key,) in rows:
+                if count >= enough or not key.startswith(prefix):
+                    break
+                count += matches(key)
+        return count
+
+    def _ready(self, queue: QueueRow, request: Claim, room: int) -> list[ClaimedRow]:
+        """What a claim leases in one queue, in order."""
+        kinds = request.kinds
+        if request.key is not None:
+            sql, values = READY_KEY, (queue.id, request.key, *(kinds or ()))
+        else:
+            sql, values = NEXT_READY, (queue.id, *(kinds or ()), room)
+        return self._execute(sql.format(_of(kinds)), values).fetchall()
+
+    def _lease(
+        self,
+        queue: QueueRow,
+        rows: list[ClaimedRow],
+        lease_time: float | None,
+        claimed: list[Claimed],
+    ) -> None:
+        if not rows:
+            return
+        random = os.urandom(TOKEN_BYTES * len(rows)).hex()
+        size = 2 * TOKEN_BYTES
+        fence = self._last_fence
+        now = self._now
+        expires_at = None if lease_time is None else now + lease_time
+        updates: list[tuple[str, int, float | None, int, float, int]] = []
+        for index, (number, key, attempt, priority, put_at, kind, due, value) in enumerate(rows):
+            fence += 1
+            token = random[index * size : (index + 1) * size]
+            # Leases that expire at the same moment do so with the last one first: each goes to the
+            # front, and so they are in their old order afterwards.
+            updates.append((token, attempt + 1, expires_at, -fence, now, number))
+            claimed.append(
+                Claimed(
+                    queue.name,
+                    key,
+                    value,
+                    number,
+                    token,
+                    fence,
+                    attempt + 1,
+                    priority,
+                    expires_at,
+                    put_at,
+                    kind,
+                    due,
+                )
+            )
+        self._many(LEASE, updates)
+        self._last_fence = fence
+        queue.available -= len(rows)
+        queue.in_flight += len(rows)
+        queue.changed = True
+        if expires_at is not None:
+            queue.expect(expires_at)
+
+    # Settling
+
+    def ack(self, request: Ack) -> Refusal | None:
+        """End a lease: the work is done."""
+        queue = self._queue(request.queue)
+        if request.keep <= 0 and request.token:
+            # The usual case in one step: no result to keep, nothing buffered.
+            held = (queue.id, request.key, request.token)
+            if self._execute(DELETE_HELD, held).rowcount:
+                queue.in_flight -= 1
+                queue.changed = True
+                return None
+        item = self._held(queue, request.key, request.token)
+        if item is None:
+            return Refusal(request.key, self._now)
+        self._keep(queue, item.id, request, KEEP_RESULT)
+        self._end(queue, item)
+        self._follow(queue, item)
+        return None
+
+    def _ack_together(self, requests: Sequence[Ack]) -> list[Any]:
+        """Acknowledge all at once if all leases hold and nothing is buffered; else one by one."""
+        queues = [self._queue(request.queue) for request in requests]
+        if not any(queue.buffered for queue in queues):
+            held = [(q.id, r.key, r.token) for q, r in zip(queues, requests, strict=True)]
+            kept = [
+                (*self._result(request), *item)
+                for request, item in zip(requests, held, strict=True)
+                if request.keep > 0
+            ]
+            self._execute("SAVEPOINT acks")
+            if self._many(KEEP_HELD, kept).rowcount == len(kept) and self._many(
+                DELETE_HELD, held
+            ).rowcount == len(held):
+                self._execute("RELEASE acks")
+                for queue, request in zip(queues, requests, strict=True):
+                    queue.in_flight -= 1
+                    queue.changed = True
+                    if request.keep > 0:
+                        queue.count_result(OUTCOMES.index(request.outcome), 1)
+                self._forgettable += len(kept)
+                return [None] * len(held)
+            self._execute("ROLLBACK TO acks")
+            self._execute("RELEASE acks")
+        return [self.ack(request) for request in requests]
+
+    def _result(self, request: Ack | Cancel) -> tuple[float, int, bytes]:
+        """Until when a result is kept, its outcome, and the result."""
+        value = b"null" if request.result is None else request.result
+        return self._now + request.keep, OUTCOMES.index(request.outcome), value
+
+    def _keep(self, queue: QueueRow, number: int, request: Ack | Cancel, sql: str) -> None:
+        """Keep the result of an item that goes, if that is wanted."""
+        if request.keep > 0:
+            result = self._result(request)
+            self._execute(sql, (*result, number))
+            queue.count_result(result[1], 1)
+            self._forgettable += 1
+
+    def _earliest_result(self, queue: QueueRow) -> float | None:
+        row = self._execute(EARLIEST_RESULT, (queue.id,)).fetchone() if queue.done else None
+        return None if row is None else cast("float", row[0])
+
+    def _results(self, queue: QueueRow) -> tuple[int, int, int]:
+        """How many results are not old: all, those that failed, and those that were cancelled."""
+        if not queue.done:
+            return 0, 0, 0
+        old, failed, cancelled = self._execute(OLD_RESULTS, (queue.id, self._now)).fetchone()
+        return queue.done - old, queue.done_failed - failed, queue.done_cancelled - cancelled
+
+    def _forget(self, queue: QueueRow) -> None:
+        """Delete old results, the oldest first, as many as this transaction may.
+
+        Later transactions delete the rest, which no caller sees until then.
+        """
+        if queue.done and self._forgettable:
+            values = (queue.id, self._now, self._forgettable)
+            forgotten = self._execute(FORGET, values).fetchall()
+            self._forgettable -= len(forgotten)
+            for (outcome,) in forgotten:
+                queue.count_result(outcome, -1)
+            queue.forgot = queue.forgot or bool(forgotten)
+
+    def _follow(self, queue: QueueRow, item: ItemRow) -> None:
+        """A buffered value follows an item that has gone, and begins anew."""
+        if item.next_id is None:
+            self._delete(queue, item)
+        else:
+            item.attempt, item.history = 0, None
+            self._return(queue, item, None, front=False, moment=self._now)
+            self._write(queue, item)
+
+    def release(self, request: Release) -> Refusal | None:
+        """End a lease: the item comes back."""
+        queue = self._queue(request.queue)
+        item = self._held(queue, request.key, request.token)
+        if item is None:
+            return Refusal(request.key, self._now)
+        self._end(queue, item)
+        due = self._now + request.delay if request.delay else None
+        if request.undo:
+            self._restore(queue, item, due)
+        else:
+            self._remember(item, "released", request.error, self._now)
+            self._return(queue, item, due, request.front, self._now)
+        self._write(queue, item)
+        return None
+
+    def _restore(self, queue: QueueRow, item: ItemRow, due: float | None) -> None:
+        """Undo a claim: the item is where it was, and a buffered value updates it there.
+
+        With `due`, it is scheduled for then, or for a later time of its own.
+        """
+        item.attempt -= 1
+        item.state = AVAILABLE
+        queue.available += 1
+        not_before = item.not_before
+        item.not_before = None
+        if item.next_id is not None:
+            self._replace(queue, item)
+            not_before = item.next_not_before
+            item.priority = item.next_priority
+        if due is not None and (not_before is None or due > not_before):
+            not_before = due
+        if not_before is not None and not_before > self._now:
+            self._leave(queue, item)
+            self._place(queue, item, not_before, self._now)
+
+    def extend(self, request: Extend) -> Refusal | float | None:
+        """Move the expiry of a lease."""
+        queue = self._queue(request.queue)
+        item = self._held(queue, request.key, request.token)
+        if item is None:
+            return Refusal(request.key, self._now)
+        due = None if request.lease_time is None else self._now + request.lease_time
+        self._execute("UPDATE items SET due = ? WHERE id = ?", (due, item.id))
+        queue.changed = True
+        if due is not None:
+            queue.expect(due)
+        return due
+
+    def bury(self, request: Bury) -> Refusal | int:
+        """End a lease: the item is set aside."""
+        queue = self._queue(request.queue)
+        item = self._held(queue, request.key, request.token)
+        if item is None:
+            return Refusal(request.key, self._now)
+        self._remember(item, "buried", request.error, self._now)
+        self._burials += 1
+        self._execute(BURY, (self._burials, self._now, request.error, item.history, item.id))
+        queue.buried += 1
+        while queue.buried > self._limits.buried:
+            number, key = self._execute(OLDEST_BURIED, (queue.id,)).fetchone()
+            self._discard_buried(queue, number)
+            self.dropped.append((queue.name, key))
+        number = item.id
+        self._end(queue, item)
+        self._follow(queue, item)
+        return number
+
+    def _discard_buried(self, queue: QueueRow, number: int) -> bool:
+        found = self._execute(DELETE_BURIED, (number, queue.id)).rowcount > 0
+        if found:
+            queue.buried -= 1
+            queue.changed = True
+        return found
+
+    def cancel(self, request: Cancel) -> bool:
+        """Make a key absent, or one of its two items."""
+        queue = self._queue(request.queue)
+        item = self._live(queue, request.key)
+        if item is None:
+            return False
+        first = request.id in {None, item.id}
+        second = item.next_id is not None and request.id in {None, item.next_id}
+        if first:
+            self._keep(queue, item.id, request, KEEP_RESULT)
+        if second:
+            self._keep(queue, item.id, request, KEEP_BUFFERED)
+            self._execute(UNBUFFER, (item.id,))
+            queue.buffered -= 1
+            queue.changed = True
+            item.next_id = None
+        if not first:
+            return second
+        if item.state == IN_FLIGHT:
+            self._end(queue, item)
+            self._follow(queue, item)
+        else:
+            self._leave(queue, item)
+            self._delete(queue, item)
+        return True
+
+    def requeue(self, request: Requeue) -> bool | LeasedKeyQError:
+        """Put a buried item back."""
+        queue = self._queue(request.queue)
+        sql = "SELECT key, priority, kind, value FROM buried WHERE id = ? AND queue = ?"
+        row = self._execute(sql, (request.id, queue.id)).fetchone()
+        if row is None:
+            return False
+        key, priority, kind, value = row
+        items = ((key, value),)
+        put = Put(
+            request.queue, items, request.policy, priority, max_items=request.max_items, kind=kind
+        )
+        answer = self.put(put)
+        if isinstance(answer, LeasedKeyQError):
+            return answer
+        return self._discard_buried(queue, request.id)
+
+    def discard(self, request: Discard) -> bool:
+        """Forget a buried item, or a result that is not old."""
+        queue = self._queue(request.queue)
+        if self._discard_buried(queue, request.id):
+            return True
+        sql = "DELETE FROM done WHERE id = ? AND queue = ? AND due > ? RETURNING outcome"
+        found = self._execute(sql, (request.id, queue.id, self._now)).fetchall()
+        for (outcome,) in found:
+            queue.count_result(outcome, -1)
+            queue.changed = True
+        return bool(found)
+
+    def purge(self, request: Purge) -> int:
+        """Forget a part of a queue."""
+        queue = self._queue(request.queue)
+        count = 0
+        if request.part in ("buried", "all"):
+            count += queue.buried
+            self._execute("DELETE FROM buried WHERE queue = ?", (queue.id,))
+            queue.buried = 0
+        if request.part in ("results", "all"):
+            count += self._results(queue)[0]
+            self._execute("DELETE FROM done WHERE queue = ?", (queue.id,))
+            queue.forgot = queue.forgot or queue.done > 0
+            queue.done = queue.done_failed = queue.done_cancelled = 0
+        if request.part == "all":
+            count += queue.waiting + queue.in_flight
+            self._execute("DELETE FROM items WHERE queue = ?", (queue.id,))
+            queue.available = queue.buffered = queue.scheduled = queue.in_flight = 0
+        queue.changed = queue.changed or count > 0
+        return count
+
+    def edit(self, edit: Edit) -> list[Answer]:
+        """Apply an edit. What stops it leaves it half done, and has to end the transaction."""
+        queue = self._queue(edit.queue)
+        if edit.keys is None:
+            everything = Browse(edit.queue, STATES, "", 0, NO_LIMIT)
+            items = self._inspection.browse(queue.id, everything, reveal=True)
+        else:
+            items = self._inspection.items_of(queue.id, edit.queue, edit.keys)
+        return apply_changes(edit.changes(items), self.apply)
+
+    # Looking
+
+    def count(self, request: Count) -> dict[str, Counts]:
+        """Count items by state."""
+        names: Sequence[str] | None = request.queues
+        if names is None:
+            names = [name for (name,) in self._execute("SELECT name FROM queues ORDER BY name")]
+        counts: dict[str, Counts] = {}
+        for name in names:
+            queue = self._queue(name)
+            done, failed, cancelled = self._results(queue)
+            found = Counts(
+                available=queue.available + queue.buffered,
+                scheduled=queue.scheduled,
+                in_flight=queue.in_flight,
+                buried=queue.buried,
+                done=done,
+                done_failed=failed,
+                done_cancelled=cancelled,
+            )
+            if request.queues is not None or found != Counts():
+                counts[name] = found
+        return counts
+
+    def heads(self, request: Heads) -> list[StoredItem | None]:
+        """Show what a claim would lease next."""
+        return [self._inspection.head(self._queue(name).id, name) for name in request.queues]
+
+    def look(self, request: Look) -> list[tuple[StoredItem, ...]]:
+        """Show the live items of keys."""
+        return self._inspection.look(self._queue(request.queue).id, request)
+
+    def browse(self, request: Browse) -> Page:
+        """List items by id."""
+        more = msgspec.structs.replace(request, limit=request.limit + 1)
+        items = self._inspection.browse(self._queue(request.queue).id, more)
+        page = tuple(items[: request.limit])
+        if len(items) <= request.limit:
+            return Page(page, None)
+        return Page(page, str(page[-1].id if page else request.after))
+
+    def results(self, request: Results) -> list[StoredItem | None]:
+        """Show kept results."""
+        return self._inspection.results(self._queue(request.queue).id, request)
+
+
+_VERBS: Final[dict[type[AnyRequest], Callable[[SqliteTransaction, Any], Any]]] = {
+    Put: SqliteTransaction.put,
+    Claim: SqliteTransaction.claim,
+    Ack: SqliteTransaction.ack,
+    Release: SqliteTransaction.release,
+    Extend: SqliteTransaction.extend,
+    Bury: SqliteTransaction.bury,
+    Cancel: SqliteTransaction.cancel,
+    Requeue: SqliteTransaction.requeue,
+    Purge: SqliteTransaction.purge,
+    Discard: SqliteTransaction.discard,
+    Edit: SqliteTransaction.edit,
+    Sweep: SqliteTransaction.sweep,
+    Count: SqliteTransaction.count,
+    Heads: SqliteTransaction.heads,
+    Look: SqliteTransaction.look,
+    Browse: SqliteTransaction.browse,
+    Results: SqliteTransaction.results,
+}
+
+
+def _run_end(requests: Sequence[AnyRequest], start: int) -> int:
+    """Where the requests end that may be applied together with the first one."""
+    first = requests[start]
+    end = start + 1
+    if isinstance(first, Claim):
+        one = len(first.queues) == 1 and first.key is None
+        lease_time = first.lease_time_of(0) if one else None
+        if one and (lease_time is None or lease_time > 0):
+            while end < len(requests) and requests[end] == first:
+                end += 1
+    elif isinstance(first, Put):
+        if _goes_through(first):
+            while (
+                end < len(requests)
+                and isinstance(other := requests[end], Put)
+                and other.queue == first.queue
+                and _goes_through(other)
+            ):
+                end += 1
+    elif isinstance(first, Ack) and first.token:
+        while end < len(requests) and isinstance(other := requests[end], Ack) and other.token:
+            end += 1
+    return end
+
+
+def _goes_through(put: Put) -> bool:
+    """Whether nothing can refuse a put, and it is for now."""
+    return put.policy != "reject" and not put.max_items and put.delay is None
+
+
+def _of(kinds: Sequence[str] | None) -> str:
+    """What a statement says of the kinds that are wanted."""
+    return "" if kinds is None else f"AND kind IN ({', '.join('?' * len(kinds))})"
+
+
+def _numbered(
+    items: Iterable[tuple[Rank, Candidate]], number: int
+) -> Iterator[tuple[Rank, tuple[int, int]]]:
+    """The ranks and ids of items, and the number of their queue."""
+    for position, (item, *_) in items:
+        yield position, (number, item)

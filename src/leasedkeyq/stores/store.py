@@ -16,6 +16,9 @@ class Claimer:
         store: Where it claims.
     """
 
+    parks: bool = False
+    """Whether a claim that has found nothing can stay with the store; see `claim`."""
+
     def __init__(self, store: StoreContract) -> None:
         self._store = store
 

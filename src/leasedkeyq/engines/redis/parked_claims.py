@@ -36,6 +36,8 @@ class ParkedClaimer(Claimer):
         take: Takes what was leased.
     """
 
+    parks = True
+
     def __init__(
         self,
         store: Store,

@@ -57,6 +57,10 @@ class ClaimPlan:
         """How often the partitions of a lane were asked: each time another one comes first."""
         self._asked: set[Partition] = set()
         """Partitions that were asked, and had nothing, since any claim has found something."""
+        self._empty: set[Partition] = set()
+        """Partitions that the last claim has left with nothing to lease."""
+        self.more = False
+        """Whether another claim may find more at once, as the last one does not tell."""
         self.left_out = False
         """Whether the last claim has found nothing, and has not asked all partitions of a lane."""
         self._vain = 0
@@ -176,7 +180,7 @@ class ClaimPlan:
                 found.append((partition, item))
             else:
                 self.give_back(partition, item)
-        self._note_asked(rooms, requests, bool(found))
+        self._note_asked(rooms, requests, Counter(partition for partition, _ in found))
         if found:
             self._vain = 0
             self._engine._prefetch.travelled(trip)
@@ -195,14 +199,38 @@ class ClaimPlan:
         finally:
             self.coming.subtract(partitions)
 
-    def _note_asked(self, rooms: dict[Partition, int], requests: list[Claim], found: bool) -> None:
-        """See whether there are partitions of lanes that have room, and were not asked yet."""
+    def _note_asked(
+        self, rooms: dict[Partition, int], requests: list[Claim], found: Counter[Partition]
+    ) -> None:
+        """See which partitions have room and were not asked yet, and which are empty."""
         queues = {queue for request in requests for queue, _ in request.queues}
         asked = {partition for partition in rooms if partition.queue in queues}
         self._asked |= asked
         self.left_out = bool(asked) and not found and not self._asked.issuperset(rooms)
         if not self.left_out:
             self._asked.clear()
+        self._empty = set() if self.left_out else {p for p in asked if found[p] < rooms[p]}
+        # A partition that shares its room with others may have been left out, and one with caps
+        # may have room when a token comes.
+        alone = self._engine.slots.capacity is None and len(requests) == 1
+        if found and not (alone and not any(p.caps or p.lane.linked for p in asked)):
+            self._empty.clear()
+        self.more = self.left_out or any(p not in self._empty for p in found)
+
+    def asks(self, partition: Partition) -> bool:
+        """Whether the claim under way asks a partition, or the last one has left it empty.
+
+        Then a command of it that ends is no reason for another claim, which would only have more
+        room. But where limits count what runs, there may be something now; and where claims can be
+        parked, a worker that has become idle parks one.
+        """
+        if partition.caps or self._engine.slots.capacity is not None or self._claimer.parks:
+            return False
+        return partition in self._empty or self.coming.get(partition, 0) > 0
+
+    def may_overlap(self, partition: Partition) -> bool:
+        """Whether there may be room for a second claim beside the one that is under way."""
+        return self._room(partition) * len(self._engine.partitions) >= MANY
 
     async def next_try(self, due: float) -> float:
         """After a claim in vain: in how many seconds to claim again.

@@ -63,6 +63,12 @@ logger = logging.getLogger("leasedkeyq")
 
 GIVING_BACK = 1.0
 """Seconds for which partitions stay with a worker that ends, until what it prefetched is back."""
+FOLLOW_UP = 0.02
+"""Seconds for which a worker that settles commands does not look for what comes due next.
+
+What it settles is heard and leads to a claim, after which it looks. If it looked before, too, that
+would be one trip more before the result of each single command.
+"""
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
@@ -116,7 +122,20 @@ class StoreEngine(LaneEngine):
         self._wanted = asyncio.Event()
         self._claims = 1
         self._heard = 0
-        """How often something may have come: who claims meanwhile does not see it."""
+        """How often something was heard that may bring a command: a claim under way misses it."""
+        self._follow_up: TimerHandle | None = None
+        self._serving = 0
+        """How many tasks claim."""
+        self._claiming = 0
+        """How many claims are under way."""
+        self._begun = 0
+        """How many claims were begun so far."""
+        self._due_here: dict[int, int] = {}
+        """Ids of commands that a claim of this worker may bring, and how many were begun before.
+
+        They were submitted here. So until a later claim has ended, nobody asks the store for their
+        results: that would be three trips for a command that this very worker is about to run.
+        """
         self._drains: set[asyncio.Event] = set()
         self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
         self._alarm: TimerHandle | None = None
@@ -163,16 +182,22 @@ class StoreEngine(LaneEngine):
     ) -> Job:
         """As `LaneEngine.submit`."""
         terms = SubmitTerms(policy, priority, delay, deadline, timeout)
+        heard = self._heard
         placed = await self._submissions.put(lane, (key, kind, command), terms, self._tracing)
-        return self._submitted(*placed, terms)
+        job = self._submitted(*placed, terms)
+        self._expect_here(job, heard)
+        return job
 
     async def submit_many(
         self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
         """As `LaneEngine.submit_many`."""
+        heard = self._heard
         put = self._submissions.put_many(lane, commands, terms, self._tracing)
         placed, refusal = await put
         jobs = [self._submitted(*place, terms) for place in placed]
+        for job in jobs:
+            self._expect_here(job, heard)
         if refusal is not None:
             raise refusal
         return jobs
@@ -210,7 +235,33 @@ class StoreEngine(LaneEngine):
     def expect(self, job: Job) -> None:
         """As `LaneEngine.expect`."""
         self._watch(job.partition)
-        self._results.expect(job)
+        if job.id not in self._due_here:
+            self._results.expect(job)
+
+    def _expect_here(self, job: Job, heard: int) -> None:
+        """Leave a command that was just submitted to the next claim, if there will be one.
+
+        `heard` is how often something had been heard before it was put. The put itself is heard,
+        and every claim is begun because something was heard. So if nothing was, a claim follows;
+        otherwise it is one that waits to be begun, or is under way, or has ended already.
+        """
+        if not self._serving or not job.remote or not job.partition.owned:
+            return
+        if job.kind not in self.registry.types:
+            return  # no claim of this worker asks for it
+        if self._heard == heard or self._wanted.is_set():
+            self._due_here[job.id] = self._begun
+        elif self._claiming:
+            self._due_here[job.id] = self._begun - 1
+
+    def _not_here(self, begun: int) -> None:
+        """Look in the store for commands that the claim with this number should have brought."""
+        missing = [number for number, before in self._due_here.items() if before < begun]
+        for number in missing:
+            del self._due_here[number]
+            job = self._results.jobs.get(number)
+            if job is not None and job.waiters and job.remote and job.status not in ENDED:
+                self._results.expect(job)
 
     # Starting and stopping
 
@@ -254,6 +305,10 @@ class StoreEngine(LaneEngine):
             self._begin_next(partition.lane)
             if self._wanted.is_set() or not self._plan.wants(partition):
                 return  # more of them will end soon
+            if self._plan.asks(partition):
+                if 0 < self._claiming < self._claims and self._plan.may_overlap(partition):
+                    self._wanted.set()
+                return
         self._heard += 1
         self._wanted.set()
 
@@ -305,8 +360,9 @@ class StoreEngine(LaneEngine):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._plan.abandon()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._follow_up):
+            if timer is not None:
+                timer.cancel()
         for unwatch in self._unwatch.values():
             unwatch()
         self._unwatch.clear()
@@ -316,52 +372,82 @@ class StoreEngine(LaneEngine):
     async def _serve(self) -> None:
         """Claim whenever there is room and something may have come."""
         pause = FIRST_PAUSE
-        await self._workers.known.wait()
-        while True:
-            await self._wanted.wait()
-            if self.stopped:
-                await self._plan.close()
-                return
-            self._wanted.clear()
-            try:
-                await self._claim()
-            except StoreClosedError:
-                if not self.stopped and not self.shutting_down:
-                    logger.error("the store was closed; no more commands are started")  # noqa: TRY400
-                return
-            except Exception as error:
-                report("commands could not be claimed", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                self._wanted.set()
-            else:
-                pause = FIRST_PAUSE
+        self._serving += 1
+        try:
+            await self._workers.known.wait()
+            while True:
+                await self._wanted.wait()
+                if self.stopped:
+                    await self._plan.close()
+                    return
+                self._wanted.clear()
+                try:
+                    await self._claim()
+                except StoreClosedError:
+                    if not self.stopped and not self.shutting_down:
+                        logger.error("the store was closed; no more commands are started")  # noqa: TRY400
+                    return
+                except Exception as error:
+                    report("commands could not be claimed", error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    self._wanted.set()
+                else:
+                    pause = FIRST_PAUSE
+        finally:
+            self._serving -= 1
+            if not self._serving:
+                self._not_here(self._begun + 1)
 
     async def _claim(self) -> None:
         """Claim once, and see to it that more is claimed when there is more."""
         heard = self._heard
-        claimed = await self._plan.claim()
+        if self._follow_up is not None:
+            self._follow_up.cancel()
+            self._follow_up = None
+        claimed = await self._claim_and_take()
         if claimed is None:
             return
-        since: dict[str, float] = {}
-        try:
-            if self._metrics is not None or self._instrument is not None:
-                with self._plan.not_taken_yet(claimed):
-                    since = await self._available_since([item for _, item in claimed])
-        finally:
-            for partition, item in claimed:
-                self._take(partition, item, since.get(item.token))
         if claimed:
             await asyncio.sleep(0)  # so that they begin before more is asked for
         if self.emitter.listening:
             await self._look_for_pressure()
-        if self._plan.has_room():
-            # Of two that claim, one may have left to the other what it has heard of.
-            if claimed or self._plan.left_out or (self._claims > 1 and heard != self._heard):
-                self._wanted.set()
-            else:
-                await self._set_alarm()
-                self._unknown.look()
+        if not self._plan.has_room():
+            self._not_here(self._begun + 1)
+        # Of two that claim, one may have left to the other what it has heard of.
+        elif self._plan.more or (self._claims > 1 and heard != self._heard):
+            self._wanted.set()
+        elif claimed or len(self._outbox):
+            # What is settled now is heard, and leads to another claim.
+            self._follow_up = self._loop.call_later(FOLLOW_UP, self._hear)
+        else:
+            await self._set_alarm()
+            self._unknown.look()
+
+    async def _claim_and_take(self) -> int | None:
+        """How many commands a claim has brought, which run now; None: it is left to another one."""
+        self._begun += 1
+        begun = self._begun
+        self._claiming += 1
+        try:
+            claimed = await self._plan.claim()
+            if claimed is None:
+                self._begun -= 1  # it was none: the one under way counts, and the one after it
+                begun = 0
+                return None
+            since: dict[str, float] = {}
+            try:
+                if self._metrics is not None or self._instrument is not None:
+                    with self._plan.not_taken_yet(claimed):
+                        since = await self._available_since([item for _, item in claimed])
+            finally:
+                for partition, item in claimed:
+                    self._take(partition, item, since.get(item.token))
+            return len(claimed)
+        finally:
+            self._claiming -= 1
+            if self._due_here:
+                self._not_here(begun)
 
     async def _available_since(self, claimed: Sequence[Claimed]) -> dict[str, float]:
         """For instruments: since when commands could have run that were tried before, by token."""

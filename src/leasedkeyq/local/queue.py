@@ -349,7 +349,7 @@ class LeasedKeyQueue(Generic[K, V]):
     ) -> list[tuple[K, V, Lease[K]]]:
         """Lease up to `n` items: wait until there is one, then take the others that are available.
 
-        Arguments, errors and the effect of a cancellation are those of `get`.
+        Arguments and the effect of a cancellation are as in `get`; errors are those of `get`.
         """
         if here() != self._home._thread_id:
             self._enter("get_many")

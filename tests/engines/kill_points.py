@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from leasedkeyq.engines.file.fileops import Access, FileOps, Stamp
+from leasedkeyq.engines.file.file_operations import Access, FileOperations, Stamp
 from leasedkeyq.stores.store import Store
 
 ANSWERING = ("before answering", "after answering")
@@ -78,7 +78,7 @@ def mark_store(store: Store, trap: Trap) -> None:
     batcher._apply = apply_between_points
 
 
-class MarkedOps(FileOps):
+class MarkedOps(FileOperations):
     """The steps of the file store, with points before, after and within them."""
 
     def __init__(self, trap: Trap) -> None:

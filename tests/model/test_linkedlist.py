@@ -22,6 +22,7 @@ def test_an_empty_list() -> None:
     line = DoublyLinkedList[str, int]()
     assert len(line) == 0
     assert not line
+    assert line.popleft() is None
     assert order(line) == ""
 
 
@@ -32,6 +33,14 @@ def test_append_and_appendleft() -> None:
     assert order(line) == "abcd"
     assert len(line) == 4
     assert line
+
+
+def test_popleft_takes_the_front_until_none_is_left() -> None:
+    line, nodes = make("a", "b")
+    assert line.popleft() is nodes[0]
+    assert line.popleft() is nodes[1]
+    assert line.popleft() is None
+    assert not line
 
 
 def test_remove_first_middle_last_and_only() -> None:

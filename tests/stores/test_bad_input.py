@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import connect
-from leasedkeyq.engines.file.document.checksum import seal
+from leasedkeyq.engines.file.document.codec import seal
 from leasedkeyq.engines.sqlite.schema import APPLICATION_ID
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import StoredItem

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.engines.file.fileops import Access, FileOps
+from leasedkeyq.engines.file.file_operations import Access, FileOperations
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import (
@@ -433,7 +433,7 @@ def test_changes_are_heard_with_many_open_files(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class FullDisk(FileOps):
+class FullDisk(FileOperations):
     """A disk on which so many files can be written."""
 
     left: int | None = None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasedkeyq.engines.file.document.fields import NonsenseError
-from leasedkeyq.engines.file.document.freeform import plain
+from leasedkeyq.engines.file.document.handwritten_yaml import plain
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
 from leasedkeyq.engines.file.document.yaml_events import ALIASED, read_rest, read_whole
 from leasedkeyq.engines.file.document.yaml_tree import BlockReader, CutError, Tree, UnknownYamlError
 

@@ -63,6 +63,14 @@ class DoublyLinkedList(Generic[K, V]):
         node.prev = node.next = None
         self.size -= 1
 
+    def popleft(self) -> Node[K, V] | None:
+        """Take the node at the front out of the list and return it, or None when empty."""
+        if not self.size:
+            return None
+        node = cast("Node[K, V]", self.head.next)
+        self.remove(node)
+        return node
+
     def __len__(self) -> int:
         return self.size
 

@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.engines.file.document.checksum import seal, unseal
-from leasedkeyq.engines.file.document.codec import Texts
-from leasedkeyq.engines.file.document.document import Document, FreeFormError
-from leasedkeyq.engines.file.document.fields import NonsenseError, decode_time, encode_time
-from leasedkeyq.engines.file.document.freeform import parse_freeform
+from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal
+from leasedkeyq.engines.file.document.document import Document, NotPlainYamlError
+from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
+from leasedkeyq.engines.file.document.json_fields import NonsenseError, decode_time, encode_time
+from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
-from leasedkeyq.engines.file.loading import load
-from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
@@ -50,13 +48,13 @@ def document_of(model: StoreModel) -> Document:
 
 
 def written(document: Document, suffix: str) -> bytes:
-    return Texts([FORM], yaml=suffix == "yaml").render(document)
+    return DocumentCodec([FORM], yaml=suffix == "yaml").render(document)
 
 
 def read(body: bytes, suffix: str) -> Document:
     if suffix == "yaml":
         return FORM.parse_yaml(body.decode(), {})
-    return Texts([FORM], yaml=False).parse_ours(body)
+    return DocumentCodec([FORM], yaml=False).parse_ours(body)
 
 
 def everything(model: StoreModel) -> list[Any]:
@@ -114,7 +112,7 @@ def test_whatever_it_holds_comes_back(
     assert written(again, suffix) == body
     if suffix == "yaml":
         pytest.importorskip("ruamel.yaml")
-        free = parse_freeform(body.decode(), [FORM])
+        free = parse_handwritten(body.decode(), [FORM])
         assert everything(load(free, Limits(), NOW, ours=False)) == everything(model)
 
 
@@ -210,7 +208,7 @@ FREE = [
 
 @pytest.mark.parametrize("body", FREE)
 def test_anything_else_is_left_to_the_library(body: str) -> None:
-    with pytest.raises(FreeFormError):
+    with pytest.raises(NotPlainYamlError):
         FORM.parse_yaml(body, {})
 
 
@@ -229,9 +227,9 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     changed = "".join(body)
     try:
         ours = FORM.parse_yaml(changed, {})
-    except (FreeFormError, NonsenseError):
+    except (NotPlainYamlError, NonsenseError):
         return
-    theirs = parse_freeform(changed, [FORM])
+    theirs = parse_handwritten(changed, [FORM])
 
     def told(document: Document) -> Any:
         return {

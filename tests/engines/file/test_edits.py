@@ -380,7 +380,7 @@ def test_damage_without_a_copy_is_an_error_and_nothing_is_touched(path: Path) ->
 
 
 def test_a_newer_version_is_not_touched(path: Path) -> None:
-    from leasedkeyq.engines.file.document.checksum import seal
+    from leasedkeyq.engines.file.document.codec import seal
 
     text = seal(b"version: 2\nrevision: 1\nqueues: {}\n", yaml=True)
     path.write_bytes(text)

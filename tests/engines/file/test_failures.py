@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq.engines.file.document_file import DocumentForm
-from leasedkeyq.engines.file.fileops import Access, FileOps
+from leasedkeyq.engines.file.file_operations import Access, FileOperations
 from leasedkeyq.engines.file.store import FileEngine
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Put, Request
@@ -23,7 +23,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
 FORMS = pytest.mark.parametrize("form", ["queues", "repository"])
 
 
-class FailingOps(FileOps):
+class FailingOps(FileOperations):
     """Fails at the n-th step, before it, halfway or after it."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ def _try_an_unwritable_folder(folder: Path, suffix: str) -> None:
 # Power
 
 
-class RecordingOps(FileOps):
+class RecordingOps(FileOperations):
     def __init__(self, *, exchanges: bool) -> None:
         self.steps: list[tuple[Any, ...]] = []
         self.exchanges = exchanges

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import errors
-from leasedkeyq.engines.file.fileops import FileOps
+from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.model.requests import Ack, Cancel, Claim, Put
 from leasedkeyq.testing import ManualClock
@@ -53,11 +53,11 @@ def test_reading_and_changing_nothing_write_nothing(path: Path) -> None:
     assert keys(engine) == []
     assert not path.exists()
     put(engine, "a")
-    before = FileOps().stamp(path)
+    before = FileOperations().stamp(path)
     assert claim(engine, queue="other") == []
     assert engine.apply([Cancel("jobs", "nobody"), Ack("jobs", "a", "wrong")])[0] is False
     assert keys(engine) == ["a"]
-    assert FileOps().stamp(path) == before
+    assert FileOperations().stamp(path) == before
 
 
 def test_an_emptied_document_stays_a_document(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from leasedkeyq.engines.file.fileops import Access, FileOps, Stamp
+from leasedkeyq.engines.file.file_operations import Access, FileOperations, Stamp
 from leasedkeyq.engines.file.store import FileEngine, FileStoreWarning
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack
@@ -20,7 +20,7 @@ from tests.engines.file.support import claim, keys, opened, put
 Edit = Callable[[str], str]
 
 
-class RacingOps(FileOps):
+class RacingOps(FileOperations):
     """Lets something happen right before the document is replaced.
 
     `means` says what the file system can do: exchange names, give a second name, or neither.
@@ -284,7 +284,7 @@ def test_an_edit_is_not_lost_when_the_process_ends_before_it_is_merged(
             super().rename(source, target)
             if self.stops and step == "save" and target.name.endswith(".edit"):
                 self.stops = False
-                monkeypatch.setattr(FileOps, "write", stop)
+                monkeypatch.setattr(FileOperations, "write", stop)
 
         def sync(self, path: Path) -> None:
             if self.stops and step == "sync" and path.is_dir():
@@ -454,7 +454,7 @@ def test_a_program_that_opens_before_and_writes_after_the_exchange(
 
 def _tells(path: Path) -> bool:
     """Whether the system tells who has a file open for writing."""
-    return FileOps().is_being_written(path) is not None
+    return FileOperations().is_being_written(path) is not None
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -514,10 +514,10 @@ def test_what_is_written_while_a_file_is_read_has_another_stamp(
             return data
 
     monkeypatch.setattr(Path, "open", lambda *_: Slow())
-    found = FileOps().read(path)
+    found = FileOperations().read(path)
     assert found is not None
     assert found[0] == b""
-    assert found[1] != FileOps().stamp(path)
+    assert found[1] != FileOperations().stamp(path)
 
 
 # Files that were set aside
@@ -546,6 +546,6 @@ def test_what_is_read_again_is_what_was_written(path: Path) -> None:
     for number in range(5):
         put(engine, f"b{number}")
     assert engine.loads == loads
-    stamp: Stamp | None = FileOps().stamp(path)
+    stamp: Stamp | None = FileOperations().stamp(path)
     assert stamp == engine.seen
     assert os.stat(path).st_ino == os.fstat(engine._held or -1).st_ino

@@ -11,7 +11,7 @@ import yaml
 from leasedkeyq import errors
 from leasedkeyq.engines.file.document.document import RepositorySettings
 from leasedkeyq.engines.file.document.repository_fields import FIELDS
-from leasedkeyq.engines.file.fileops import FileOps
+from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.store import FileStoreWarning
 from leasedkeyq.model.requests import Ack, Bury, Cancel, Put
 from leasedkeyq.testing import ManualClock
@@ -543,7 +543,7 @@ def test_reading_writes_nothing(path: Path) -> None:
     assert claim(engine) == []
     assert not path.exists()
     put(engine, "a")
-    before = FileOps().stamp(path)
+    before = FileOperations().stamp(path)
     assert ready(opened(path)) == ["a"]
     assert engine.apply([Cancel("jobs", "nobody"), Cancel("other", "a")]) == [False, False]
-    assert FileOps().stamp(path) == before
+    assert FileOperations().stamp(path) == before

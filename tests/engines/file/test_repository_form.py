@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq import errors
-from leasedkeyq.engines.file.document.codec import Texts
-from leasedkeyq.engines.file.document.document import Document, FreeFormError
-from leasedkeyq.engines.file.document.fields import NonsenseError
-from leasedkeyq.engines.file.document.freeform import parse_freeform
+from leasedkeyq.engines.file.document.codec import DocumentCodec
+from leasedkeyq.engines.file.document.document import Document, NotPlainYamlError
+from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
+from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document.repository_fields import FIELDS
-from leasedkeyq.engines.file.loading import load
-from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.model.requests import Ack, Bury, Cancel, Claim, Limits, Put, Release
 from leasedkeyq.model.store_model import StoreModel
@@ -110,7 +109,7 @@ def test_whatever_it_holds_comes_back(
     model.settle(Ack("jobs", four.key, four.token, result, 10.0), NOW)
     document = FORM.start()
     sync(document, model)
-    texts = Texts([FORM], yaml=suffix == "yaml")
+    texts = DocumentCodec([FORM], yaml=suffix == "yaml")
     body = texts.render(document)
     again = FORM.parse_yaml(body.decode(), {}) if suffix == "yaml" else texts.parse_ours(body)
     loaded = load(again, Limits(), NOW, ours=True)
@@ -118,7 +117,7 @@ def test_whatever_it_holds_comes_back(
     assert not sync(again, loaded)
     assert texts.render(again) == body
     if suffix == "yaml":
-        free = parse_freeform(body.decode(), [FORM])
+        free = parse_handwritten(body.decode(), [FORM])
         assert everything(load(free, Limits(), NOW, ours=False)) == everything(model)
         plain = yaml.safe_load(body)["items"]
     else:
@@ -159,9 +158,9 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     changed = "".join(body)
     try:
         ours = FORM.parse_yaml(changed, {})
-    except (FreeFormError, NonsenseError):
+    except (NotPlainYamlError, NonsenseError):
         return
-    theirs = parse_freeform(changed, [FORM])
+    theirs = parse_handwritten(changed, [FORM])
 
     def told(document: Document) -> Any:
         def plain(fields: dict[str, str]) -> Any:

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from leasedkeyq import connect, errors
-from leasedkeyq.engines.file.document.checksum import unseal
+from leasedkeyq.engines.file.document.codec import unseal
 from leasedkeyq.engines.file.document.document import RepositorySettings
+from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document_file import FileOptions
-from leasedkeyq.engines.file.loading import load
-from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Limits, Put
 from leasedkeyq.model.store_model import StoreModel

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from leasedkeyq import errors
-from leasedkeyq.engines.file.document.checksum import unseal
-from leasedkeyq.engines.file.fileops import FileLock, PolledLock
+from leasedkeyq.engines.file.document.codec import unseal
+from leasedkeyq.engines.file.file_lock import FileLock, PolledLock
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
 from tests.engines.file.support import SUFFIXES, claim, keys, opened, put, run
@@ -82,7 +82,8 @@ def test_a_forked_child_has_a_lock_of_its_own(path: Path) -> None:
 
 
 def test_without_flock_there_is_another_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasedkeyq.engines.file.fileops.fcntl", None)
+    monkeypatch.setattr("leasedkeyq.engines.file.file_operations.fcntl", None)
+    monkeypatch.setattr("leasedkeyq.engines.file.file_lock.fcntl", None)
     engines = [FileEngine(path) for _ in range(4)]
     assert isinstance(engines[0]._lock, PolledLock)
 
@@ -110,7 +111,8 @@ def test_without_flock_there_is_another_lock(path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_flock_and_filelock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasedkeyq.engines.file.fileops.fcntl", None)
+    monkeypatch.setattr("leasedkeyq.engines.file.file_operations.fcntl", None)
+    monkeypatch.setattr("leasedkeyq.engines.file.file_lock.fcntl", None)
     monkeypatch.setitem(sys.modules, "filelock", None)
     with pytest.raises(errors.StoreError, match=r"leasedkeyq\[filelock\]"):
         FileEngine(path)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.engines.file.document.checksum import seal
+from leasedkeyq.engines.file.document.codec import seal
 from leasedkeyq.engines.file.snapshot import dump, load
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.store_model import StoreModel

@@ -46,16 +46,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
 
-from leasedkeyq.engines.file.document.checksum import seal, unseal, without_sums
-from leasedkeyq.engines.file.document.codec import Texts
+from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal, without_sums
 from leasedkeyq.engines.file.document.document import Document, Entry, Form, RepositorySettings
-from leasedkeyq.engines.file.document.fields import NonsenseError
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
+from leasedkeyq.engines.file.document.model_mapping import Known, load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
 from leasedkeyq.engines.file.document.repository_form import RepositoryForm, StatusMap
 from leasedkeyq.engines.file.document_merge import Merge, add_new_items, merge_edit
-from leasedkeyq.engines.file.fileops import Access, FileOps, Stamp
-from leasedkeyq.engines.file.loading import Known, load
-from leasedkeyq.engines.file.saving import sync
+from leasedkeyq.engines.file.file_operations import Access, FileOperations, Stamp
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Limits
 from leasedkeyq.model.store_model import StoreModel
@@ -88,7 +86,7 @@ class FileOptions(TypedDict, total=False):
     status_map: StatusMap | None
     limits: Limits | None
     clock: Callable[[], float] | None
-    ops: FileOps | None
+    ops: FileOperations | None
 
 
 class NeedsWriterError(Exception):
@@ -128,7 +126,7 @@ class DocumentFile:
         status_map: StatusMap | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
-        ops: FileOps | None = None,
+        ops: FileOperations | None = None,
     ) -> None:
         path = Path(path)
         suffix = path.suffix.lower()
@@ -148,7 +146,7 @@ class DocumentFile:
         self._copy = self._beside(".bak")
         self._displaced = self._beside(".displaced")
         self._edit = self._beside(".edit")
-        self._ops = ops or FileOps()
+        self._ops = ops or FileOperations()
         self._clock = clock or _microseconds
         self._latest = float("-inf")
         forms = _forms(name or self.path.stem, max_size, default_max_retries, status_map)
@@ -156,11 +154,11 @@ class DocumentFile:
             raise ValueError(f"the form of a document is one of {', '.join(forms)}, not {form!r}")
         self._form = None if form is None else forms[form]
         self._name: str | None = name
-        self._texts = Texts(
+        self._codec = DocumentCodec(
             sorted(forms.values(), key=lambda known: known is not self._form), yaml=self.yaml
         )
         self._known: Known = {}
-        self._document = self._texts.start()
+        self._document = self._codec.start()
         self._model = StoreModel(self.limits)
         self._told: list[str] = []
         self._held: int | None = None
@@ -267,7 +265,7 @@ class DocumentFile:
         return copy[0], copy[0]
 
     def _start(self) -> None:
-        self._document = self._texts.start()
+        self._document = self._codec.start()
         self._model = load(self._document, self.limits, self._now(), ours=True)
 
     def _load_ours(self, document: Document) -> StoreModel:
@@ -279,7 +277,7 @@ class DocumentFile:
     def _parse_ours(self, body: bytes) -> Document:
         """Read a text whose checksum fits."""
         try:
-            document = self._texts.parse_ours(body)
+            document = self._codec.parse_ours(body)
         except NonsenseError as error:
             raise self._foreign(error) from error
         self._check(document)
@@ -419,7 +417,7 @@ class DocumentFile:
 
     def _read_edit(self, text: bytes, last: Document | None) -> Document:
         # JSON has its checksum inside, and is read as a whole.
-        document = self._texts.parse(without_sums(text) if self.yaml else text)
+        document = self._codec.parse(without_sums(text) if self.yaml else text)
         if last is not None and document.form is not last.form:
             raise NonsenseError(f"it is {document.form}, and it was {last.form}")
         self._check(document)
@@ -530,7 +528,7 @@ class DocumentFile:
         if base is not None and (reason := _damage(text, base)):
             raise NonsenseError(reason)
         edited = self._read_edit(text, ours)
-        current = self._texts.parse_ours(self._texts.render(ours))
+        current = self._codec.parse_ours(self._codec.render(ours))
         load(current, self.limits, self._now(), ours=True)
         merge = None
         if base is not None:
@@ -627,7 +625,7 @@ class DocumentFile:
         if not self._writable:
             self.forget()
             return
-        text = seal(self._texts.render(self._document), yaml=self.yaml)
+        text = seal(self._codec.render(self._document), yaml=self.yaml)
         ops, new, copy = self._ops, self._beside(".new"), self._beside(".bak.new")
         access = self._access()
         stamp = None

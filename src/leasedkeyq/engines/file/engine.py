@@ -20,10 +20,10 @@ from typing import Any, TypeVar, Unpack
 import msgspec
 
 from leasedkeyq.engines.file.document.document import RepositorySettings
-from leasedkeyq.engines.file.document.fields import NonsenseError
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
+from leasedkeyq.engines.file.document.model_mapping import sync
 from leasedkeyq.engines.file.document_file import DocumentFile, FileOptions, NeedsWriterError
-from leasedkeyq.engines.file.fileops import file_lock
-from leasedkeyq.engines.file.saving import sync
+from leasedkeyq.engines.file.file_lock import file_lock
 from leasedkeyq.errors import StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.model.requests import Answer, Claim, Put, Request
 from leasedkeyq.model.store_model import StoreModel

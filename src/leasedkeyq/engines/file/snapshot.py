@@ -1,23 +1,22 @@
 """A whole store as one text, for engines that keep all of it in one place."""
 
-from leasedkeyq.engines.file import loading
-from leasedkeyq.engines.file.document.checksum import seal, unseal
-from leasedkeyq.engines.file.document.codec import Texts
-from leasedkeyq.engines.file.document.fields import NonsenseError
+from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
+from leasedkeyq.engines.file.document.model_mapping import load as load_document
+from leasedkeyq.engines.file.document.model_mapping import sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
-from leasedkeyq.engines.file.saving import sync
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Limits
 from leasedkeyq.model.store_model import StoreModel
 
-_TEXTS = Texts([QueuesForm()], yaml=False)
+_CODEC = DocumentCodec([QueuesForm()], yaml=False)
 
 
 def dump(model: StoreModel) -> bytes:
     """All that `model` holds, as JSON with a checksum; times to the microsecond."""
-    document = _TEXTS.start()
+    document = _CODEC.start()
     sync(document, model)
-    return seal(_TEXTS.render(document), yaml=False)
+    return seal(_CODEC.render(document), yaml=False)
 
 
 def load(text: bytes, limits: Limits, now: float) -> StoreModel:
@@ -30,6 +29,6 @@ def load(text: bytes, limits: Limits, now: float) -> StoreModel:
     if not fits:
         raise StoreError("the text is not complete, or was changed: restore it from a backup")
     try:
-        return loading.load(_TEXTS.parse_ours(body), limits, now, ours=True)
+        return load_document(_CODEC.parse_ours(body), limits, now, ours=True)
     except NonsenseError as error:
         raise StoreError(f"the text cannot be read: {error}; upgrade leasedkeyq") from error

@@ -10,7 +10,7 @@ from leasedkeyq.engines.file.document.document import RepositorySettings
 from leasedkeyq.engines.file.document.repository_form import StatusMap
 from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
-from leasedkeyq.engines.file.fileops import FileOps
+from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.watch import FileWatch
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.model.admission import admitted
@@ -60,7 +60,7 @@ class FileStore(Store):
 
     Args:
         path: The document: ``.yaml``, ``.yml`` or ``.json``. It is created if need be, its folder
-            is not. Beside it stand ``.bak``, a copy of the last version, and ``.lock``.
+            is not. BufferedFacts it stand ``.bak``, a copy of the last version, and ``.lock``.
         form: What the document must be: ``"queues"``, or ``"repository"`` for one queue with the
             items of a `leasedkeyq.repository.QueueRepository`. None takes what is there, and
             ``"queues"`` for a new one.
@@ -92,7 +92,7 @@ class FileStore(Store):
         status_map: StatusMap | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
-        ops: FileOps | None = None,
+        ops: FileOperations | None = None,
     ) -> None:
         self.engine: FileEngine = FileEngine(
             path,

@@ -1,18 +1,40 @@
-"""The texts of documents, in YAML or JSON, of every form."""
+"""The text of a document, in YAML or JSON, of every form, with a checksum in its last line.
+
+Where the checksum fits, the text is what we wrote. Where it does not, a person edited it, or it was
+damaged; the file store finds out which.
+"""
 
 import codecs
+import hashlib
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 from leasedkeyq.engines.file.document import plain_json
-from leasedkeyq.engines.file.document.document import Cache, Document, Form, FreeFormError, form_of
-from leasedkeyq.engines.file.document.fields import NonsenseError, check_names, check_names_once
-from leasedkeyq.engines.file.document.freeform import parse_freeform, read_item
+from leasedkeyq.engines.file.document.document import (
+    Cache,
+    Document,
+    Form,
+    NotPlainYamlError,
+    form_of,
+)
+from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten, read_item
+from leasedkeyq.engines.file.document.json_fields import (
+    NonsenseError,
+    check_names,
+    check_names_once,
+)
 from leasedkeyq.engines.file.document.plain_yaml import printable_comments
 
+SUM_NOTE = "of the text above; delete this line if you change single characters"
 
-class Texts:
+_YAML_SUM = re.compile(rb"# sum: ([0-9a-f]{32}) %s\n\Z" % SUM_NOTE.encode())
+_OLD_SUM = re.compile(rb"^# sum: [0-9a-f]{32} %s\r?(?:\n|\Z)" % SUM_NOTE.encode(), re.MULTILINE)
+_JSON_SUM = re.compile(rb'"sum": "([0-9a-f]{32})"\n\}\n\Z')
+
+
+class DocumentCodec:
     """Reads and writes documents; the first of `forms` is the one of a new document."""
 
     def __init__(self, forms: Sequence[Form], *, yaml: bool) -> None:
@@ -74,9 +96,9 @@ class Texts:
         for form in self.forms:
             try:
                 return form.parse_yaml(text, self._cache, read_item)
-            except FreeFormError:
+            except NotPlainYamlError:
                 continue
-        return parse_freeform(text, self.forms)
+        return parse_handwritten(text, self.forms)
 
 
 def _check_names(document: Document) -> None:
@@ -95,3 +117,32 @@ def _check_signs(document: Document, signs: set[str]) -> None:
             texts = (name, *entry.fields, *entry.fields.values(), entry.record)
             if any(sign in text for text in texts for sign in signs):
                 raise NonsenseError("not YAML: there is a control character in a value")
+
+
+# The checksum
+
+
+def checksum(body: bytes) -> bytes:
+    """128 bits over the text above the last line."""
+    return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+
+
+def seal(body: bytes, *, yaml: bool) -> bytes:
+    """The text of the file: `body` and the line with its checksum."""
+    if yaml:
+        return b"%s# sum: %s %s\n" % (body, checksum(body), SUM_NOTE.encode())
+    return b'%s"sum": "%s"\n}\n' % (body, checksum(body))
+
+
+def unseal(text: bytes, *, yaml: bool) -> tuple[bytes, bool | None]:
+    """The body of a file, and whether its checksum fits; None where there is no checksum."""
+    found = (_YAML_SUM if yaml else _JSON_SUM).search(text)
+    if found is None:
+        return text, None
+    body = text[: found.start()]
+    return body, checksum(body) == found[1]
+
+
+def without_sums(text: bytes) -> bytes:
+    """YAML without lines with a checksum, wherever an editor left them and however it ends them."""
+    return _OLD_SUM.sub(b"", text)

@@ -4,9 +4,8 @@ An item is an `Entry`: its fields by name, each as one line of JSON, in the orde
 reads them. Entries remember what a person added: fields we do not know, and comments.
 
 How a document looks is the matter of its `Form`: which fields an item has and what they mean, and
-how entries become text and text becomes entries. `loading` makes a model of a
-document, `saving` brings a document up to date with a model; both see items
-as `Facts`, whatever the form.
+how entries become text and text becomes entries. `model_mapping` makes a model of a document, and
+brings a document up to date with a model; it sees items as `ItemFacts`, whatever the form.
 
 Leased items keep their line, so that a claim that is undone finds its place. A place is written
 down where there are several priorities, and is forgotten when a person edits the document: then
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from leasedkeyq.engines.file.document.fields import (
+from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
     check_text,
@@ -31,7 +30,6 @@ from leasedkeyq.engines.file.document.fields import (
     encode_mapping,
     encode_time,
 )
-from leasedkeyq.engines.file.document.ordering import Signature
 from leasedkeyq.model.queue_model import Payload
 from leasedkeyq.model.requests import (
     ResultOutcome,
@@ -42,6 +40,10 @@ VERSION = 1
 COUNTERS = ("version", "revision", "last_id", "last_fence")
 BUCKETS = "buckets"
 """The field of the head with the buckets of all queues: readers that do not know it let it be."""
+
+
+Signature = tuple[object, ...]
+"""The state of an item that an entry describes; it differs when the item has changed."""
 
 
 class Entry:
@@ -164,7 +166,7 @@ class Document:
 # What an entry says
 
 
-class Held(msgspec.Struct):
+class LeaseFacts(msgspec.Struct):
     """A lease."""
 
     token: str
@@ -183,7 +185,7 @@ class Held(msgspec.Struct):
         return encode_mapping(parts)
 
     @classmethod
-    def decode(cls, text: str, where: str) -> "Held":
+    def decode(cls, text: str, where: str) -> "LeaseFacts":
         """The lease that `encode` wrote."""
         parts = decode_mapping(text, "lease", where)
         return cls(
@@ -194,7 +196,7 @@ class Held(msgspec.Struct):
         )
 
 
-class Beside(msgspec.Struct):
+class BufferedFacts(msgspec.Struct):
     """A newer value that waits beside a leased one."""
 
     payload: Payload
@@ -202,7 +204,7 @@ class Beside(msgspec.Struct):
     due: float | None
 
 
-class Facts(msgspec.Struct, kw_only=True):
+class ItemFacts(msgspec.Struct, kw_only=True):
     """An item, whatever the form of the document. A payload without an id belongs to a new one."""
 
     key: str
@@ -212,8 +214,8 @@ class Facts(msgspec.Struct, kw_only=True):
     attempt: int = 0
     due: float | None = None
     """When it becomes available, may come back from its lease at the earliest, or is forgotten."""
-    lease: Held | None = None
-    beside: Beside | None = None
+    lease: LeaseFacts | None = None
+    beside: BufferedFacts | None = None
     place: int | None = None
     error: str = ""
     buried_at: float = 0.0
@@ -224,7 +226,7 @@ class Facts(msgspec.Struct, kw_only=True):
 # Forms
 
 
-class FreeFormError(Exception):
+class NotPlainYamlError(Exception):
     """The YAML is not in the form in which we write it."""
 
 
@@ -232,7 +234,7 @@ Note = Callable[[str], None]
 """Takes comment lines."""
 
 
-class FreeReader(Protocol):
+class HandwrittenReader(Protocol):
     """Gives the parts of a YAML document that a person wrote to entries, with their comments."""
 
     def field(self, mapping: Any, name: Any, entry: Entry) -> None:
@@ -263,7 +265,7 @@ Cache = dict[str, tuple[dict[str, str], dict[str, tuple[str, str]]]]
 
 
 ReadItem = Callable[[str], Entry]
-"""Reads an item that is in the style of a person; raises `FreeFormError` where it cannot."""
+"""Reads an item that is in the style of a person; raises `NotPlainYamlError` where it cannot."""
 
 
 class Form(ABC):
@@ -280,7 +282,7 @@ class Form(ABC):
         """A new document without items."""
 
     @abstractmethod
-    def read(self, section: Section, entry: Entry, where: str, now: float) -> Facts:
+    def read(self, section: Section, entry: Entry, where: str, now: float) -> ItemFacts:
         """What an entry says; what a person left out is filled in.
 
         Raises:
@@ -288,7 +290,7 @@ class Form(ABC):
         """
 
     @abstractmethod
-    def write(self, section: Section, facts: Facts) -> tuple[dict[str, str], str]:
+    def write(self, section: Section, facts: ItemFacts) -> tuple[dict[str, str], str]:
         """The fields and the record of an item.
 
         Raises:
@@ -316,7 +318,7 @@ class Form(ABC):
         """Read YAML that we wrote, or that looks like it but for single items.
 
         Raises:
-            FreeFormError: It does not. It may be good YAML all the same.
+            NotPlainYamlError: It does not. It may be good YAML all the same.
             NonsenseError: It says something twice.
         """
 
@@ -325,7 +327,7 @@ class Form(ABC):
         """Whether a document with these names at its top is one of this form."""
 
     @abstractmethod
-    def parse_free(self, top: Any, reader: FreeReader) -> Document:
+    def parse_handwritten(self, top: Any, reader: HandwrittenReader) -> Document:
         """Read YAML that a person wrote.
 
         Raises:

@@ -3,7 +3,7 @@
 import msgspec
 
 from leasedkeyq.engines.file.document.document import Entry
-from leasedkeyq.engines.file.document.fields import encode
+from leasedkeyq.engines.file.document.json_fields import encode
 
 Members = dict[str, msgspec.Raw]
 

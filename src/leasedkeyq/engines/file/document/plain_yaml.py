@@ -1,9 +1,8 @@
 """The YAML that the file store writes: every field on one line, its value as JSON.
 
 JSON is YAML as well, so a document of ours needs no YAML library: it is read line by line, with
-comments, and anything else raises `FreeFormError` and is then the matter of
-`freeform`. An entry that did not change is written as it was read, letter by
-letter.
+comments, and anything else raises `NotPlainYamlError` and is then the matter of `handwritten_yaml`.
+An entry that did not change is written as it was read, letter by letter.
 """
 
 import re
@@ -11,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from leasedkeyq.engines.file.document.document import Cache, Entry, FreeFormError, ReadItem
-from leasedkeyq.engines.file.document.fields import TIME, NonsenseError, encode
+from leasedkeyq.engines.file.document.document import Cache, Entry, NotPlainYamlError, ReadItem
+from leasedkeyq.engines.file.document.json_fields import TIME, NonsenseError, encode
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 _RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"])
@@ -105,7 +104,7 @@ FREE_ITEMS = 100
 """Where more items than these are in the style of a person, it is quicker to read all at once."""
 
 
-class Items:
+class ItemReader:
     """Reads the items in some lines. Those that are in `cache` from the last time are known."""
 
     def __init__(
@@ -128,7 +127,7 @@ class Items:
         if found is None:
             try:
                 read_fields(f"{style.member}{block[len(style.item) :]}", style, style.member, entry)
-            except FreeFormError:
+            except NotPlainYamlError:
                 self._free += 1
                 if self._read_item is None or self._free > FREE_ITEMS:
                     raise
@@ -170,7 +169,7 @@ def read_fields(text: str, style: Style, indent: str, entry: Entry) -> None:
             continue
         found = _FIELD.fullmatch(line[len(indent) : -1])
         if not line.startswith(indent) or line[-1] != "\n" or found is None:
-            raise FreeFormError
+            raise NotPlainYamlError
         name, rest = found.groups()
         if name in entry.fields:
             raise NonsenseError(f"the field {name!r} is there twice")
@@ -199,7 +198,7 @@ def _split(name: str, rest: str, style: Style) -> tuple[str, str]:
         if json is not None:
             return json, rest[at + 1 :]
         at = rest.find(" #", at + 1)
-    raise FreeFormError
+    raise NotPlainYamlError
 
 
 def _json(name: str, text: str, style: Style) -> str | None:
@@ -219,15 +218,15 @@ def read_title(line: str) -> str:
     """The name in a line that has nothing but a name and its colon."""
     found = _NAME.fullmatch(line)
     if found is None:
-        raise FreeFormError
+        raise NotPlainYamlError
     name = found[1]
     if name[0] == '"':
         try:
             return msgspec.json.decode(name, type=str)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise FreeFormError from error
+            raise NotPlainYamlError from error
     if not is_plain(name):
-        raise FreeFormError
+        raise NotPlainYamlError
     return name
 
 

@@ -35,19 +35,19 @@ from leasedkeyq.engines.file.document import plain_json
 from leasedkeyq.engines.file.document.document import (
     COUNTERS,
     VERSION,
-    Beside,
+    BufferedFacts,
     Cache,
     Document,
     Entry,
-    Facts,
     Form,
-    FreeFormError,
-    FreeReader,
-    Held,
+    HandwrittenReader,
+    ItemFacts,
+    LeaseFacts,
+    NotPlainYamlError,
     ReadItem,
     Section,
 )
-from leasedkeyq.engines.file.document.fields import (
+from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
     check_mapping,
@@ -65,7 +65,7 @@ from leasedkeyq.engines.file.document.fields import (
     readable,
 )
 from leasedkeyq.engines.file.document.plain_yaml import (
-    Items,
+    ItemReader,
     Style,
     is_comment,
     loose_comments,
@@ -138,7 +138,7 @@ class QueuesForm(Form):
 
     # Fields
 
-    def write(self, section: Section, facts: Facts) -> tuple[dict[str, str], str]:
+    def write(self, section: Section, facts: ItemFacts) -> tuple[dict[str, str], str]:
         """As `Form.write`."""
         payload = facts.payload
         fields = {"key": encode(facts.key), **_value(payload.value)}
@@ -167,10 +167,10 @@ class QueuesForm(Form):
             fields["next"] = encode_mapping(_beside(facts.beside))
         return fields, ""
 
-    def read(self, section: Section, entry: Entry, where: str, now: float) -> Facts:
+    def read(self, section: Section, entry: Entry, where: str, now: float) -> ItemFacts:
         """As `Form.read`."""
         fields = entry.fields
-        facts = Facts(
+        facts = ItemFacts(
             key=decode_key(fields, "key", where),
             state=_state(fields, where),
             payload=_payload(fields, where, now),
@@ -193,13 +193,13 @@ class QueuesForm(Form):
         if "place" in fields:
             facts.place = decode_whole(fields, "place", where, least=-LARGEST)
         if "lease" in fields:
-            facts.lease = Held.decode(fields["lease"], where)
+            facts.lease = LeaseFacts.decode(fields["lease"], where)
         if "next" in fields:
             if facts.lease is None:
                 message = "'next' is for the time after a lease, and there is none"
                 raise NonsenseError(f"{where}: {message}")
             parts = decode_mapping(fields["next"], "next", where)
-            facts.beside = Beside(
+            facts.beside = BufferedFacts(
                 _payload(parts, where, now),
                 decode_whole(parts, "priority", where, least=-LARGEST),
                 decode_moment(parts, "due", where),
@@ -227,19 +227,19 @@ class QueuesForm(Form):
     def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
         """As `Form.parse_yaml`."""
         if "\r" in body or not body.endswith("\n"):
-            raise FreeFormError
+            raise NotPlainYamlError
         document = Document(self)
         head, found, rest = f"\n{body}".partition("\nqueues:\n")
         if not found:
             head, found, rest = f"\n{body}".partition("\nqueues: {}\n")
             if not found or not only_comments(rest):
-                raise FreeFormError
+                raise NotPlainYamlError
             document.tail, rest = rest, ""
         read_fields(f"{head[1:]}\n" if head[1:] else "", STYLE, "", document.head)
         # Comments after the last counter belong to the list of queues.
         document.lead = loose_comments(document.head)
         lines = split_lines(rest)
-        _read_queues(document, Items(lines, STYLE, cache, read_item), lines)
+        _read_queues(document, ItemReader(lines, STYLE, cache, read_item), lines)
         return document
 
     # YAML that a person wrote, and JSON
@@ -248,8 +248,8 @@ class QueuesForm(Form):
         """As `Form.is_form_of`."""
         return "queues" in names
 
-    def parse_free(self, top: Any, reader: FreeReader) -> Document:
-        """As `Form.parse_free`."""
+    def parse_handwritten(self, top: Any, reader: HandwrittenReader) -> Document:
+        """As `Form.parse_handwritten`."""
         document = Document(self)
         for name in top:
             if name == "queues":
@@ -288,7 +288,7 @@ class QueuesForm(Form):
         return document
 
 
-def _ended(facts: Facts) -> dict[str, str]:
+def _ended(facts: ItemFacts) -> dict[str, str]:
     """What there is to say of an item that is buried or done."""
     fields = {"state": encode(facts.state)}
     if facts.state == "buried":
@@ -298,7 +298,7 @@ def _ended(facts: Facts) -> dict[str, str]:
     return fields
 
 
-def _beside(beside: Beside) -> dict[str, str]:
+def _beside(beside: BufferedFacts) -> dict[str, str]:
     payload = beside.payload
     parts = _value(payload.value)
     if payload.kind:
@@ -368,7 +368,7 @@ def _stored_value(fields: dict[str, str], where: str) -> bytes:
         raise NonsenseError(f"{where}: raw is not Base64: {error}") from error
 
 
-def _read_queues(document: Document, items: Items, lines: list[str]) -> None:
+def _read_queues(document: Document, items: ItemReader, lines: list[str]) -> None:
     section: Section | None = None
     comments = ""
     at = 0
@@ -381,7 +381,7 @@ def _read_queues(document: Document, items: Items, lines: list[str]) -> None:
         if not line.startswith(STYLE.item):
             section, at = _read_title(document, lines, at, comments)
         elif section is None or (not section.entries and lines[at - 1] == _EMPTY):
-            raise FreeFormError
+            raise NotPlainYamlError
         else:
             entry, at = items.read(at, comments)
             section.entries.append(entry)
@@ -396,7 +396,7 @@ def _read_title(
     """Read the name of a queue and what stands before its items."""
     line = lines[at]
     if not line.startswith("  ") or line[2] == " ":
-        raise FreeFormError
+        raise NotPlainYamlError
     name = read_title(line[2:-1])
     if name in document.sections:
         raise NonsenseError(f"the queue {name!r} is there twice")
@@ -405,17 +405,17 @@ def _read_title(
     end = at + 1
     while end < len(lines) and not lines[end].startswith("    items:"):
         if not lines[end].startswith("    ") and not is_comment(lines[end]):
-            raise FreeFormError
+            raise NotPlainYamlError
         end += 1
     if end == len(lines) or lines[end] not in {_EMPTY, "    items:\n"}:
-        raise FreeFormError
+        raise NotPlainYamlError
     read_fields("".join(lines[at + 1 : end]), STYLE, "    ", section.head)
     if loose_comments(section.head):
-        raise FreeFormError
+        raise NotPlainYamlError
     return section, end + 1
 
 
-def _read_free_queues(queues: Any, document: Document, reader: FreeReader) -> None:
+def _read_free_queues(queues: Any, document: Document, reader: HandwrittenReader) -> None:
     if queues is None:
         return
     check_mapping(queues, "queues")

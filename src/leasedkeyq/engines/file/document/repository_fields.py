@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from leasedkeyq.engines.file.document.fields import (
+from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
     decode,

@@ -21,8 +21,9 @@ It looks like this::
       metadata: {}
 
 Each item has these fields, all of them, so that a program which reads them plainly goes on; see
-`repository_items` for what they mean to the store. What the store itself has to
-know stands apart, at the end. There is one queue, and no other can be put into such a document.
+`repository_items` for what they mean to the store. What the store itself has to know, the counters
+and a record for each item, stands in one mapping at the end. Older documents have their items under
+``queue``. There is one queue, and no other can be put into such a document.
 """
 
 import uuid
@@ -32,29 +33,43 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from leasedkeyq.engines.file.document import plain_json, repository_text
+from leasedkeyq.engines.file.document import plain_json
 from leasedkeyq.engines.file.document.document import (
     COUNTERS,
     VERSION,
     Cache,
     Document,
     Entry,
-    Facts,
     Form,
-    FreeReader,
+    HandwrittenReader,
+    ItemFacts,
+    NotPlainYamlError,
     ReadItem,
     RepositorySettings,
     Section,
 )
-from leasedkeyq.engines.file.document.fields import (
+from leasedkeyq.engines.file.document.json_fields import (
     NonsenseError,
+    check_list,
+    check_mapping,
     decode_key,
     decode_mapping,
     decode_whole,
     encode,
     encode_mapping,
 )
-from leasedkeyq.engines.file.document.plain_yaml import printable
+from leasedkeyq.engines.file.document.plain_yaml import (
+    ItemReader,
+    Style,
+    is_comment,
+    loose_comments,
+    only_comments,
+    printable,
+    read_fields,
+    render_fields,
+    render_item,
+    split_lines,
+)
 from leasedkeyq.engines.file.document.repository_fields import FIELDS, STATUSES
 from leasedkeyq.engines.file.document.repository_items import read_item, was_written_for, write_item
 
@@ -67,6 +82,24 @@ HEADER = """\
 # and `payload: ...` are enough), change a priority or a status, remove an item, write comments.
 # Each change is checked; what cannot be read is set aside and the last good version restored.
 """
+
+
+LABELS = ("items", "queue")
+BOOKS = "leasedkeyq"
+NAMES = (*LABELS, BOOKS)
+"""What such a document has at its top, and no other."""
+STYLE = Style(
+    item="- ", member="  ", words=frozenset(("name", "id", "type", "status")), times=frozenset()
+)
+
+_BOOKS = f"{BOOKS}: # the store's own notes about the items; leave them to the program\n"
+_RECORDS = "  items:\n"
+_NO_RECORDS = "  items: []\n"
+_RECORD = "  - "
+_LISTS = {f"{label}:{rest}\n": label for label in LABELS for rest in ("", " []")}
+
+Parts = tuple[Section, list[str]]
+"""The items with what stands above them, and the records."""
 
 
 class RepositoryForm(Form):
@@ -119,12 +152,12 @@ class RepositoryForm(Form):
 
     # Items
 
-    def write(self, section: Section, facts: Facts) -> tuple[dict[str, str], str]:
+    def write(self, section: Section, facts: ItemFacts) -> tuple[dict[str, str], str]:
         """As `Form.write`."""
         fields, record = write_item(facts, _max_retries(section))
         return fields, printable(encode_mapping(record))
 
-    def read(self, section: Section, entry: Entry, where: str, now: float) -> Facts:
+    def read(self, section: Section, entry: Entry, where: str, now: float) -> ItemFacts:
         """As `Form.read`."""
         where = f"{where}, the id {entry.fields['id']}"
         return read_item(entry, _max_retries(section), where, now)
@@ -133,32 +166,30 @@ class RepositoryForm(Form):
 
     def render_yaml(self, document: Document) -> str:
         """As `Form.render_yaml`."""
-        return repository_text.render_yaml(document, _section(document))
+        return _render_yaml(document, _section(document))
 
     def parse_yaml(self, body: str, cache: Cache, read_item: ReadItem | None = None) -> Document:
         """As `Form.parse_yaml`."""
         document = Document(self)
-        return self._complete(
-            document, *repository_text.read_yaml(body, document, cache, read_item)
-        )
+        return self._complete(document, *_read_yaml(body, document, cache, read_item))
 
     def is_form_of(self, names: set[str]) -> bool:
         """As `Form.is_form_of`."""
-        return "queues" not in names and not names.isdisjoint(repository_text.NAMES)
+        return "queues" not in names and not names.isdisjoint(NAMES)
 
-    def parse_free(self, top: Any, reader: FreeReader) -> Document:
-        """As `Form.parse_free`."""
+    def parse_handwritten(self, top: Any, reader: HandwrittenReader) -> Document:
+        """As `Form.parse_handwritten`."""
         document = Document(self)
-        return self._complete(document, *repository_text.read_free(top, document, reader))
+        return self._complete(document, *_read_handwritten(top, document, reader))
 
     def render_json(self, document: Document) -> str:
         """As `Form.render_json`."""
-        return repository_text.render_json(document, _section(document))
+        return _render_json(document, _section(document))
 
     def parse_json(self, top: plain_json.Members) -> Document:
         """As `Form.parse_json`."""
         document = Document(self)
-        return self._complete(document, *repository_text.read_json(top, document))
+        return self._complete(document, *_read_json(top, document))
 
 
 # The document
@@ -235,3 +266,181 @@ def _give_records(section: Section, records: list[str]) -> None:
             if fitting and not entry.record:
                 entry.record = fitting[0][0]
                 waiting.remove(fitting[0])
+
+
+# YAML
+
+
+def _render_yaml(document: Document, section: Section) -> str:
+    """The document as YAML, without its checksum."""
+    empty = "" if section.entries else " []"
+    parts = [
+        render_fields(section.head, STYLE, "", ""),
+        document.lead,
+        f"{document.label}:{empty}\n",
+        *(render_item(entry, STYLE) for entry in section.entries),
+        section.tail,
+        _BOOKS,
+        render_fields(document.head, STYLE, "  ", "  "),
+        _RECORDS if section.entries else _NO_RECORDS,
+        *(f"{_RECORD}{entry.record}\n" for entry in section.entries),
+        document.tail,
+    ]
+    return "".join(parts)
+
+
+def _read_yaml(
+    body: str, document: Document, cache: Cache, read_item: ReadItem | None = None
+) -> Parts:
+    """Read YAML that we wrote, or that looks like it."""
+    if "\r" in body or not body.endswith("\n"):
+        raise NotPlainYamlError
+    lines = split_lines(body)
+    at = next((at for at, line in enumerate(lines) if line in _LISTS), None)
+    if at is None:
+        raise NotPlainYamlError
+    section = Section()
+    read_fields("".join(lines[:at]), STYLE, "", section.head)
+    # Comments after the last field belong to the list of items.
+    document.lead = loose_comments(section.head)
+    document.label = _LISTS[lines[at]]
+    empty = lines[at].endswith("[]\n")
+    items = ItemReader(lines, STYLE, cache, read_item)
+    at = _read_items(lines, at + 1, section, items)
+    if empty and section.entries:
+        raise NotPlainYamlError
+    return section, _read_books(lines, at, document)
+
+
+def _read_items(lines: list[str], at: int, section: Section, items: ItemReader) -> int:
+    """Read the items; return the line after what begins the books."""
+    comments = ""
+    while at < len(lines) and not _begins_books(lines[at]):
+        if is_comment(lines[at]):
+            comments += lines[at]
+            at += 1
+        elif lines[at].startswith(STYLE.item):
+            entry, at = items.read(at, comments)
+            section.entries.append(entry)
+            comments = ""
+        else:
+            raise NotPlainYamlError
+    section.tail = comments
+    items.close()
+    return at + 1
+
+
+def _begins_books(line: str) -> bool:
+    return line.startswith((f"{BOOKS}: ", f"{BOOKS}:\n")) and is_comment(line[len(BOOKS) + 1 :])
+
+
+def _read_books(lines: list[str], at: int, document: Document) -> list[str]:
+    if at >= len(lines):
+        return []
+    end = at
+    while end < len(lines) and lines[end] not in {_RECORDS, _NO_RECORDS}:
+        end += 1
+    if end == len(lines):
+        raise NotPlainYamlError
+    read_fields("".join(lines[at:end]), STYLE, "  ", document.head)
+    if loose_comments(document.head):
+        raise NotPlainYamlError
+    records: list[str] = []
+    at = end + 1
+    if lines[end] == _RECORDS:
+        while at < len(lines) and lines[at].startswith(_RECORD):
+            records.append(lines[at][len(_RECORD) : -1])
+            _check_record(records[-1])
+            at += 1
+    document.tail = "".join(lines[at:])
+    if not only_comments(document.tail):
+        raise NotPlainYamlError
+    return records
+
+
+def _check_record(record: str) -> None:
+    try:
+        msgspec.json.decode(record, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise NotPlainYamlError from error
+
+
+# YAML that a person wrote
+
+
+def _read_handwritten(top: Any, document: Document, reader: HandwrittenReader) -> Parts:
+    """Read any YAML."""
+    section = Section()
+    records: list[str] = []
+    document.label = _label(top)
+    for name in top:
+        if name == document.label:
+            reader.above(top, name, document.add_lead)
+            reader.items(top[name], section, name, _bare_item)
+        elif name == BOOKS:
+            reader.above(top, name, section.add_tail)
+            records = _read_free_books(top[name], document, reader)
+        else:
+            reader.field(top, name, section.head)
+    return section, records
+
+
+def _read_free_books(books: Any, document: Document, reader: HandwrittenReader) -> list[str]:
+    check_mapping(books, BOOKS)
+    records: list[str] = []
+    for name in books:
+        if name != "items":
+            reader.field(books, name, document.head)
+            continue
+        listed = reader.plain(books[name])
+        check_list(listed, f"the items of {BOOKS}")
+        for record in listed:
+            check_mapping(record, f"a record in {BOOKS}")
+            records.append(encode(record))
+    return records
+
+
+def _bare_item(value: object) -> dict[str, str]:
+    """The fields of an item that is nothing but a name or a number."""
+    return {"payload": encode({"task_id": value})}
+
+
+def _label(names: Any) -> str:
+    found = next((label for label in LABELS if label in names), None)
+    if found is None and BOOKS in names:
+        raise NonsenseError("it has no list of items any more")
+    return found or LABELS[0]
+
+
+# JSON
+
+
+def _render_json(document: Document, section: Section) -> str:
+    """The document as JSON with an item on each line, open at its end for the checksum."""
+    items = list(map(plain_json.render_item, section.entries))
+    records = [f"  {entry.record}" for entry in section.entries]
+    parts = ["{\n", *(f"{encode(name)}: {text},\n" for name, text in section.head.fields.items())]
+    parts.append(f'"{document.label}": {plain_json.render_list(items)},\n"{BOOKS}": {{')
+    parts.extend(f"{encode(name)}: {text}, " for name, text in document.head.fields.items())
+    parts.append(f'"items": {plain_json.render_list(records)}}},\n')
+    return "".join(parts)
+
+
+def _read_json(top: plain_json.Members, document: Document) -> Parts:
+    """Read JSON."""
+    section = Section()
+    document.label = _label(top)
+    listed = top.pop(document.label, msgspec.Raw(b"[]"))
+    books = msgspec.json.decode(top.pop(BOOKS, msgspec.Raw(b"{}")), type=plain_json.Members)
+    section.head.fields = plain_json.read_fields(top)
+    for raw in msgspec.json.decode(listed, type=list[msgspec.Raw]):
+        text = bytes(raw)
+        if text[:1] in b"{[":
+            entry = plain_json.read_item(text)
+        else:
+            entry = Entry(_bare_item(msgspec.json.decode(text, type=str | int | float)))
+        section.entries.append(entry)
+    records = books.pop("items", msgspec.Raw(b"[]"))
+    document.head.fields = plain_json.read_fields(books)
+    members = msgspec.json.decode(records, type=list[msgspec.Raw])
+    return section, [plain_json.one_line(bytes(record)) for record in members]

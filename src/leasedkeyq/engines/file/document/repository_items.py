@@ -22,8 +22,8 @@ has the status that it was written for; after that, what the person wrote counts
 import uuid
 from typing import cast
 
-from leasedkeyq.engines.file.document.document import Beside, Entry, Facts, Held
-from leasedkeyq.engines.file.document.fields import (
+from leasedkeyq.engines.file.document.document import BufferedFacts, Entry, ItemFacts, LeaseFacts
+from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
     decode_history,
@@ -69,7 +69,7 @@ _NOTHING = dict.fromkeys(OPTIONAL, "null")
 # Writing
 
 
-def write_item(facts: Facts, max_retries: int) -> tuple[dict[str, str], dict[str, str]]:
+def write_item(facts: ItemFacts, max_retries: int) -> tuple[dict[str, str], dict[str, str]]:
     """The fields and the record of an item; `max_retries` is for one that does not tell.
 
     Raises:
@@ -109,7 +109,7 @@ def write_item(facts: Facts, max_retries: int) -> tuple[dict[str, str], dict[str
     return fields, _record(facts, fields, own)
 
 
-def _shown(facts: Facts, value: dict[str, str], where: str) -> dict[str, str]:
+def _shown(facts: ItemFacts, value: dict[str, str], where: str) -> dict[str, str]:
     """What follows from the state of an item that is not done."""
     count = decode_whole(value, "retry_count", where, least=-LARGEST) + _ended(facts)
     shown = {"status": encode(_STATUS[facts.state]), "retry_count": str(max(count, 0))}
@@ -127,7 +127,7 @@ def _shown(facts: Facts, value: dict[str, str], where: str) -> dict[str, str]:
 # Reading
 
 
-def read_item(entry: Entry, max_retries: int, where: str, now: float) -> Facts:
+def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFacts:
     """What an entry says; what a person left out is filled in.
 
     Raises:
@@ -154,7 +154,7 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> Facts:
         **fields,
     }
     fields.setdefault("created_at", encode_utc(put_at))
-    facts = Facts(
+    facts = ItemFacts(
         key=key,
         state=state,
         payload=Payload(
@@ -189,7 +189,7 @@ def was_written_for(record: dict[str, str], entry: Entry) -> bool:
 
 
 def _find(
-    facts: Facts, fields: dict[str, str], record: dict[str, str], where: str, now: float
+    facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str, now: float
 ) -> None:
     """An item in a state that the store did not bring it to."""
     if "next" in record:
@@ -201,7 +201,7 @@ def _find(
         facts.attempt += 1
         since = decode_moment(fields, "started_at", where)
         expires_at = now + FOUND_LEASE
-        facts.lease = Held(str(uuid.uuid4()), 0, expires_at, now if since is None else since)
+        facts.lease = LeaseFacts(str(uuid.uuid4()), 0, expires_at, now if since is None else since)
     elif facts.state == "buried":
         facts.error = _error(fields, where)
         facts.buried_at = now
@@ -210,7 +210,7 @@ def _find(
 
 
 def _recall(
-    facts: Facts, fields: dict[str, str], record: dict[str, str], where: str, now: float
+    facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str, now: float
 ) -> None:
     """An item in the state for which its record was written."""
     if facts.state != "available":
@@ -218,7 +218,7 @@ def _recall(
     if "place" in record:
         facts.place = decode_whole(record, "place", where, least=-LARGEST)
     if facts.state == "in_flight":
-        facts.lease = Held.decode(record["lease"], where)
+        facts.lease = LeaseFacts.decode(record["lease"], where)
         if "next" in record:
             parts = decode_mapping(record["next"], "next", where)
             facts.beside = _read_beside(parts, where, now)
@@ -230,7 +230,7 @@ def _recall(
         facts.priority = decode_whole(record, "priority", where, least=-LARGEST)
 
 
-def _value(facts: Facts, fields: dict[str, str], record: dict[str, str], where: str) -> bytes:
+def _value(facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str) -> bytes:
     if facts.state == "done":
         return make_value({name: fields[name] for name in FIELDS})
     own = decode_mapping(record["own"], "own", where) if "own" in record else {}
@@ -246,7 +246,7 @@ def _value(facts: Facts, fields: dict[str, str], record: dict[str, str], where: 
     return make_value(value)
 
 
-def _ended(facts: Facts) -> int:
+def _ended(facts: ItemFacts) -> int:
     """How many attempts have ended."""
     return facts.attempt - (facts.state == "in_flight")
 
@@ -296,7 +296,7 @@ def _state(
     return ("buried" if status == "failed" else "done"), False
 
 
-def _record(facts: Facts, fields: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> dict[str, str]:
     """What the fields of an item do not tell.
 
     ``own`` are the fields in its value where others are shown.
@@ -337,7 +337,7 @@ def _unless(text: str, known: str) -> str | None:
     return None if text == known else text
 
 
-def _beside(beside: Beside, name: str) -> dict[str, str]:
+def _beside(beside: BufferedFacts, name: str) -> dict[str, str]:
     payload = beside.payload
     value = read_value(payload.value, LIVE_VALUE, f"the newer value of {name}")
     parts = {"value": encode_mapping(value), "number": str(payload.id)}
@@ -354,7 +354,7 @@ def _beside(beside: Beside, name: str) -> dict[str, str]:
     return parts
 
 
-def _read_beside(parts: dict[str, str], where: str, now: float) -> Beside:
+def _read_beside(parts: dict[str, str], where: str, now: float) -> BufferedFacts:
     value = read_value(parts.get("value", "null").encode(), LIVE_VALUE, where)
     put_at = decode_moment(parts, "put_at", where)
     payload = Payload(
@@ -366,4 +366,4 @@ def _read_beside(parts: dict[str, str], where: str, now: float) -> Beside:
         decode_moment(parts, "deadline", where),
     )
     priority = decode_whole(parts, "priority", where, least=-LARGEST)
-    return Beside(payload, priority, decode_moment(parts, "due", where))
+    return BufferedFacts(payload, priority, decode_moment(parts, "due", where))

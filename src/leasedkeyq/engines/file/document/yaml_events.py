@@ -8,16 +8,16 @@ from collections import defaultdict
 from importlib import import_module
 from typing import Any
 
-from leasedkeyq.engines.file.document.fields import NonsenseError
+from leasedkeyq.engines.file.document.json_fields import NonsenseError
 from leasedkeyq.engines.file.document.yaml_tree import (
     DEPTH,
     Comment,
     Cut,
     CutError,
-    Listing,
-    Mapping,
     Place,
     Tree,
+    YamlList,
+    YamlMapping,
 )
 from leasedkeyq.errors import StoreError
 
@@ -57,7 +57,7 @@ def read_rest(tree: Tree, cut: Cut) -> Any:
         value = _Builder(tree, cut.first, cut.column, cut.stop).build(text)
         if not cut.behind:
             return value
-        (inner,) = value.values() if isinstance(value, Mapping) else value
+        (inner,) = value.values() if isinstance(value, YamlMapping) else value
     except (NonsenseError, ValueError) as error:
         raise CutError from error
     return inner
@@ -68,7 +68,7 @@ class _Open:
 
     __slots__ = ("anchor", "column", "line", "merged", "name", "named", "size", "value")
 
-    def __init__(self, value: Mapping | Listing, anchor: str | None, line: int, column: int):
+    def __init__(self, value: YamlMapping | YamlList, anchor: str | None, line: int, column: int):
         self.value = value
         self.anchor = anchor
         self.line = line
@@ -128,7 +128,7 @@ class _Builder:
             tag = _tag(event)
             if tag not in _PLAIN_DATA:
                 raise NonsenseError(f"line {line + 1}: a value cannot be a {tag}")
-            made = Mapping() if kind == "MappingStartEvent" else Listing()
+            made = YamlMapping() if kind == "MappingStartEvent" else YamlList()
             self._stack.append(_Open(made, event.anchor, line, column))
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             self._close(line)
@@ -160,7 +160,7 @@ class _Builder:
         done = self._stack.pop()
         if done.anchor:
             self._anchors[done.anchor] = (done.value, done.size)
-        if isinstance(done.value, Mapping):
+        if isinstance(done.value, YamlMapping):
             for value, place in done.merged:
                 _merge(done.value, value, place)
         # A bracket ends on a line of its own; a block ends with the last word in it.
@@ -187,10 +187,10 @@ class _Builder:
             return
         parent = self._stack[-1]
         parent.size += size
-        if isinstance(parent.value, Listing):
+        if isinstance(parent.value, YamlList):
             parent.value.add(value, place)
         elif parent.named is None:
-            if isinstance(value, Mapping | Listing):
+            if isinstance(value, YamlMapping | YamlList):
                 raise NonsenseError(f"line {place.line + 1}: a name must be text")
             parent.name, parent.named = value, place[:2]
         else:
@@ -247,11 +247,11 @@ def _tag(event: Any) -> str | None:
     return None if event.tag is None else str(event.tag)
 
 
-def _merge(mapping: Mapping, value: Any, place: Place) -> None:
+def _merge(mapping: YamlMapping, value: Any, place: Place) -> None:
     """Add the names of other mappings that this one does not have."""
-    others: list[Any] = value if isinstance(value, Listing) else [value]
+    others: list[Any] = value if isinstance(value, YamlList) else [value]
     for other in others:
-        if not isinstance(other, Mapping):
+        if not isinstance(other, YamlMapping):
             raise NonsenseError(f"line {place.line + 1}: only mappings can be merged")
         for name, inner in other.items():
             if name not in mapping:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from leasedkeyq.engines.file.document.fields import NonsenseError, check_names_once
+from leasedkeyq.engines.file.document.json_fields import NonsenseError, check_names_once
 
 DEPTH = 100
 """How deeply values can be nested."""
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     last_line: int
 
 
-class Mapping(dict[Any, Any]):
+class YamlMapping(dict[Any, Any]):
     """A mapping, with the places of its names."""
 
     __slots__ = ("places",)
@@ -45,7 +45,7 @@ class Mapping(dict[Any, Any]):
         self.places[name] = place
 
 
-class Listing(list[Any]):
+class YamlList(list[Any]):
     """A list, with the places of its members."""
 
     __slots__ = ("places",)
@@ -163,7 +163,7 @@ class BlockReader:
         if self._tokens:
             first = self._tokens[0][1]
             value, at = self._block(0, first, 0)
-            if at < len(self._tokens) or not isinstance(value, Mapping):
+            if at < len(self._tokens) or not isinstance(value, YamlMapping):
                 raise UnknownYamlError
             self.tree.top = value
         return self.tree
@@ -194,8 +194,8 @@ class BlockReader:
             return self._list(at, indent, depth)
         return self._mapping(at, indent, depth)
 
-    def _mapping(self, at: int, indent: int, depth: int) -> tuple[Mapping, int]:
-        mapping = Mapping()
+    def _mapping(self, at: int, indent: int, depth: int) -> tuple[YamlMapping, int]:
+        mapping = YamlMapping()
         tokens = self._tokens
         while at < len(tokens) and tokens[at][1] == indent:
             line, _, content = tokens[at]
@@ -210,8 +210,8 @@ class BlockReader:
             raise UnknownYamlError
         return mapping, at
 
-    def _list(self, at: int, indent: int, depth: int) -> tuple[Listing, int]:
-        listing = Listing()
+    def _list(self, at: int, indent: int, depth: int) -> tuple[YamlList, int]:
+        listing = YamlList()
         tokens = self._tokens
         while at < len(tokens) and tokens[at][1] == indent:
             if not self._begins_list(at):

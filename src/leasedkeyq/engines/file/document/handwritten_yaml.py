@@ -17,22 +17,27 @@ from leasedkeyq.engines.file.document.document import (
     Document,
     Entry,
     Form,
-    FreeFormError,
     Note,
+    NotPlainYamlError,
     Section,
     form_of,
 )
-from leasedkeyq.engines.file.document.fields import NonsenseError, check_list, check_mapping, encode
+from leasedkeyq.engines.file.document.json_fields import (
+    NonsenseError,
+    check_list,
+    check_mapping,
+    encode,
+)
 from leasedkeyq.engines.file.document.yaml_events import read_rest, read_whole
 from leasedkeyq.engines.file.document.yaml_tree import (
     DEPTH,
     BlockReader,
     CutError,
-    Listing,
-    Mapping,
     Place,
     Tree,
     UnknownYamlError,
+    YamlList,
+    YamlMapping,
 )
 from leasedkeyq.errors import StoreError
 
@@ -43,7 +48,7 @@ OURS = "# the store's own notes about the items"
 """How a comment begins that we write ourselves."""
 
 
-def parse_freeform(body: str, forms: Sequence[Form]) -> Document:
+def parse_handwritten(body: str, forms: Sequence[Form]) -> Document:
     """Read any YAML document that is of one of these forms; if of none, of the first.
 
     Raises:
@@ -54,12 +59,12 @@ def parse_freeform(body: str, forms: Sequence[Form]) -> Document:
     tree = _read(body)
     top = tree.top
     if top is None:
-        document = forms[0].parse_free({}, _Reader(tree))
+        document = forms[0].parse_handwritten({}, _Reader(tree))
         document.tail = body if body.endswith("\n") or not body else f"{body}\n"
         return document
     check_mapping(top, "the document")
     reader = _Reader(tree)
-    document = form_of(set(top), forms).parse_free(top, reader)
+    document = form_of(set(top), forms).parse_handwritten(top, reader)
     document.tail += reader.keep_comments()
     return document
 
@@ -72,10 +77,10 @@ def read_item(block: str) -> Entry:
         reader.items(reader.tree.top["items"], section, "items")
     except (NonsenseError, StoreError) as error:
         # Reading the whole document tells what is wrong, and where.
-        raise FreeFormError from error
+        raise NotPlainYamlError from error
     # What aliases stand for is counted over the whole document.
     if len(section.entries) != 1 or reader.tree.aliased or reader.keep_comments().strip():
-        raise FreeFormError
+        raise NotPlainYamlError
     return section.entries[0]
 
 
@@ -94,7 +99,7 @@ class _Reader:
         """The lines on which a whole field stands."""
 
     def above(self, mapping: Any, name: Any, note: Note) -> None:
-        """As `FreeReader.above`."""
+        """As `HandwrittenReader.above`."""
         place = _place(mapping, name)
         if place is not None:
             self.anchors.append((place.line, place.column, note, None, ""))
@@ -106,14 +111,14 @@ class _Reader:
         what: str,
         bare: Callable[[object], dict[str, str]] | None = None,
     ) -> None:
-        """As `FreeReader.items`."""
+        """As `HandwrittenReader.items`."""
         if items is None:
             return
         check_list(items, f"the items of {what}")
         for number, item in enumerate(items, 1):
             entry = Entry()
             section.entries.append(entry)
-            if isinstance(items, Listing):
+            if isinstance(items, YamlList):
                 place = items.places[number - 1]
                 self.anchors.append((place.line, place.column, entry.add_lead, None, ""))
             if bare is not None and isinstance(item, str | int | float):
@@ -124,11 +129,11 @@ class _Reader:
                 self.field(item, field, entry)
 
     def plain(self, value: Any) -> Any:
-        """As `FreeReader.plain`."""
+        """As `HandwrittenReader.plain`."""
         return plain(value)
 
     def field(self, mapping: Any, name: Any, entry: Entry) -> None:
-        """As `FreeReader.field`."""
+        """As `HandwrittenReader.field`."""
         if not isinstance(name, str):
             raise NonsenseError(f"the name of a field must be text: {name!r}")
         text = encode(plain(mapping[name]))
@@ -188,7 +193,7 @@ class _Reader:
 
 
 def _place(mapping: Any, name: Any) -> Place | None:
-    return mapping.places.get(name) if isinstance(mapping, Mapping) else None
+    return mapping.places.get(name) if isinstance(mapping, YamlMapping) else None
 
 
 def plain(value: Any, depth: int = 0) -> Any:

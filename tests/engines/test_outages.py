@@ -28,9 +28,9 @@ class Unreliable(MemoryStore):
     def outage(self) -> StoreError | None:
         return self.failure
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await self.answers.wait()
-        return await super().claim(requests)
+        return await super().do_claim(requests)
 
 
 async def test_a_queue_without_items_times_out() -> None:

@@ -71,10 +71,10 @@ class Failing(MemoryStore):
 
     failures: list[Exception]
 
-    async def put(self, requests: Sequence[Put]) -> Any:
+    async def do_put(self, requests: Sequence[Put]) -> Any:
         if requests[0].queue == WORKERS_QUEUE and self.failures:
             raise self.failures.pop()
-        return await super().put(requests)
+        return await super().do_put(requests)
 
 
 PARTS = LaneConfig(0, 4, partitions=16, lease_time=LEASE)

@@ -67,18 +67,18 @@ class FarStore(MemoryStore):
 
     trip = 0.0
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         if self.trip:
             await asyncio.sleep(self.trip / 2)
-        found = await super().claim(requests)
+        found = await super().do_claim(requests)
         if self.trip:
             await asyncio.sleep(self.trip / 2)
         return found
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         if self.trip:
             await asyncio.sleep(self.trip)
-        return await super().settle(requests)
+        return await super().do_settle(requests)
 
 
 class Simulation:

@@ -117,8 +117,8 @@ async def test_a_handle_that_was_told_cancelled_stays_so() -> None:
 
 async def test_a_look_that_takes_long_does_not_undo_the_end_of_a_command() -> None:
     class SlowToAnswer(MemoryStore):
-        async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-            found = await super().look(queue, keys)
+        async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+            found = await super().do_look(queue, keys)
             await asyncio.sleep(5)
             return found
 

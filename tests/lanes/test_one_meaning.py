@@ -76,13 +76,13 @@ async def test_async_with_waits_for_the_drain_time_out_at_most(
 class SlowCounts(MemoryStore):
     """A store that takes its time, so that more commands fail while letters are dropped."""
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
         await asyncio.sleep(0.01)
-        return await super().count(queues)
+        return await super().do_count(queues)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await asyncio.sleep(0.001)
-        return await super().settle(requests)
+        return await super().do_settle(requests)
 
 
 async def test_dead_letters_on_a_store_stay_within_their_limit() -> None:
@@ -189,9 +189,9 @@ class CountedLooks(MemoryStore):
 
     looks = 0
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+    async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         self.looks += 1
-        return await super().results(queue, ids)
+        return await super().do_results(queue, ids)
 
 
 async def test_a_handle_tells_where_a_command_stands_elsewhere() -> None:
@@ -248,9 +248,9 @@ class SlowLooks(MemoryStore):
 
     calls_at_a_time = 2
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         await asyncio.sleep(1)
-        return await super().look(queue, keys)
+        return await super().do_look(queue, keys)
 
 
 async def test_what_is_measured_does_not_change_the_order() -> None:
@@ -479,9 +479,9 @@ class CountedSweeps(MemoryStore):
         super().__init__(clock=clock)
         self.swept: list[int] = []
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         self.swept.append(len(queues))
-        return await super().sweep(queues)
+        return await super().do_sweep(queues)
 
 
 async def test_all_partitions_of_a_worker_are_swept_in_one_trip() -> None:

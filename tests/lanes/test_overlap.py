@@ -30,14 +30,14 @@ class Server(MemoryStore):
         self.acks: list[int] = []
         self._line: deque[tuple[str, asyncio.Future[None]]] = deque()
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        found = await super().claim(requests)
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        found = await super().do_claim(requests)
         self.claims.append(sum(len(answer) for answer in found))
         await self._trip("claim")
         return found
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        answers = await super().settle(requests)
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers = await super().do_settle(requests)
         self.acks.append(len(requests))
         await self._trip("settle")
         return answers

@@ -128,8 +128,8 @@ class Deaf(MemoryStore):
 
     losses = 0
 
-    async def claim(self, requests: Sequence[Claim]) -> Any:
-        answers = await super().claim(requests)
+    async def do_claim(self, requests: Sequence[Claim]) -> Any:
+        answers = await super().do_claim(requests)
         if self.losses:
             self.losses -= 1
             raise StoreError("the connection was lost")

@@ -102,13 +102,13 @@ class Recording(MemoryStore):
         super().__init__(clock=clock)
         self.done: list[str] = []
 
-    async def put(self, requests: Sequence[Put]) -> Any:
+    async def do_put(self, requests: Sequence[Put]) -> Any:
         self.done += [f"put {key} {put.delay or 0:g}" for put in requests for key, _ in put.items]
-        return await super().put(requests)
+        return await super().do_put(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         self.done += [f"cancel {one.key}" for one in requests if isinstance(one, Cancel)]
-        return await super().settle(requests)
+        return await super().do_settle(requests)
 
 
 async def test_those_who_watch_are_told_of_a_pause() -> None:
@@ -153,15 +153,15 @@ class Slow(MemoryStore):
 
     slow = ""
 
-    async def claim(self, requests: Sequence[Claim]) -> Any:
-        answers = await super().claim(requests)
+    async def do_claim(self, requests: Sequence[Claim]) -> Any:
+        answers = await super().do_claim(requests)
         await asyncio.sleep(0.2 if self.slow == "claim" else 0)
         return answers
 
-    async def browse(self, queue: str, **options: Any) -> Any:
-        page = await super().browse(queue, **options)
+    async def do_browse(self, *listing: Any) -> Any:
+        found = await super().do_browse(*listing)
         await asyncio.sleep(0.2 if self.slow == "browse" else 0)
-        return page
+        return found
 
 
 @pytest.mark.parametrize("slow", ["claim", "browse"])

@@ -20,6 +20,7 @@ from leasedkeyq.lanes import (
 from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_AHEAD, PATIENCE, Line
 from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.running.lane import Lane
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
 from tests.lanes.support import clock
@@ -40,9 +41,9 @@ class Server(MemoryStore):
         self.answer = TRIP / 2
         """Seconds after which who settles hears of it."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(TRIP / 2)
-        found = await super().claim(requests)
+        found = await super().do_claim(requests)
         if requests[0].queues[0][0].startswith("jobs"):
             self.claims.append(sum(len(answer) for answer in found))
             counts = await self.count(["jobs"])
@@ -50,17 +51,17 @@ class Server(MemoryStore):
         await asyncio.sleep(TRIP / 2)
         return found
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await asyncio.sleep(TRIP / 2)
-        answers = await super().settle(requests)
+        answers = await super().do_settle(requests)
         await asyncio.sleep(self.answer)
         return answers
 
-    async def edit(self, queue: str, work: Any, *, keys: Sequence[str] | None = None) -> Any:
+    async def do_edit(self, edit: Edit) -> Any:
         await asyncio.sleep(TRIP / 2)
         if self.broken:
             raise StoreError("not now")
-        done = await super().edit(queue, work, keys=keys)
+        done = await super().do_edit(edit)
         await asyncio.sleep(TRIP / 2)
         return done
 
@@ -524,13 +525,13 @@ async def test_leases_of_what_waits_are_renewed() -> None:
     waiting = len(line(manager).jobs)
     assert waiting
     seen: list[Change] = []
-    settle = rig.store.settle
+    settle = rig.store.do_settle
 
     async def watched(requests: Sequence[Change]) -> list[Answer]:
         seen.extend(requests)
         return await settle(requests)
 
-    rig.store.settle = watched  # type: ignore[method-assign]
+    rig.store.do_settle = watched  # type: ignore[method-assign]
     await engine._heartbeat._renew()
     assert len(seen) == waiting + 1
     rig.gate.set()

@@ -28,17 +28,17 @@ class BusyMachine(MemoryStore):
         self.calls += 1
         self._passed += self._random.choice((0, 0, 0.001, 0.02))
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         self._let_time_pass()
-        return await super().claim(requests)
+        return await super().do_claim(requests)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         self._let_time_pass()
-        return await super().sweep(queues)
+        return await super().do_sweep(queues)
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
         self._let_time_pass()
-        return await super().count(queues)
+        return await super().do_count(queues)
 
 
 LIMITS: list[dict[str, Any]] = [

@@ -61,9 +61,9 @@ class CountingStore(MemoryStore):
         super().__init__(clock=clock)
         self.asked: list[int] = []
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
         self.asked.append(sum(len(request.items) for request in requests))
-        return await super().put(requests)
+        return await super().do_put(requests)
 
 
 def one_lane(build: Build, **options: Any) -> tuple[QueueManager, Notes]:

@@ -28,9 +28,9 @@ class Slow(MemoryStore):
         self.asked: list[list[Claim]] = []
         self.claimed: list[Claimed] = []
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(0.01)
-        answers = await super().claim(requests)
+        answers = await super().do_claim(requests)
         if any(answers):
             self.asked.append([*requests])
             self.claimed += [item for answer in answers for item in answer]

@@ -33,29 +33,29 @@ class Trouble(MemoryStore):
         if verb in self.fails:
             raise self.fails[verb]
 
-    async def put(self, requests: Sequence[Put]) -> Any:
-        answer = await super().put(requests)
+    async def do_put(self, requests: Sequence[Put]) -> Any:
+        answer = await super().do_put(requests)
         await self._hurt("put")
         return answer
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await self._hurt("claim")
-        answer = await super().claim(requests)
+        answer = await super().do_claim(requests)
         if "claimed" in self.takes:
             await asyncio.sleep(self.takes["claimed"])
         return answer
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await self._hurt("extend" if isinstance(requests[0], Extend) else "settle")
-        return await super().settle(requests)
+        return await super().do_settle(requests)
 
-    async def results(self, queue: str, ids: Sequence[int]) -> Any:
+    async def do_results(self, queue: str, ids: Sequence[int]) -> Any:
         await self._hurt("results")
-        return await super().results(queue, ids)
+        return await super().do_results(queue, ids)
 
-    async def count(self, queues: Sequence[str] | None = None) -> Any:
+    async def do_count(self, queues: Sequence[str] | None) -> Any:
         await self._hurt("count")
-        found = await super().count(queues)
+        found = await super().do_count(queues)
         if "counted" in self.takes:
             await asyncio.sleep(self.takes["counted"])
         return found

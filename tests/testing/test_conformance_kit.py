@@ -205,9 +205,9 @@ def test_a_failed_check_leaves_nothing_behind() -> None:
     closed: list[bool] = []
 
     class Noted(MemoryStore):
-        async def close(self) -> None:
+        async def do_close(self) -> None:
             closed.append(True)
-            await super().close()
+            await super().do_close()
 
     def factory(place: Place) -> Callable[..., Store]:
         places.append(place)
@@ -223,7 +223,7 @@ def test_a_failed_check_leaves_nothing_behind() -> None:
 
 def test_what_hangs_is_a_failure() -> None:
     class Hangs(MemoryStore):
-        async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
             await asyncio.Event().wait()
             return []
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from leasedkeyq import MemoryStore, Store
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -13,7 +14,6 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
-    EditWork,
     Put,
     StoredItem,
     StoredState,
@@ -82,28 +82,26 @@ class Faulty(MemoryStore):
         if answer is not None:
             await answer
 
-    async def put(self, requests: Sequence[Put]) -> Any:
+    async def do_put(self, requests: Sequence[Put]) -> Any:
         await self._at("put")
-        answers = await super().put(requests)
+        answers = await super().do_put(requests)
         await self._at("put+")
         return answers
 
-    async def claim(self, requests: Sequence[Claim]) -> Any:
+    async def do_claim(self, requests: Sequence[Claim]) -> Any:
         await self._at("claim")
-        answers = await super().claim(requests)
+        answers = await super().do_claim(requests)
         await self._at("claim+")
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await self._at("settle")
-        answers = await super().settle(requests)
+        answers = await super().do_settle(requests)
         await self._at("settle+")
         return answers
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         await self._at("edit")
-        answers = await super().edit(queue, work, keys=keys)
+        answers = await super().do_edit(edit)
         await self._at("edit+")
         return answers

@@ -1,12 +1,9 @@
 """The memory store: the model with the contract around it."""
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
-from leasedkeyq.model.admission import admitted
+from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Answer,
@@ -15,19 +12,13 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
-    EditWork,
     Limits,
-    Page,
     Put,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.model.store_model import StoreModel
-from leasedkeyq.stores.paging import check_listing, page_of
-from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import Watchers
-
-logger = logging.getLogger("leasedkeyq")
+from leasedkeyq.stores.store import Store, report_dropped
 
 
 class MemoryStore(Store):
@@ -38,11 +29,9 @@ class MemoryStore(Store):
     def __init__(
         self, *, limits: Limits | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        self.limits: Limits = limits or Limits()
+        super().__init__("memory store", limits)
         self._model = StoreModel(self.limits)
         self._clock = clock
-        self._watchers = Watchers()
-        self._closed = False
 
     def _wake(self, queues: Iterable[str] = ()) -> None:
         """Wake who watches these queues, or those in which something has come due."""
@@ -50,119 +39,90 @@ class MemoryStore(Store):
         self._watchers.wake({*queues, *model.moved})
         model.moved.clear()
 
-    def _now(self) -> float:
-        if self._closed:
-            raise StoreClosedError("the memory store is closed")
-        return self._clock()
+    def _report_dropped(self) -> None:
+        dropped = self._model.dropped
+        if dropped:
+            report_dropped((item.queue, item.key) for item in dropped)
+            dropped.clear()
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
-        return await admitted(requests, self.limits, self._put)
+    # The contract
 
-    async def _put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        now = self._now()
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `Store.do_put`."""
+        now = self._clock()
         answers = [self._model.put(request, now) for request in requests]
         self._wake(_changed(requests, answers))
         return answers
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
-        now = self._now()
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `Store.do_claim`."""
+        now = self._clock()
         answers = [self._model.claim(request, now) for request in requests]
         self._wake(claimed.queue for answer in answers for claimed in answer)
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
-        return await admitted(requests, self.limits, self._settle)
-
-    async def _settle(self, requests: Sequence[Change]) -> list[Answer]:
-        now = self._now()
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `Store.do_settle`."""
+        now = self._clock()
         answers = [self._model.settle(request, now) for request in requests]
         self._wake(_changed(requests, answers))
         self._report_dropped()
         return answers
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`; `work` is called in the event loop."""
-        now = self._now()
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        """As `Store.do_edit`; the work is called in the event loop."""
         try:
-            answers = self._model.edit(Edit(queue, work, keys, self.limits), now)
-        except EditStoppedError as stopped:
+            answers = self._model.edit(edit, self._clock())
+        except EditStoppedError:
             self._wake()
-            error = stopped.error
-        else:
-            self._wake([queue])
-            self._report_dropped()
-            return answers
-        raise error
+            raise
+        self._wake([edit.queue])
+        self._report_dropped()
+        return answers
 
-    def _report_dropped(self) -> None:
-        for item in self._model.dropped:
-            logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
-        self._model.dropped.clear()
-
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
-        now = self._now()
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `Store.do_sweep`."""
+        now = self._clock()
         seconds = [self._model.sweep(queue, now) for queue in queues]
         self._wake()
         return seconds
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `StoreContract.watch`."""
-        return self._watchers.add(queue, wake, asyncio.get_running_loop())
-
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
-        now = self._now()
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
+        """As `Store.do_count`."""
+        now = self._clock()
         names = list(self._model.queues) if queues is None else queues
         counts = {name: self._model.count(name, now) for name in names}
         self._wake()
-        return {name: c for name, c in counts.items() if queues is not None or c != Counts()}
+        return counts
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
-        now = self._now()
+    async def do_heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `Store.do_heads`."""
+        now = self._clock()
         found = [self._model.head(queue, now) for queue in queues]
         self._wake()
         return found
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
-        now = self._now()
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `Store.do_look`."""
+        now = self._clock()
         found = [self._model.look(queue, key, now) for key in keys]
         self._wake()
         return found
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
-        after = check_listing(states, prefix, cursor, limit)
-        found = self._model.browse(queue, states, prefix, self._now(), after=after, limit=limit)
-        self._wake()
-        return page_of(found, after, limit)
-
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `StoreContract.results`."""
-        now = self._now()
-        found = [self._model.result(queue, number, now) for number in ids]
+    async def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> list[StoredItem]:
+        """As `Store.do_browse`."""
+        found = self._model.browse(queue, states, prefix, self._clock(), after=after, limit=limit)
         self._wake()
         return found
 
-    async def close(self) -> None:
-        """As `StoreContract.close`."""
-        self._closed = True
-        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
+    async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `Store.do_results`."""
+        now = self._clock()
+        found = [self._model.result(queue, number, now) for number in ids]
+        self._wake()
+        return found
 
 
 def _changed(requests: Sequence[Put] | Sequence[Change], answers: Sequence[object]) -> set[str]:

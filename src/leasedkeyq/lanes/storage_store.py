@@ -14,6 +14,7 @@ from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.storage import Storage, StoredCommand, sealed, stored_command
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -25,9 +26,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     Discard,
-    EditWork,
     Limits,
-    Page,
     Purge,
     Put,
     Release,
@@ -93,7 +92,7 @@ class StorageStore(MemoryStore):
                 commands = [*await self._storage.load_commands()]
             except Exception as error:
                 raise StoreError(f"the storage cannot be loaded: {error}") from error
-            now = self._now()
+            now = self._clock()
             for letter in sorted(letters, key=lambda letter: letter.failed_at):
                 self._take_letter(letter, min(letter.failed_at, now))
             for command in commands:
@@ -171,7 +170,7 @@ class StorageStore(MemoryStore):
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()
-        for item in self._model.look(queue, key, self._now()):
+        for item in self._model.look(queue, key, self._clock()):
             alive.add(item.id)
             name = self._names.get(item.id, str(item.id))
             command = msgspec.structs.replace(stored_command(queue, item), id=name, lane=queue)
@@ -191,13 +190,13 @@ class StorageStore(MemoryStore):
             del self._saved[place]
 
     def _buried(self) -> list[StoredItem]:
-        now, model = self._now(), self._model
+        now, model = self._clock(), self._model
         queues = [*model.queues]
         return [item for name in queues for item in model.browse(name, ("buried",), "", now)]
 
     def _buried_item(self, queue: str, number: int) -> StoredItem | None:
         after = number - 1
-        found = self._model.browse(queue, ("buried",), "", self._now(), after=after, limit=1)
+        found = self._model.browse(queue, ("buried",), "", self._clock(), after=after, limit=1)
         return found[0] if found and found[0].id == number else None
 
     def _report_dropped(self) -> None:
@@ -209,11 +208,11 @@ class StorageStore(MemoryStore):
 
     # The verbs that change something
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """As `Store.do_put`."""
         async with self._lock:
             await self._load()
-            answers = await super().put(requests)
+            answers = await super().do_put(requests)
             places = [(put.queue, key) for put in requests for key, _ in put.items]
             known = {number for place in places for number in self._saved.get(place, {})}
             failure = await self._catch_up(places)
@@ -230,39 +229,39 @@ class StorageStore(MemoryStore):
             if not isinstance(answer, LeasedKeyQError):
                 for (key, _), number in zip(put.items, answer, strict=True):
                     if number not in known:
-                        await super().settle([Cancel(put.queue, key, id=number)])
+                        await super().do_settle([Cancel(put.queue, key, id=number)])
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """As `Store.do_claim`."""
         async with self._lock:
             await self._load()
-            return await super().claim(requests)
+            return await super().do_claim(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """As `Store.do_settle`."""
         async with self._lock:
             await self._load()
             places = self._places_of(requests)
-            answers = await super().settle(requests)
+            answers = await super().do_settle(requests)
             self._note_buried(requests, answers)
             await self._catch_up(places)
             return answers
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`."""
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        """As `Store.do_edit`."""
         places: list[Place] = []
         changes: list[Put | Change] = []
+        work = edit.work
 
         def noted(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
             changes.extend(work(items))
             places.extend(self._places_of(changes))
             return changes
 
+        edit.work = noted
         async with self._lock:
             await self._load()
-            answers = await super().edit(queue, noted, keys=keys)
+            answers = await super().do_edit(edit)
             self._note_buried(changes, answers)
             await self._catch_up(places)
             return answers
@@ -296,38 +295,32 @@ class StorageStore(MemoryStore):
 
     # Those that look
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `Store.do_sweep`."""
         await self._know()
-        return await super().sweep(queues)
+        return await super().do_sweep(queues)
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
+        """As `Store.do_count`."""
         await self._know()
-        return await super().count(queues)
+        return await super().do_count(queues)
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
+    async def do_heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `Store.do_heads`."""
         await self._know()
-        return await super().heads(queues)
+        return await super().do_heads(queues)
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `Store.do_look`."""
         await self._know()
-        return await super().look(queue, keys)
+        return await super().do_look(queue, keys)
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
+    async def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> list[StoredItem]:
+        """As `Store.do_browse`."""
         await self._know()
-        return await super().browse(queue, states=states, prefix=prefix, cursor=cursor, limit=limit)
+        return await super().do_browse(queue, states, prefix, after, limit)
 
     async def _know(self) -> None:
         if not self._loaded:

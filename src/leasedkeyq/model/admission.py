@@ -1,10 +1,10 @@
 """What a store does not take: requests beyond its `Limits`, and names that no store can keep.
 
-Every engine has its verbs call this before anything is stored, so that all of them refuse the same
-requests with the same errors.
+The verbs of `leasedkeyq.stores.Store` ask this before an engine sees a request, so that all stores
+refuse the same requests with the same errors.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -23,20 +23,23 @@ R = TypeVar("R")
 LARGEST_PRIORITY = 2**63 - 1
 
 
-async def admitted(
-    requests: Sequence[R], limits: Limits, apply: Callable[[Sequence[R]], Awaitable[list[Any]]]
-) -> list[Any]:
-    """Have those requests of a batch applied that may be; the others are answered by refusals."""
-    refusals = {
-        number: refusal
-        for number, request in enumerate(requests)
-        if (refusal := refusal_of(request, limits)) is not None
-    }
+def admit(requests: Sequence[R], limits: Limits) -> tuple[Sequence[R], dict[int, LeasedKeyQError]]:
+    """Those requests of a batch that may be stored, and why the others must not, by number."""
+    refusals: dict[int, LeasedKeyQError] = {}
+    for number, request in enumerate(requests):
+        refusal = refusal_of(request, limits)
+        if refusal is not None:
+            refusals[number] = refusal
     if not refusals:
-        return await apply(requests)
-    good = [request for number, request in enumerate(requests) if number not in refusals]
-    answers = iter(await apply(good))
-    return [refusals.get(number) or next(answers) for number in range(len(requests))]
+        return requests, refusals
+    return [r for number, r in enumerate(requests) if number not in refusals], refusals
+
+
+def with_refusals(refusals: dict[int, LeasedKeyQError], answers: Sequence[Any]) -> list[Any]:
+    """The answers to a batch: those of the store, and the refusals of `admit` in their places."""
+    given = iter(answers)
+    size = len(refusals) + len(answers)
+    return [refusals.get(number) or next(given) for number in range(size)]
 
 
 def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
@@ -60,9 +63,10 @@ def _check_put(put: Put, limits: Limits) -> None:
     if put.kind:
         check_name("kind", put.kind, limits)
     check_priority(put.priority)
-    for what, seconds in (("delay", put.delay), ("deadline", put.deadline)):
-        if seconds is not None and not isfinite(seconds):
-            raise ValueError(f"{what} must be finite, got {seconds}")
+    if put.delay is not None and not isfinite(put.delay):
+        raise ValueError(f"delay must be finite, got {put.delay}")
+    if put.deadline is not None and not isfinite(put.deadline):
+        raise ValueError(f"deadline must be finite, got {put.deadline}")
     if len(put.items) > limits.batch_size:
         message = (
             f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "
@@ -114,6 +118,14 @@ def check_name(name: str, value: str, limits: Limits) -> str:
         message = f"{name} must be text without NUL characters and lone surrogates"
         raise ValueError(f"{message}, got {describe(value)}")
     return value
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Refuse to ask for keys or names of queues that no store can have: those that are no text."""
+    for name in names:
+        if not is_text(name) or "\x00" in name:
+            message = f"{what}: a name is text without NUL characters and lone surrogates"
+            raise UnstorableError(f"{message}, got {describe(name)}")
 
 
 def check_priority(priority: int | None) -> None:

@@ -33,7 +33,7 @@ class EditStoppedError(Exception):
 
 
 class Edit:
-    """What `StoreContract.edit` was asked for."""
+    """What `Store.edit` was asked for."""
 
     __slots__ = ("_limits", "called", "keys", "queue", "work")
 

@@ -442,7 +442,7 @@ class StoreModel:
     ) -> list[StoredItem]:
         """The items in these states whose key starts with `prefix`, by id.
 
-        With `limit`, the items behind the id `after`, up to one more than that.
+        With `limit`, the first of the items behind the id `after`.
         """
         if queue not in self.queues:
             return []
@@ -460,7 +460,7 @@ class StoreModel:
                 queue_model.done[number] for number, _ in queue_model.done_ids.behind(after)
             )
         found = (stored for stored in merge(*parts, key=_id_of) if stored.key.startswith(prefix))
-        return list(found if limit is None else islice(found, limit + 1))
+        return list(found if limit is None else islice(found, limit))
 
     def _everything(
         self,

@@ -24,7 +24,6 @@ from leasedkeyq.model.requests import (
     StoredItem,
     Urgency,
 )
-from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.store import Claimer, Store
 
@@ -54,7 +53,6 @@ __all__ = [
     "RepairReport",
     "Requeue",
     "ResultOutcome",
-    "StoreContract",
     "StoredItem",
     "Urgency",
 ]

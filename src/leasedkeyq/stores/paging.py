@@ -1,6 +1,6 @@
 """Listings: what can be asked of one, and how it is cut into pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 from leasedkeyq import checks
@@ -26,8 +26,7 @@ def check_listing(
     return int(cursor)
 
 
-def page_of(found: Iterable[StoredItem], after: int, limit: int) -> Page:
-    """The page of `limit` items that begins behind the id `after`."""
-    items = [item for item in found if item.id > after]
-    page = tuple(items[:limit])
-    return Page(page, str(page[-1].id) if len(items) > limit else None)
+def page_of(found: Sequence[StoredItem], limit: int) -> Page:
+    """The page of the first `limit` items that were found."""
+    page = tuple(found[:limit])
+    return Page(page, str(page[-1].id) if len(found) > limit else None)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leasedkeyq.errors import (
     QueueClosedError,
@@ -14,7 +14,9 @@ from leasedkeyq.errors import (
     describe,
 )
 from leasedkeyq.model.requests import Claim, Claimed, Release
-from leasedkeyq.stores.contract import StoreContract
+
+if TYPE_CHECKING:
+    from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -86,7 +88,7 @@ class ClaimPump:
         on_idle: Called when consumers have begun to wait, as the store has nothing for them.
     """
 
-    def __init__(self, store: StoreContract, queue: str) -> None:
+    def __init__(self, store: "Store", queue: str) -> None:
         self._store = store
         self._queue = queue
         self._line: dict[Waiter, None] = {}

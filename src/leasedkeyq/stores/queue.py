@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -52,7 +52,6 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.stores.codec import Codec
-from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.lease_book import LeaseBook
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.room import RoomLine
@@ -64,6 +63,9 @@ from leasedkeyq.types import (
     ItemState,
     QueueObserver,
 )
+
+if TYPE_CHECKING:
+    from leasedkeyq.stores.store import Store
 
 V = TypeVar("V")
 
@@ -86,7 +88,7 @@ class StoreQueue(Generic[V]):
 
     def __init__(
         self,
-        store: StoreContract,
+        store: "Store",
         name: str,
         *,
         value_type: Any = Any,

@@ -3,14 +3,16 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from leasedkeyq.errors import QueueClosedError, QueueFullError, keys_in_flight
 from leasedkeyq.local.waiters import Producer, Producers
 from leasedkeyq.model.requests import Answer
-from leasedkeyq.stores.contract import StoreContract
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.types import InFlightPolicy
+
+if TYPE_CHECKING:
+    from leasedkeyq.stores.store import Store
 
 Ask: TypeAlias = Callable[[int], Awaitable[Answer]]
 """Asks the store to put something, where so many items may wait."""
@@ -27,7 +29,7 @@ class RoomLine:
     costs one request, however many wait.
     """
 
-    def __init__(self, store: StoreContract, queue: str, maxsize: int, pump: ClaimPump) -> None:
+    def __init__(self, store: "Store", queue: str, maxsize: int, pump: ClaimPump) -> None:
         self._store = store
         self._queue = queue
         self._maxsize = maxsize

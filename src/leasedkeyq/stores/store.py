@@ -1,12 +1,72 @@
-"""`Store`: the contract, and queues on it."""
+"""The store contract: what every store does, and nothing about how.
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+A store holds any number of queues, each with the meaning of `leasedkeyq.model.state`. Its verbs
+take batches and answer request by request, in order:
 
-from leasedkeyq.model.requests import Claim, Claimed
-from leasedkeyq.stores.contract import StoreContract
+- `Store.put` adds and updates items,
+- `Store.claim` leases them,
+- `Store.settle` ends leases and changes what is stored,
+- `Store.edit` changes a queue after looking at it,
+- `Store.sweep` deals with what has come due,
+- `Store.watch` tells when it is worth asking again,
+- `Store.count`, `heads`, `look`, `browse` and `results` show what is there.
+
+Each verb is written twice. The verb itself is here, and final: it refuses what a closed store or
+its limits do not allow, and turns failures into the errors of the contract. The inner verb of the
+same name, `Store.do_put` and so on, is what an engine implements: it stores, and checks nothing.
+
+**Atomic** is a request: all of it happens or none, also across a crash. A batch is not atomic; its
+requests are applied one after the other, and a request that is refused does nothing to the
+others. A refusal is an answer (an exception object in its place), not a raise. What a verb raises
+concerns the whole batch: the store is closed, broken or out of reach. An edit is the exception:
+all that it does is one atomic change, and a refusal in it is raised and ends it.
+
+**Order**: calls of one event loop act in the order in which they were made, also if nobody waits
+for one before making the next. A claim may besides find what a later call of that moment freed, and
+a buffered value that an `Ack` frees may have its place before what was put in the same moment.
+
+**Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
+as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same
+value is put again). A claim whose answer was lost leaves items leased until their leases expire.
+An edit sees when it looks again what the first one did.
+
+**Time** is the store's. Requests carry durations, answers carry moments as Unix time.
+"""
+
+import asyncio
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, final
+
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.model.admission import admit, check_names, with_refusals
+from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.requests import (
+    Answer,
+    Capabilities,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    EditWork,
+    Limits,
+    Page,
+    Put,
+    StoredItem,
+    StoredState,
+)
+from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.watching import Watchers
 from leasedkeyq.types import Duration, QueueObserver
+
+T = TypeVar("T")
+
+logger = logging.getLogger("leasedkeyq")
+
+NO_ITEMS: Final = Counts()
 
 
 class Claimer:
@@ -19,11 +79,11 @@ class Claimer:
     parks: bool = False
     """Whether a claim that has found nothing can stay with the store; see `claim`."""
 
-    def __init__(self, store: StoreContract) -> None:
+    def __init__(self, store: "Store") -> None:
         self._store = store
 
     async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`, one call at a time.
+        """As `Store.claim`, one call at a time.
 
         Args:
             requests: The claims. None: what stands is taken back.
@@ -41,14 +101,27 @@ class Claimer:
         """Take nothing more, at once."""
 
 
-class Store(StoreContract):
+class Store(ABC):
     """Queues on some engine. Made by `leasedkeyq.connect`, or directly.
 
-    An engine implements the verbs of `StoreContract`; queues come with them.
+    An engine implements the inner verbs, whose names begin with ``do_``. The verbs around them are
+    final, so that every store checks the same and fails in the same way.
+
+    Args:
+        name: What errors call the store, such as ``"SQLite store /srv/jobs.db"``.
+        limits: How much the store takes.
     """
 
+    capabilities: Capabilities
     calls_at_a_time: int = 1
     """How many large calls a worker should have under way, so that neither waits for the other."""
+
+    def __init__(self, name: str, limits: Limits | None = None) -> None:
+        self.limits: Limits = limits or Limits()
+        self._name = name
+        self._closed = False
+        self._process = os.getpid()
+        self._watchers = Watchers()
 
     async def __aenter__(self) -> Self:
         """``async with connect(url) as store:`` closes the store at its end."""
@@ -57,6 +130,15 @@ class Store(StoreContract):
     async def __aexit__(self, *error: object) -> None:
         """As `close`, whatever happened in between."""
         await self.close()
+
+    @property
+    def outage(self) -> StoreError | None:
+        """Why the store cannot answer now; None while it can, as far as it knows.
+
+        A store that tries again by itself says here what it meets, so that whoever cannot wait
+        for the end of it can tell an outage from an empty queue. A new error for each that asks.
+        """
+        return None
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """Claims for a worker, in this event loop.
@@ -99,3 +181,290 @@ class Store(StoreContract):
             max_buried=max_buried,
             observer=observer,
         )
+
+    # The verbs
+
+    @final
+    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+        """Put; each request is all or nothing.
+
+        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`),
+        `LimitExceededError` for what is beyond `limits`, and `UnstorableError` for what no store
+        can keep: a key, a kind or a name of a queue that is empty (a kind may be) or is not text
+        without NUL characters, a priority of more than 64 bits, or a delay or a deadline without
+        end. Both come before anything is stored. A put of no items does nothing.
+        Durable on return, at the level that `capabilities` says.
+        """
+        self._check_usable()
+        admitted, refusals = admit(requests, self.limits)
+        answers = _unless_failed(await self.do_put(admitted))
+        return with_refusals(refusals, answers) if refusals else answers
+
+    @final
+    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        """Lease what is available; never waits and is never refused.
+
+        What was leased reaches its caller: if a store fails at some of the requests, those are
+        answered with nothing, and the error is raised only if no request has leased anything.
+
+        Two claims never lease one key at a time, wherever they come from.
+        """
+        self._check_usable()
+        return claims_of(await self.do_claim(requests))
+
+    @final
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+        """End leases and change what is stored; see the requests for their answers.
+
+        Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`,
+        `LimitExceededError` for a result that is beyond `limits`, and `UnstorableError` for an
+        outcome that is none.
+        """
+        self._check_usable()
+        admitted, refusals = admit(requests, self.limits)
+        answers = _unless_failed(await self.do_settle(admitted))
+        return with_refusals(refusals, answers) if refusals else answers
+
+    @final
+    async def edit(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """Change a queue after looking at it, all or nothing, while nobody else can change it.
+
+        `work` is called once with the items of the queue in every state, by id, or with those of
+        `keys`. Items in flight show their `StoredItem.token`. What it returns is applied in order,
+        as of the moment at which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`,
+        `Cancel`, `Requeue`, `Purge` and `Discard` of this queue. Returns their answers; all is
+        then durable.
+
+        What `work` raises is raised, and so is the first refusal (as in `put` and `settle`), or a
+        `ValueError` for what is no such request. Then nothing has changed. `work` is never called
+        twice: if the store is closed or cannot begin, it is not called at all, and if the store
+        fails after it was called, that is raised. A caller that is cancelled meanwhile leaves an
+        edit that happens in full or not at all.
+
+        `work` may be called in another thread. It must not use the store, and should be quick:
+        everybody else, in any process, waits for it.
+        """
+        self._check_usable()
+        check_names("queue", [queue])
+        check_names("keys", keys or ())
+        try:
+            return _answered(await self.do_edit(Edit(queue, work, keys, self.limits)))
+        except EditStoppedError as stopped:
+            error = stopped.error
+        raise error
+
+    @final
+    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """Expire leases, free scheduled items, forget old results and full buckets of `queues`.
+
+        All as of now; other verbs see due changes without it. Returns, for each queue, the seconds
+        until something comes due next in it, or None; 0 if there is more to do than a store does
+        at once. The ``next_at`` of a bucket (see `Cap`) counts while it is to come, its ``full_at``
+        does not. Whoever watches is woken if a lease has expired or an item is free.
+
+        A token that is there again wakes nobody, and a sweep does not tell of one that came before
+        it. So a worker that claims with caps asks again at that time; and as a token may come, or
+        be taken by another worker, between its claim and its sweep, it also asks again by itself
+        as long as items are available that it could not lease.
+        """
+        self._check_usable()
+        check_names("queues", queues)
+        return _answered(await self.do_sweep(queues))
+
+    @final
+    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` in the event loop whenever asking `queue` again may be worth it.
+
+        That is after every change by anybody, in any process, that makes an item of the queue
+        available, makes room in it, or ends an item or a lease. A change that only time makes
+        counts from the verb that first deals with it. Calls without need are allowed; a missing
+        call is a lost wake-up. Returns a function that ends the watch.
+        """
+        self._check_usable()
+        check_names("queue", [queue])
+        return self.do_watch(queue, wake)
+
+    @final
+    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+        """How many items there are by queue and state; None: of all queues that hold any."""
+        self._check_usable()
+        check_names("queues", queues or ())
+        counts = _answered(await self.do_count(queues))
+        if queues is None:
+            return {queue: found for queue, found in counts.items() if found != NO_ITEMS}
+        return counts
+
+    @final
+    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """Of each queue the item that a plain claim would lease next; None if none would.
+
+        A plain claim is one without kinds, caps and urgencies. As of now: what has come due counts,
+        though nothing is leased by it. Somebody else may lease the item before a claim that follows
+        does.
+        """
+        self._check_usable()
+        check_names("queues", queues)
+        return _answered(await self.do_heads(queues))
+
+    @final
+    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """The live items of each key: none, one, or the leased one and the buffered one."""
+        self._check_usable()
+        check_names("queue", [queue])
+        check_names("keys", keys)
+        return _answered(await self.do_look(queue, keys))
+
+    @final
+    async def browse(
+        self,
+        queue: str,
+        *,
+        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """List items in the given states whose key starts with `prefix`, in the order of their ids.
+
+        A cursor is the id behind which a page begins, as text: that of the last item of the page
+        before, or any other. A page costs the same wherever it begins, and however many items are
+        in other states while those in the given ones are a few thousand. A `prefix` is searched
+        for.
+
+        Items that are added or change state between two calls may be missed, none is told twice.
+        A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.
+        """
+        self._check_usable()
+        check_names("queue", [queue])
+        after = check_listing(states, prefix, cursor, limit)
+        # One more than the page has tells whether another page follows.
+        return page_of(
+            _answered(await self.do_browse(queue, states, prefix, after, limit + 1)), limit
+        )
+
+    @final
+    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """The kept results of acknowledged items (state ``"done"``); None where there is none."""
+        self._check_usable()
+        check_names("queue", [queue])
+        return _answered(await self.do_results(queue, ids))
+
+    @final
+    async def close(self) -> None:
+        """Let go of what the store holds. Leases stay, and expire in their time.
+
+        Whoever watches is woken once more: who asks then hears that the store is closed. Closing
+        again does nothing.
+        """
+        self._closed = True
+        try:
+            await self.do_close()
+        finally:
+            self._watchers.wake_all()
+
+    # The inner verbs, for engines. Each may return a `StoreError` in place of its answer, or of
+    # the answer to a request: the verb around it raises that.
+
+    @abstractmethod
+    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+        """As `put`, of requests that are within the limits."""
+
+    @abstractmethod
+    def do_claim(
+        self, requests: Sequence[Claim]
+    ) -> Awaitable[Sequence[tuple[Claimed, ...] | StoreError]]:
+        """As `claim`."""
+
+    @abstractmethod
+    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
+        """As `settle`, of requests that are within the limits."""
+
+    @abstractmethod
+    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
+        """As `edit`: call `Edit.changes` once, and apply what it returns.
+
+        Raises:
+            EditStoppedError: The work has raised it, or a change was refused. Nothing has changed.
+        """
+
+    @abstractmethod
+    def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
+        """As `sweep`."""
+
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `watch`. Without more, what this store object wakes by `_watchers` counts."""
+        return self._watchers.add(queue, wake, asyncio.get_running_loop())
+
+    @abstractmethod
+    def do_count(
+        self, queues: Sequence[str] | None
+    ) -> Awaitable[Mapping[str, Counts] | StoreError]:
+        """As `count`; queues that nobody named may be among them though they hold nothing."""
+
+    @abstractmethod
+    def do_heads(self, queues: Sequence[str]) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `heads`."""
+
+    @abstractmethod
+    def do_look(
+        self, queue: str, keys: Sequence[str]
+    ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
+        """As `look`."""
+
+    @abstractmethod
+    def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> Awaitable[Sequence[StoredItem] | StoreError]:
+        """The first items of a listing whose ids are above `after`: `limit`, or all there are."""
+
+    @abstractmethod
+    def do_results(
+        self, queue: str, ids: Sequence[int]
+    ) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `results`."""
+
+    async def do_close(self) -> None:  # noqa: B027  # a store may have nothing to let go of
+        """As `close`; may be called again. No other inner verb is called from then on."""
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the {self._name} is closed")
+        if self._process != os.getpid():
+            message = f"the {self._name} was opened before a fork; open it in the new process"
+            raise StoreError(message)
+
+
+def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
+    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
+
+    Raises:
+        StoreError: Nothing was leased, and something failed.
+    """
+    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
+    if not any(claimed):
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+    return claimed
+
+
+def report_dropped(dropped: Iterable[tuple[str, str]]) -> None:
+    """Log what had to make room: buried items beyond the limit, by queue and key."""
+    for queue, key in dropped:
+        logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
+
+
+def _answered(answer: T | StoreError) -> T:
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
+
+
+def _unless_failed(answers: list[T]) -> list[T]:
+    """Raise what says nothing about a request, only about the store: part of a batch may fail."""
+    for answer in answers:
+        if isinstance(answer, StoreError) and not isinstance(answer, UnstorableError):
+            raise answer
+    return answers

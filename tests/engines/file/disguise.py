@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.engines.file.store import FileStore
+from leasedkeyq.errors import StoreError
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -20,11 +22,8 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Claimed,
-    EditWork,
-    Page,
     Put,
     StoredItem,
-    StoredState,
 )
 
 CREATED = "2026-11-16T00:31:33.123456+00:00"
@@ -105,40 +104,37 @@ def _wrap(request: Any) -> Any:
 class Disguise(FileStore):
     """One queue of a repository, with values of any kind."""
 
-    async def put(self, requests: Sequence[Put]) -> list[Any]:
-        return await super().put([_wrap(request) for request in requests])
+    async def do_put(self, requests: Sequence[Put]) -> list[Any]:
+        return await super().do_put([_wrap(request) for request in requests])
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        return [tuple(map(unwrap, found)) for found in await super().claim(requests)]
+    async def do_claim(self, requests: Sequence[Claim]) -> list[Any]:
+        return [_unwrap_all(found) for found in await super().do_claim(requests)]
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        return await super().settle([_wrap(request) for request in requests])
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        return await super().do_settle([_wrap(request) for request in requests])
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer] | StoreError:
+        work = edit.work
+
         def wrapped(items: Sequence[StoredItem]) -> list[Any]:
             return [_wrap(change) for change in work([unwrap(item) for item in items])]
 
-        return await super().edit(queue, wrapped, keys=keys)
+        edit.work = wrapped
+        return await super().do_edit(edit)
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        return [unwrap(item) for item in await super().heads(queues)]
+    async def do_heads(self, queues: Sequence[str]) -> Any:
+        return _unwrap_all(await super().do_heads(queues))
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        return [tuple(map(unwrap, found)) for found in await super().look(queue, keys)]
+    async def do_look(self, queue: str, keys: Sequence[str]) -> Any:
+        found = await super().do_look(queue, keys)
+        return found if isinstance(found, StoreError) else [*map(_unwrap_all, found)]
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        page = await super().browse(queue, states=states, prefix=prefix, cursor=cursor, limit=limit)
-        return Page(tuple(map(unwrap, page.items)), page.cursor)
+    async def do_browse(self, *listing: Any) -> Any:
+        return _unwrap_all(await super().do_browse(*listing))
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        return [unwrap(item) for item in await super().results(queue, ids)]
+    async def do_results(self, queue: str, ids: Sequence[int]) -> Any:
+        return _unwrap_all(await super().do_results(queue, ids))
+
+
+def _unwrap_all(found: Any) -> Any:
+    return found if isinstance(found, StoreError) else type(found)(map(unwrap, found))

@@ -11,6 +11,7 @@ import pytest
 
 from leasedkeyq import connect
 from leasedkeyq.engines.postgres.store import PostgresStore
+from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Ack, Claim, Claimed, Limits, Put, Release
 from leasedkeyq.testing import ManualClock, Place
 from leasedkeyq.testing.differential import Differential
@@ -22,11 +23,11 @@ class Forgetful(PostgresStore):
 
     dice: random.Random
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...] | StoreError]:
         if self.dice.random() < 0.3:
             queues = list(dict.fromkeys(q for request in requests for q, _ in request.queues))
             await self._link()._raise(queues)
-        return await super().claim(requests)
+        return await super().do_claim(requests)
 
 
 @pytest.mark.parametrize("stores", [1, 2])

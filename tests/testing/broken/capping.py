@@ -37,7 +37,7 @@ class CountsWhatWasLeasedWithCaps(Through):
         super().__init__(opener, **options)
         self.without = 0
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             caps = tuple(
@@ -56,7 +56,7 @@ class CountsWhatWasLeasedWithCaps(Through):
 class StopsAtWhatHasNoRoom(Through):
     """Does not look behind an item that has no room."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             before = [item for queue, _ in request.queues for item in await self.waiting(queue)]
@@ -81,7 +81,7 @@ class StopsAtWhatHasNoRoom(Through):
 class LooksAtTheFirstHundred(StopsAtWhatHasNoRoom):
     """Does not look behind a hundred items."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             seen = [key for queue, _ in request.queues for key in await self.waiting(queue)][:100]
@@ -97,7 +97,7 @@ class LooksAtTheFirstHundred(StopsAtWhatHasNoRoom):
 class CapsTheFirstOfABatch(Through):
     """The other claims of a batch do not count what the first has leased."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         return await self.inner.claim([*requests[:1], *(replace(r, caps=()) for r in requests[1:])])
 
 
@@ -109,7 +109,7 @@ class CountsLeasesThatAreDue(Through):
         super().__init__(opener, **options)
         self.leased = 0
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             caps = tuple(cap for cap in request.caps if cap.in_flight is not None)
@@ -127,7 +127,7 @@ class MatchesOtherwise(Through):
     def matches(self, key: str, pattern: str) -> bool:
         raise NotImplementedError
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             full = [cap for cap in request.caps if cap.in_flight == 0]
@@ -198,7 +198,7 @@ class IgnoresRates(OtherCaps):
 class TakesOneTokenForAClaim(Through):
     """A claim takes a token, whatever it leases."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             [first] = await self.inner.claim([replace(request, limit=min(request.limit, 1))])
@@ -270,7 +270,7 @@ class LosesTokens(OtherCaps):
 class GivesTokensBackWhenUndone(LosesTokens):
     """A claim that is undone gives its token back."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         self.generation += any(isinstance(r, Release) and r.undo for r in requests)
         return await self.inner.settle(requests)
 
@@ -279,7 +279,7 @@ class GivesTokensBackWhenUndone(LosesTokens):
 class FillsBucketsOfAnEmptyQueue(LosesTokens):
     """A queue that is empty forgets its buckets."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers = await self.inner.settle(requests)
         self.generation += (await self.inner.count(["q"])).get("q", Counts()) == Counts()
         return answers
@@ -314,7 +314,7 @@ class GoesByCapsOfOtherQueues(OtherCaps):
 class TakesTokensOfWhatIsPassedOver(Through):
     """Takes the token of one cap before it finds that another has no room."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         for request in requests:
             rates = tuple(cap for cap in request.caps if cap.rate is not None)
             if rates and len(rates) < len(request.caps):
@@ -338,7 +338,7 @@ class TakesTokensForNothing(Through):
 
     empty = False
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             rated = request.key is not None and any(cap.rate for cap in request.caps)
@@ -351,7 +351,7 @@ class TakesTokensForNothing(Through):
 class DoesNotSweepTokens(Through):
     """Tells of items only."""
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         await self.inner.sweep(queues)
         found = [await self.inner.browse(q, states=("scheduled", "in_flight")) for q in queues]
         dues = [[i.due - self.clock() for i in page.items if i.due is not None] for page in found]
@@ -364,11 +364,11 @@ class WaitsForFullBuckets(Through):
 
     used = False
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         self.used = self.used or any(request.caps for request in requests)
         return await self.inner.claim(requests)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         found = await self.inner.sweep(queues)
         return [1.0 if seconds is None and self.used else seconds for seconds in found]
 
@@ -377,7 +377,7 @@ class WaitsForFullBuckets(Through):
 class TellsTooEarly(Through):
     """Tells of a token a little before it is there, and then no more."""
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         found = await self.inner.sweep(queues)
         return [None if one is None or one < 0.1 else one - 0.05 for one in found]
 
@@ -388,7 +388,7 @@ class TellsOfTokensThatAreThere(Through):
 
     used = False
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         found = await self.inner.sweep(queues)
         self.used = self.used or any(seconds is not None for seconds in found)
         return [0.0 if self.used and seconds is None else seconds for seconds in found]

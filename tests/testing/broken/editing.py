@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.model.requests import Answer, Change, EditWork, Put, Release, StoredItem
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import Answer, Change, Put, Release, StoredItem
 from tests.testing.broken.through import Through, caught_by, replace
 
 
@@ -17,19 +18,17 @@ def _only(change: Put | Change, _: Sequence[StoredItem]) -> list[Put | Change]:
 class EditsStepByStep(Through):
     """Applies each change of an edit by itself."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         seen: list[StoredItem] = []
 
         def look(items: Sequence[StoredItem]) -> list[Put | Change]:
             seen.extend(items)
             return []
 
-        await self.inner.edit(queue, look, keys=keys)
+        await self.inner.edit(edit.queue, look, keys=edit.keys)
         answers: list[Answer] = []
-        for change in work(seen):
-            answers += await self.inner.edit(queue, partial(_only, change))
+        for change in edit.work(seen):
+            answers += await self.inner.edit(edit.queue, partial(_only, change))
         return answers
 
 
@@ -37,105 +36,95 @@ class EditsStepByStep(Through):
 class EditsWhatItSawBefore(Through):
     """Looks, and changes in a second step."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         seen: list[StoredItem] = []
 
         def look(items: Sequence[StoredItem]) -> list[Put | Change]:
             seen.extend(items)
             return []
 
-        await self.inner.edit(queue, look, keys=keys)
+        await self.inner.edit(edit.queue, look, keys=edit.keys)
         await asyncio.sleep(0)
-        return await self.inner.edit(queue, lambda _: work(seen), keys=keys)
+        return await self.inner.edit(edit.queue, lambda _: edit.work(seen), keys=edit.keys)
 
 
 @caught_by("test_edits_do_not_run_into_each_other")
 class EditsTwice(Through):
     """Calls the work once to see what it wants, and once to do it."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         def twice(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
-            work(items)
-            return work(items)
+            edit.work(items)
+            return edit.work(items)
 
-        return await self.inner.edit(queue, twice, keys=keys)
+        return await self.inner.edit(edit.queue, twice, keys=edit.keys)
 
 
 @caught_by("test_an_edit_sees_the_items_in_every_state")
 class HidesLeasesFromEdits(Through):
     """Does not give tokens to the work of an edit."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         def blind(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
-            return work([replace(item, token="") for item in items])
+            return edit.work([replace(item, token="") for item in items])
 
-        return await self.inner.edit(queue, blind, keys=keys)
+        return await self.inner.edit(edit.queue, blind, keys=edit.keys)
 
 
 @caught_by("test_an_edit_sees_the_items_in_every_state")
 class IgnoresTheKeysOfEdits(Through):
     """Shows all items to the work of an edit."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        return await self.inner.edit(queue, work)
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        return await self.inner.edit(edit.queue, edit.work)
 
 
 @caught_by("test_an_edit_applies_its_changes_in_order")
 class EditsInReverse(Through):
     """Applies the changes of an edit from the last to the first."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        return (await self.inner.edit(queue, lambda items: [*work(items)][::-1], keys=keys))[::-1]
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        return (
+            await self.inner.edit(
+                edit.queue, lambda items: [*edit.work(items)][::-1], keys=edit.keys
+            )
+        )[::-1]
 
 
 @caught_by("test_a_cancelled_edit_happens_or_does_not")
 class EditsInHalves(Through):
     """Applies an edit in two steps, and may be cancelled between them."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         changes: list[Put | Change] = []
 
         def first(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
-            changes.extend(work(items))
+            changes.extend(edit.work(items))
             return changes[:1]
 
-        answers = await self.inner.edit(queue, first, keys=keys)
+        answers = await self.inner.edit(edit.queue, first, keys=edit.keys)
         await asyncio.sleep(0.005)
-        return answers + await self.inner.edit(queue, lambda _: changes[1:], keys=keys)
+        return answers + await self.inner.edit(edit.queue, lambda _: changes[1:], keys=edit.keys)
 
 
 @caught_by("test_a_put_in_an_edit_may_change_what_is_leased")
 class EditsDropLeases(Through):
     """A put in an edit ends the lease on its key."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         changes: list[Put | Change] = []
 
         def note(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
-            changes.extend(work(items))
+            changes.extend(edit.work(items))
             return changes
 
-        answers = await self.inner.edit(queue, note, keys=keys)
+        answers = await self.inner.edit(edit.queue, note, keys=edit.keys)
         for change in changes:
             if isinstance(change, Put):
-                tokens = await self.tokens(queue)
+                tokens = await self.tokens(edit.queue)
                 for key, _ in change.items:
                     if key in tokens:
-                        await self.settle_one(Release(queue, key, tokens[key]))
+                        await self.settle_one(Release(edit.queue, key, tokens[key]))
         return answers
 
 
@@ -143,21 +132,19 @@ class EditsDropLeases(Through):
 class KeepsPrioritiesOfRefusedEdits(Through):
     """Does not take back the priority that a refused edit gave to an item."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         changes: list[Put | Change] = []
 
         def note(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
-            changes.extend(work(items))
+            changes.extend(edit.work(items))
             return changes
 
         try:
-            return await self.inner.edit(queue, note, keys=keys)
+            return await self.inner.edit(edit.queue, note, keys=edit.keys)
         except LeasedKeyQError:
             for change in changes:
                 if isinstance(change, Put) and change.priority is not None:
-                    [live] = await self.inner.look(queue, [change.items[0][0]])
+                    [live] = await self.inner.look(edit.queue, [change.items[0][0]])
                     items = tuple((item.key, item.value) for item in live)
-                    await self.inner.put([Put(queue, items, priority=change.priority)])
+                    await self.inner.put([Put(edit.queue, items, priority=change.priority)])
             raise

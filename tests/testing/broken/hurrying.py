@@ -28,7 +28,7 @@ class LooksFirst(Through):
             if head is not None
         )
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             if request.by_turns:
@@ -103,7 +103,7 @@ class IgnoresDeadlinesOfQueues(OtherUrgencies):
 class TakesTokensForCandidates(Through):
     """Takes the tokens of what it has a look at."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         for request in requests:
             if request.urgencies and request.caps:
                 looked_at = [
@@ -144,7 +144,7 @@ class ForgetsDeadlinesOfRetries(OtherClaims):
 class BringsForward(Through):
     """Decides itself which item of a queue a deadline brings forward."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             if len(request.queues) == 1 and request.lifts(0):

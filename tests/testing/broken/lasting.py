@@ -4,7 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasedkeyq.engines.memory import MemoryStore
-from leasedkeyq.model.requests import Ack, Answer, Capabilities, Change, Claimed, Page, Put, Release
+from leasedkeyq.model.requests import (
+    Ack,
+    Answer,
+    Capabilities,
+    Change,
+    Claimed,
+    Put,
+    Release,
+    StoredItem,
+)
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.capping import LosesTokens
 from tests.testing.broken.leasing import KeepsTimeItself
@@ -35,7 +44,7 @@ class StartsFencesAnew(OtherClaims):
 class ReleasesWhenClosed(Through):
     """Ends all leases when it is closed."""
 
-    async def close(self) -> None:
+    async def do_close(self) -> None:
         for key, token in (await self.tokens("q")).items():
             await self.settle_one(Release("q", key, token))
         await self.inner.close()
@@ -54,15 +63,15 @@ class StoresLater(Through):
         super().__init__(opener, **options)
         self.waiting: list[Put] = []
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         self.waiting += requests
         return [(10**6,) for _ in requests]
 
-    async def browse(self, queue: str, **options: Any) -> Page:
+    async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
         await self.store()
-        return await self.inner.browse(queue, **options)
+        return await super().do_browse(*listing)
 
-    async def close(self) -> None:
+    async def do_close(self) -> None:
         await self.store()
         await self.inner.close()
 
@@ -79,11 +88,11 @@ class FinishesLater(Through):
         super().__init__(opener, **options)
         self.waiting: list[Change] = []
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         self.waiting += [change for change in requests if isinstance(change, Ack)]
         return [None for _ in requests]
 
-    async def close(self) -> None:
+    async def do_close(self) -> None:
         await self.inner.settle(self.waiting)
         await self.inner.close()
 
@@ -104,7 +113,7 @@ class ForgetsBucketsWhenClosed(LosesTokens):
 class LosesDeadlinesWhenClosed(Through):
     """Keeps deadlines in memory only."""
 
-    async def close(self) -> None:
+    async def do_close(self) -> None:
         items = (await self.inner.browse("q", limit=1000)).items
         await self.inner.put([Put("q", ((item.key, item.value),)) for item in items])
         await self.inner.close()

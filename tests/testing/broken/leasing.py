@@ -14,10 +14,10 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Extend,
-    Page,
     Put,
     Refusal,
     Release,
+    StoredItem,
 )
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.through import (
@@ -34,7 +34,7 @@ from tests.testing.broken.through import (
 class GivesAKeyTwice(Through):
     """Hands out what is leased when there is nothing else."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         for number, request in enumerate(requests):
             if not answers[number] and request.key is None:
@@ -46,7 +46,7 @@ class GivesAKeyTwice(Through):
 class GivesAWantedKeyTwice(Through):
     """Hands out a leased item to those who ask for its key."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         for number, request in enumerate(requests):
             if not answers[number] and request.key is not None:
@@ -88,7 +88,7 @@ class HasGuessableTokens(OtherClaims):
         self.real[token] = item.token
         return replace(item, token=token)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         real: list[Change] = []
         for change in requests:
             if isinstance(change, Ack | Release | Extend | Bury):
@@ -134,7 +134,7 @@ class IgnoresKinds(OtherClaims):
 class StopsAtOtherKinds(Through):
     """Looks at the first items only."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             [found] = await self.inner.claim([replace(request, kinds=None)])
@@ -149,7 +149,7 @@ class StopsAtOtherKinds(Through):
 class ForgetsKindsOfUpdates(Through):
     """A live item keeps its first kind."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             live = (await self.inner.look(request.queue, [request.items[0][0]]))[0]
@@ -166,12 +166,12 @@ class Remembers(Through):
         self.given: set[str] = set()
         self.ended: set[str] = set()
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         self.given |= {item.token for answer in answers for item in answer}
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers = await self.inner.settle(requests)
         for number, change in enumerate(requests):
             if isinstance(answers[number], Refusal):
@@ -228,7 +228,7 @@ class KeepsTimeItself(Through):
         super().__init__(opener, **options)
         self.book: list[tuple[float, Claimed]] = []
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await self.expire()
         bare = [replace(request, lease_time=None) for request in requests]
         answers = await self.inner.claim(bare)
@@ -237,15 +237,15 @@ class KeepsTimeItself(Through):
                 self.book += [(self.clock() + request.lease_time, item) for item in answer]
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await self.expire()
         return await self.inner.settle(requests)
 
-    async def browse(self, queue: str, **options: Any) -> Page:
+    async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
         await self.expire()
-        return await self.inner.browse(queue, **options)
+        return await super().do_browse(*listing)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         await self.expire()
         return [min((when - self.clock() for when, _ in self.book), default=None) for _ in queues]
 
@@ -268,7 +268,7 @@ class SendsExpiredItemsToTheBack(KeepsTimeItself):
 class DoesNotExtend(Through):
     """Answers a new expiry and leaves the old one."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers: list[Answer] = []
         for change in requests:
             if isinstance(change, Extend):
@@ -335,7 +335,7 @@ class CountsWhatIsToWait(OtherChanges):
 class UndoesSchedulesOfUpdates(Through):
     """Forgets that a put has set another time meanwhile."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         for change in requests:
             if isinstance(change, Release) and change.undo and change.delay:
                 [[item, *_]] = await self.inner.look(change.queue, [change.key])
@@ -348,7 +348,7 @@ class UndoesSchedulesOfUpdates(Through):
 class PoisonsBatches(Through):
     """After one refusal it refuses the rest of the batch."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers: list[Answer] = []
         for change in requests:
             bad = [answer for answer in answers if isinstance(answer, Refusal)]
@@ -364,7 +364,7 @@ class LeasesToThoseWhoHaveGone(Through):
         super().__init__(opener, **options)
         self.claims: set[asyncio.Task[list[tuple[Claimed, ...]]]] = set()
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         claiming = asyncio.create_task(self.inner.claim(requests))
         self.claims.add(claiming)
         return await asyncio.shield(claiming)
@@ -374,7 +374,7 @@ class LeasesToThoseWhoHaveGone(Through):
 class LosesLeasesWhereAClaimFails(Through):
     """Raises what went wrong with one claim, when others have leased."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         fits = [request.queues[0][0] != "\ud800" for request in requests]
         answers = await self.inner.claim(
             [request for request, good in zip(requests, fits, strict=True) if good]

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -12,7 +13,6 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Claimed,
-    EditWork,
     Put,
     Release,
     StoredItem,
@@ -26,7 +26,7 @@ class LosesAnItem(Through):
 
     number = 0
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             self.number += 1
@@ -49,7 +49,7 @@ class LosesAnItemWhenManyPut(Through):
 
     busy = False
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         if self.busy:
             return [(10**6,) for _ in requests]
         self.busy = True
@@ -64,7 +64,7 @@ class LosesAnItemWhenManyPut(Through):
 class LetsOthersGoFirst(Through):
     """Calls that were made after a put may overtake it."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         await asyncio.sleep(0.01)
         return await self.inner.put(requests)
 
@@ -75,7 +75,7 @@ class GivesAnUpdateANewId(Through):
 
     number = 0
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for answer in await self.inner.put(requests):
             ids = answer if isinstance(answer, tuple) else ()
@@ -107,7 +107,7 @@ class ForgetsFirstInFirstOut(OtherPuts):
 class MovesWhatIsUpdated(Through):
     """An update goes to the back."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             await self.inner.settle([Cancel(request.queue, key) for key, _ in request.items])
@@ -127,7 +127,7 @@ class ForgetsPriority(OtherPuts):
 class TakesFromOtherQueues(Through):
     """Hands out an item of another queue where there is none."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             [answer] = await self.inner.claim([request])
@@ -175,7 +175,7 @@ class CutsDelaysShort(OtherPuts):
 class PoisonsPuts(Through):
     """After one refusal nothing of the batch is stored any more."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             bad = [answer for answer in answers if isinstance(answer, Exception)]
@@ -187,7 +187,7 @@ class PoisonsPuts(Through):
 class StoresHalfAPut(Through):
     """Stores the items before the one that is refused."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             alone = [replace(request, items=(item,)) for item in request.items]
@@ -210,7 +210,7 @@ class IsNeverFull(OtherPuts):
 class LosesBufferedValues(Through):
     """Acknowledges a value for a leased key and forgets it."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for request in requests:
             leased = request.items[0][0] in await self.tokens(request.queue)
@@ -223,7 +223,7 @@ class LosesBufferedValues(Through):
 class HandsOutBufferedValues(Through):
     """Does not wait for the end of the lease."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         for number, request in enumerate(requests):
             if request.key and not answers[number]:
@@ -239,7 +239,7 @@ class OtherEndsBesideAValue(Through):
     def other(self, request: Change) -> Change:
         raise NotImplementedError
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers: list[Answer] = []
         for request in requests:
             key = getattr(request, "key", "")
@@ -276,8 +276,18 @@ class CountsAttemptsOfWhatIsDone(OtherEndsBesideAValue):
         return request
 
 
+class PutsUnchecked(Through):
+    """Does something to puts before they are checked, in place of the final verb."""
+
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:  # type: ignore[misc]  # the fault
+        return await super().put([self.other(request) for request in requests])
+
+    def other(self, request: Put) -> Put:
+        return request
+
+
 @caught_by("test_what_is_beyond_the_limits_is_refused")
-class CutsWhatIsTooLong(OtherPuts):
+class CutsWhatIsTooLong(PutsUnchecked):
     """Stores what fits of a long key."""
 
     def other(self, request: Put) -> Put:
@@ -286,11 +296,11 @@ class CutsWhatIsTooLong(OtherPuts):
 
 
 @caught_by("test_what_is_beyond_the_limits_is_refused")
-class FailsWithTheWholeBatch(Through):
+class FailsWithTheWholeBatch(PutsUnchecked):
     """Raises what is wrong with one request."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
-        answers = await self.inner.put(requests)
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:  # type: ignore[misc]  # the fault
+        answers = await super().put(requests)
         for answer in answers:
             if isinstance(answer, LimitExceededError):
                 raise answer
@@ -298,7 +308,7 @@ class FailsWithTheWholeBatch(Through):
 
 
 @caught_by("test_what_is_beyond_the_limits_is_refused")
-class MendsNames(OtherPuts):
+class MendsNames(PutsUnchecked):
     """Leaves out the characters that it cannot store."""
 
     def other(self, request: Put) -> Put:
@@ -310,24 +320,22 @@ class MendsNames(OtherPuts):
 class EditsBeyondTheLimits(Through):
     """Does not look at what an edit wants, and stores what fits."""
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
+    async def do_edit(self, edit: Edit) -> list[Answer]:
         def fitting(items: Sequence[StoredItem]) -> list[Put | Change]:
             return [
                 change
-                for change in work(items)
+                for change in edit.work(items)
                 if not isinstance(change, Put) or len(change.items[0][1]) < 1000
             ]
 
-        return await self.inner.edit(queue, fitting, keys=keys)
+        return await self.inner.edit(edit.queue, fitting, keys=edit.keys)
 
 
 @caught_by("test_calls_act_in_the_order_in_which_they_were_made")
 class PutsAfterOthers(Through):
     """A put takes longer to get to the store than the call that follows it."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         await asyncio.sleep(0)
         return await self.inner.put(requests)
 
@@ -336,7 +344,7 @@ class PutsAfterOthers(Through):
 class ClaimsAfterOthers(Through):
     """A claim takes longer to get to the store than the call that follows it."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(0)
         return await self.inner.claim(requests)
 
@@ -345,5 +353,5 @@ class ClaimsAfterOthers(Through):
 class AnswersOnlyItems(Through):
     """A put of no items has no answer of its own."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         return await self.inner.put([request for request in requests if request.items])

@@ -37,7 +37,7 @@ class GivesAKeyToTwoProcesses(GivesAKeyTwice):
 class FinishesTooMuch(Through):
     """Takes a newer value along when the older one is done."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers = await self.inner.settle(requests)
         await self.inner.settle([Cancel(c.queue, c.key) for c in requests if isinstance(c, Ack)])
         return answers
@@ -75,12 +75,12 @@ class RefusesLeasesOfOthers(Through):
         super().__init__(opener, **options)
         self.given: set[str] = set()
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         self.given |= {item.token for answer in answers for item in answer}
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers: list[Answer] = []
         for change in requests:
             if isinstance(change, Ack | Release | Extend | Bury) and change.token not in self.given:
@@ -98,11 +98,11 @@ class HandsOutOnlyItsOwn(Through):
         super().__init__(opener, **options)
         self.mine: set[str] = set()
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         self.mine |= {key for request in requests for key, _ in request.items}
         return await self.inner.put(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for answer in await self.inner.claim(requests):
             foreign = [item for item in answer if item.key not in self.mine]
@@ -124,7 +124,7 @@ class CountsByItself(Through):
         super().__init__(opener, **options)
         self.leased = 0
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers: list[tuple[Claimed, ...]] = []
         for request in requests:
             left = 3 - self.leased if request.caps else request.limit
@@ -133,7 +133,7 @@ class CountsByItself(Through):
             self.leased += len(answers[-1])
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         if any(isinstance(request, Purge) for request in requests):
             self.leased = 0
         return await self.inner.settle(requests)

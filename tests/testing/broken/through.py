@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
     Change,
     Claim,
     Claimed,
     Counts,
-    EditWork,
-    Page,
     Put,
     StoredItem,
     StoredState,
@@ -33,56 +32,49 @@ class Through(Store):
 
     def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
         self.inner = opener(**options)
-        self.limits = self.inner.limits
+        super().__init__("store with a fault", self.inner.limits)
         self.capabilities = self.inner.capabilities
         self.clock: Callable[[], float] = options.get("clock", time.time)
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         return await self.inner.put(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         return await self.inner.claim(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         return await self.inner.settle(requests)
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        return await self.inner.edit(queue, work, keys=keys)
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        return await self.inner.edit(edit.queue, edit.work, keys=edit.keys)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         return await self.inner.sweep(queues)
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         return self.inner.watch(queue, wake)
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
         return await self.inner.count(queues)
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+    async def do_heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
         return await self.inner.heads(queues)
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         return await self.inner.look(queue, keys)
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        return await self.inner.browse(
-            queue, states=states, prefix=prefix, cursor=cursor, limit=limit
+    async def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> Sequence[StoredItem]:
+        page = await self.inner.browse(
+            queue, states=states, prefix=prefix, cursor=str(after), limit=limit
         )
+        return page.items
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+    async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         return await self.inner.results(queue, ids)
 
-    async def close(self) -> None:
+    async def do_close(self) -> None:
         await self.inner.close()
 
     # For the faults below
@@ -132,7 +124,7 @@ class OtherPuts(Through):
     def other(self, request: Put) -> Put:
         raise NotImplementedError
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         return await self.inner.put([self.other(request) for request in requests])
 
 
@@ -145,7 +137,7 @@ class OtherClaims(Through):
     def shown(self, item: Claimed) -> Claimed:
         return item
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim([self.other(request) for request in requests])
         return [tuple(map(self.shown, answer)) for answer in answers]
 
@@ -156,7 +148,7 @@ class OtherChanges(Through):
     def other(self, request: Change) -> Change:
         raise NotImplementedError
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         return await self.inner.settle([self.other(request) for request in requests])
 
 
@@ -166,10 +158,9 @@ class OtherItems(Through):
     def shown(self, item: StoredItem) -> StoredItem:
         raise NotImplementedError
 
-    async def browse(self, queue: str, **options: Any) -> Page:
-        page = await self.inner.browse(queue, **options)
-        return Page(tuple(map(self.shown, page.items)), page.cursor)
+    async def do_browse(self, *listing: Any) -> list[StoredItem]:
+        return [self.shown(item) for item in await super().do_browse(*listing)]
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         found = await self.inner.look(queue, keys)
         return [tuple(map(self.shown, items)) for items in found]

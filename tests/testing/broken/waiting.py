@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from leasedkeyq.errors import StoreError, StoreUnavailableError
-from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, EditWork, Put, Release
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.watching import Watchers
 from tests.testing.broken.through import (
@@ -33,34 +34,32 @@ class WakesItself(Through):
             if type(request).__name__ != self.silent:
                 self.watchers.wake([request.queue])
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         return self.watchers.add(queue, wake, asyncio.get_running_loop())
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:
+    async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers = await self.inner.put(requests)
         self.tell(*requests)
         return answers
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         if self.silent != "Claim":
             self.watchers.wake(item.queue for answer in answers for item in answer)
         return answers
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         answers = await self.inner.settle(requests)
         self.tell(*requests)
         return answers
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        answers = await self.inner.edit(queue, work, keys=keys)
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        answers = await self.inner.edit(edit.queue, edit.work, keys=edit.keys)
         if self.silent != "edit":
-            self.watchers.wake([queue])
+            self.watchers.wake([edit.queue])
         return answers
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         due: set[str] = set()
         stops = [self.inner.watch(queue, partial(due.add, queue)) for queue in queues]
         seconds = await self.inner.sweep(queues)
@@ -132,17 +131,17 @@ class DropsTheWakeUpOfTime(WakesItself):
 class WakesTheLastWatcherOnly(WakesItself):
     """Forgets who watched before."""
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         self.watchers = Watchers()
-        return super().watch(queue, wake)
+        return super().do_watch(queue, wake)
 
 
 @caught_by("test_watch_tells_each_of_those_who_watch_until_they_stop")
 class WakesThoseWhoStopped(WakesItself):
     """A watch does not end."""
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        super().watch(queue, wake)
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        super().do_watch(queue, wake)
         return lambda: None
 
 
@@ -150,7 +149,7 @@ class WakesThoseWhoStopped(WakesItself):
 class SleepsThroughExpiries(Through):
     """Says that nothing comes due, so that those who wait sleep on."""
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         return [None for _ in await self.inner.sweep(queues)]
 
 
@@ -158,7 +157,7 @@ class SleepsThroughExpiries(Through):
 class WakesAtNothing(WakesItself):
     """Wakes those who wait whenever they have asked in vain."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         for request in requests:
             self.watchers.wake(queue for queue, _ in request.queues)
         return await self.inner.claim(requests)
@@ -168,7 +167,7 @@ class WakesAtNothing(WakesItself):
 class ServesWaitersInReverse(Through):
     """Hands out what it claimed from the last to the first."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         return [answer[::-1] for answer in await self.inner.claim(requests)]
 
 
@@ -176,7 +175,7 @@ class ServesWaitersInReverse(Through):
 class DoesNotTakeBack(Through):
     """Takes back nothing of what was claimed for somebody who has gone."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         if all(isinstance(change, Release) and change.undo for change in requests):
             return [None] * len(requests)
         return await self.inner.settle(requests)
@@ -186,7 +185,7 @@ class DoesNotTakeBack(Through):
 class WaitsInClaim(Through):
     """A claim that finds nothing does not come back."""
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         answers = await self.inner.claim(requests)
         if not any(answers):
             await asyncio.Event().wait()
@@ -223,7 +222,7 @@ class SaysThatItIsAway(Through):
 class LosesProducers(WakesItself):
     """Producers do not hear that there is room."""
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
 
@@ -238,7 +237,7 @@ class LosesThoseWhoJoin(WakesItself):
 class GivesBackInTheWrongOrder(Through):
     """Settles a batch from its end."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         return (await self.inner.settle(requests[::-1]))[::-1]
 
 

@@ -27,6 +27,7 @@ from leasedkeyq.engines.file.file_lock import file_lock
 from leasedkeyq.errors import StoreClosedError, StoreError, UnstorableError
 from leasedkeyq.model.requests import Answer, Claim, Put, Request
 from leasedkeyq.model.store_model import StoreModel
+from leasedkeyq.stores.store import report_dropped
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -101,8 +102,7 @@ class FileEngine(DocumentFile):
                     self._name = self._settings.name
             finally:
                 self._changing = False
-        for item in dropped:
-            logger.warning("queue %r: dropped the oldest buried item, key %r", item.queue, item.key)
+        report_dropped((item.queue, item.key) for item in dropped)
         return result
 
     def read(self, work: Work[T]) -> T:

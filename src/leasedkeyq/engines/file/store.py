@@ -1,10 +1,9 @@
 """The file store: queues in one YAML or JSON document that people can read and edit."""
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from leasedkeyq.engines.file.document.document import RepositorySettings
 from leasedkeyq.engines.file.document.repository_form import StatusMap
@@ -12,8 +11,7 @@ from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
 from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.watch import FileWatch
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
-from leasedkeyq.model.admission import admitted
+from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
@@ -22,23 +20,18 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
-    EditWork,
     Limits,
-    Page,
     Put,
     Request,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.model.store_model import StoreModel
-from leasedkeyq.stores.batching import ThreadBatcher, submit_edit, take_back
-from leasedkeyq.stores.paging import check_listing, page_of
+from leasedkeyq.stores.batching import ThreadBatcher, take_back
 from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import Watchers
 
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
 
-T = TypeVar("T")
 Call: TypeAlias = "Request | Edit | Work[Any]"
 
 
@@ -106,13 +99,11 @@ class FileStore(Store):
             ops=ops,
         )
         self.path: Path = self.engine.path
-        self.limits: Limits = self.engine.limits
-        self._closed = False
+        super().__init__(f"file store {self.path}", self.engine.limits)
         self._loads = 0
         self._batcher: ThreadBatcher[Call, Any] = ThreadBatcher(
-            self._apply, name=f"file store {self.path}", undo=take_back, at_end=self.engine.close
+            self._apply, name=self._name, undo=take_back, at_end=self.engine.close
         )
-        self._watchers = Watchers()
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
 
     @property
@@ -137,7 +128,9 @@ class FileStore(Store):
         def work(_model: StoreModel, _now: float) -> RepositorySettings | None:
             return self.engine.settings
 
-        found: RepositorySettings | None = _checked(await self._batcher.submit(work))
+        found: RepositorySettings | StoreError | None = await self._batcher.submit(work)
+        if isinstance(found, StoreError):
+            raise found
         return found
 
     def change_settings(self, **changes: Any) -> None:
@@ -157,101 +150,77 @@ class FileStore(Store):
 
     # The contract
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+        """As `Store.do_put`."""
+        return self._batcher.submit_many(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
-        answers: list[tuple[Claimed, ...] | StoreError] = await self._batcher.submit_many(requests)
-        return [_checked(answer) for answer in answers]
+    def do_claim(
+        self, requests: Sequence[Claim]
+    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
+        """As `Store.do_claim`."""
+        return self._batcher.submit_many(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
+        """As `Store.do_settle`."""
+        return self._batcher.submit_many(requests)
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
+        """As `Store.do_edit`."""
+        return self._batcher.submit(edit, alone=True)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
-        seconds: list[float | None] = _checked(await self._batcher.submit(_Sweep(queues)))
-        return seconds
+    def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
+        """As `Store.do_sweep`."""
+        return self._batcher.submit(_Sweep(queues))
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `StoreContract.watch`."""
-        if self._closed:
-            raise StoreClosedError(f"the file store {self.path} is closed")
-        remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `Store.do_watch`."""
+        remove = super().do_watch(queue, wake)
         self._watch.start()
         return remove
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
+    def do_count(
+        self, queues: Sequence[str] | None
+    ) -> Awaitable[Mapping[str, Counts] | StoreError]:
+        """As `Store.do_count`."""
 
         def work(model: StoreModel, now: float) -> dict[str, Counts]:
             names = list(model.queues) if queues is None else queues
-            found = {name: model.count(name, now) for name in names}
-            return {name: c for name, c in found.items() if queues is not None or c != Counts()}
+            return {name: model.count(name, now) for name in names}
 
-        counts: dict[str, Counts] = _checked(await self._batcher.submit(work))
-        return counts
+        return self._batcher.submit(work)
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
+    def do_heads(self, queues: Sequence[str]) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `Store.do_heads`."""
+        return self._batcher.submit(lambda model, now: [model.head(q, now) for q in queues])
 
-        def work(model: StoreModel, now: float) -> list[StoredItem | None]:
-            return [model.head(queue, now) for queue in queues]
+    def do_look(
+        self, queue: str, keys: Sequence[str]
+    ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
+        """As `Store.do_look`."""
+        return self._batcher.submit(
+            lambda model, now: [model.look(queue, key, now) for key in keys]
+        )
 
-        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
-        return found
+    def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> Awaitable[list[StoredItem] | StoreError]:
+        """As `Store.do_browse`."""
+        return self._batcher.submit(
+            lambda model, now: model.browse(queue, states, prefix, now, after=after, limit=limit)
+        )
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
+    def do_results(
+        self, queue: str, ids: Sequence[int]
+    ) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `Store.do_results`."""
+        return self._batcher.submit(
+            lambda model, now: [model.result(queue, number, now) for number in ids]
+        )
 
-        def work(model: StoreModel, now: float) -> list[tuple[StoredItem, ...]]:
-            return [model.look(queue, key, now) for key in keys]
-
-        found: list[tuple[StoredItem, ...]] = _checked(await self._batcher.submit(work))
-        return found
-
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
-        after = check_listing(states, prefix, cursor, limit)
-
-        def work(model: StoreModel, now: float) -> Page:
-            found = model.browse(queue, states, prefix, now, after=after, limit=limit)
-            return page_of(found, after, limit)
-
-        listing: Page = _checked(await self._batcher.submit(work))
-        return listing
-
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `StoreContract.results`."""
-
-        def work(model: StoreModel, now: float) -> list[StoredItem | None]:
-            return [model.result(queue, number, now) for number in ids]
-
-        found: list[StoredItem | None] = _checked(await self._batcher.submit(work))
-        return found
-
-    async def close(self) -> None:
-        """As `StoreContract.close`."""
-        self._closed = True
+    async def do_close(self) -> None:
+        """As `Store.do_close`."""
         await self._batcher.close()
         self._watch.close()
-        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
 
     # In the batcher's thread
 
@@ -264,7 +233,7 @@ class FileStore(Store):
                 return [self._alone(call) for call in calls]
             if isinstance(error, UnstorableError):
                 return [error]
-            refusal = StoreError(f"{self.path}: the request cannot be stored: {error}")
+            refusal = UnstorableError(f"{self.path}: the request cannot be stored: {error}")
             refusal.__cause__ = error
             return [refusal]
 
@@ -306,13 +275,6 @@ class FileStore(Store):
         """The document was written, maybe by ourselves."""
         if self.engine.changed_by_others():
             self._watchers.wake_all()
-
-
-def _checked(answer: "T | StoreError") -> T:
-    """The answer of a request that is never refused."""
-    if isinstance(answer, StoreError):
-        raise answer
-    return answer
 
 
 def _apply_call(call: Call, model: StoreModel, now: float) -> Any:

@@ -35,10 +35,12 @@ from leasedkeyq.errors import (
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
+    UnstorableError,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
 from leasedkeyq.stores.batching import BatchEngine, Done
+from leasedkeyq.stores.store import report_dropped
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -234,9 +236,9 @@ class PostgresLink(BatchEngine):
         except UNSTORABLE as error:
             if len(requests) == 1:
                 where = self._settings.where
-                refusal = StoreError(f"{where}: the request cannot be stored: {error}")
-                refusal.__cause__ = error
-                return [refusal]
+                unstorable = UnstorableError(f"{where}: the request cannot be stored: {error}")
+                unstorable.__cause__ = error
+                return [unstorable]
         except asyncpg.QueryCanceledError as error:
             # It took too long: those who ask for little must not fail with those who ask for much.
             if len(requests) == 1:
@@ -409,8 +411,7 @@ class PostgresLink(BatchEngine):
         )
 
     def _tell(self, outcome: Outcome) -> None:
-        for queue, key in outcome.dropped:
-            logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
+        report_dropped(outcome.dropped)
         if outcome.changed:
             self._touched.update(outcome.changed)
             self._changed(outcome.changed)

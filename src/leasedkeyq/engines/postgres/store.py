@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -20,7 +20,6 @@ from leasedkeyq.engines.postgres.rows import STATES, shown
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
 from leasedkeyq.errors import LeasedKeyQError, StoreError
-from leasedkeyq.model.admission import admitted
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
@@ -30,17 +29,13 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     Durability,
-    EditWork,
     Limits,
-    Page,
     Put,
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import LoopBatcher, claims_of, submit_edit, take_back
-from leasedkeyq.stores.paging import check_listing
+from leasedkeyq.stores.batching import LoopBatcher, take_back
 from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import Watchers
 from leasedkeyq.types import Duration, QueueObserver
 
 logger = logging.getLogger("leasedkeyq")
@@ -107,7 +102,7 @@ class PostgresStore(Store):
     ) -> None:
         # With several connections, a claim may overtake another one.
         self.calls_at_a_time = 2 if connections == 1 else 1
-        self.limits: Limits = limits or Limits()
+        super().__init__(f"PostgreSQL store {_where(url)}", limits)
         self.warnings: list[str] = []
         self.schema: str = check_schema_name(schema)
         self._url = url
@@ -128,10 +123,9 @@ class PostgresStore(Store):
             call_timeout=checks.number("call_timeout", call_timeout, above=0),
         )
         self._gate = threading.Lock()
-        self._watchers = Watchers()
         self._batcher: LoopBatcher[Any, Any, PostgresLink] = LoopBatcher(
             lambda: PostgresLink(self._settings, self._watchers.wake),
-            name=f"PostgreSQL store {self._settings.where}",
+            name=self._name,
             undo=take_back,
             at_a_time=connections,
             touched=NamedKeys,
@@ -167,7 +161,7 @@ class PostgresStore(Store):
 
     @property
     def outage(self) -> StoreError | None:
-        """As `StoreContract.outage`."""
+        """As `Store.outage`."""
         links = self._batcher.engines()
         with suppress(RuntimeError):  # there is no running event loop
             # Another one may have asked nothing since the server came back.
@@ -267,26 +261,26 @@ class PostgresStore(Store):
 
     # The contract
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+        """As `Store.do_put`."""
+        return self._batcher.submit_many(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
-        return claims_of(await self._batcher.submit_many(requests))
+    def do_claim(
+        self, requests: Sequence[Claim]
+    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
+        """As `Store.do_claim`."""
+        return self._batcher.submit_many(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
+        """As `Store.do_settle`."""
+        return self._batcher.submit_many(requests)
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`; `work` is called in the event loop."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
+        """As `Store.do_edit`; the work is called in the event loop."""
+        return self._batcher.submit(edit, alone=True)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `Store.do_sweep`."""
         # In one order, whoever sweeps: what is due is locked row by row.
         names = sorted(set(queues))
         sql = "SELECT * FROM lkq.sweep_1($1, $2, $3)"
@@ -295,11 +289,11 @@ class PostgresStore(Store):
         seconds: dict[str, float | None] = {row["queue"]: row["seconds"] for row in rows}
         return [seconds[queue] for queue in queues]
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `StoreContract.watch`."""
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `Store.do_watch`."""
         link = self._link()
         loop = asyncio.get_running_loop()
-        remove = self._watchers.add(queue, wake, loop)
+        remove = super().do_watch(queue, wake)
         watch = self._watches.get(loop)
         if watch is None:
             watch = NewsWatch(
@@ -316,11 +310,11 @@ class PostgresStore(Store):
         watch.start()
         return remove
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
+        """As `Store.do_count`."""
         names = None if queues is None else list(dict.fromkeys(queues))
         rows = await self._read("SELECT * FROM lkq.count_1($1, $2, $3)", names)
-        found = {
+        return {
             row["queue"]: Counts(
                 available=row["available"] or 0,
                 scheduled=row["scheduled"] or 0,
@@ -332,40 +326,30 @@ class PostgresStore(Store):
             )
             for row in rows
         }
-        return {q: c for q, c in found.items() if queues is not None or c != Counts()}
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
+    async def do_heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `Store.do_heads`."""
         found: list[StoredItem | None] = [None] * len(queues)
         for row in await self._read("SELECT * FROM lkq.heads_1($1, $2, $3)", list(queues)):
             number: int = row["n"] - 1
             found[number] = shown(queues[number], row[1:])
         return found
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `Store.do_look`."""
         found: dict[str, tuple[StoredItem, ...]] = {}
         for item in await self._list(queue, STATES[:4], keys=list(dict.fromkeys(keys))):
             found[item.key] = (*found.get(item.key, ()), item)
         return [found.get(key, ()) for key in keys]
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
-        after = check_listing(states, prefix, cursor, limit)
-        items = await self._list(queue, states, prefix=prefix, after=after, limit=limit + 1)
-        page = tuple(items[:limit])
-        return Page(page, str(page[-1].id) if len(items) > limit else None)
+    async def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> list[StoredItem]:
+        """As `Store.do_browse`."""
+        return await self._list(queue, states, prefix=prefix, after=after, limit=limit)
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `StoreContract.results`."""
+    async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `Store.do_results`."""
         known = list({number for number in ids if -(2**63) <= number < 2**63})
         now = self._now()
         sql = "SELECT * FROM lkq.results_1($1, $2, $3)"
@@ -373,12 +357,11 @@ class PostgresStore(Store):
         found = {row["id"]: shown(queue, row) for row in rows}
         return [found.get(number) for number in ids]
 
-    async def close(self) -> None:
-        """As `StoreContract.close`."""
+    async def do_close(self) -> None:
+        """As `Store.do_close`."""
         try:
             await self._batcher.close()
         finally:
-            self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
             loop = asyncio.get_running_loop()
             with self._gate:
                 watches = dict(self._watches)

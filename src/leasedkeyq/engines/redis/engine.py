@@ -40,7 +40,12 @@ from leasedkeyq.engines.redis.wire import (
     shown,
     urgency_form,
 )
-from leasedkeyq.errors import StoreDamagedError, StoreError, StoreUnavailableError
+from leasedkeyq.errors import (
+    StoreDamagedError,
+    StoreError,
+    StoreUnavailableError,
+    UnstorableError,
+)
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Answer,
@@ -54,6 +59,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.model.urgency import Rank, most_urgent_first
+from leasedkeyq.stores.store import report_dropped
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -96,10 +102,6 @@ local first = math.max(tonumber(redis.call('GET', KEYS[1]) or 0) + 1, micros)
 redis.call('SET', KEYS[1], string.format('%.0f', first + tonumber(ARGV[1]) - 1))
 return first
 """
-
-
-class UnfitError(StoreError):
-    """A request cannot be stored at all: its answer, whatever becomes of the others."""
 
 
 class Repair(msgspec.Struct, frozen=True):
@@ -228,7 +230,7 @@ class RedisEngine:
         """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
         if len(requests) > 1:
             return (yield from self._in_turn([[request] for request in requests], self.apply))
-        refusal = UnfitError(f"{self._link.address}: the request cannot be stored: {error}")
+        refusal = UnstorableError(f"{self._link.address}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 
@@ -497,11 +499,8 @@ class RedisEngine:
         received = Reply(*reply[1:])
         if received.changed:
             self._wake([name.decode() for name in received.changed])
-        for at in range(0, len(received.dropped), 2):
-            queue, key = received.dropped[at : at + 2]
-            logger.warning(
-                "queue %r: dropped the oldest buried item, key %r", queue.decode(), key.decode()
-            )
+        dropped = [name.decode() for name in received.dropped]
+        report_dropped(zip(dropped[::2], dropped[1::2], strict=True))
         return received
 
     def _in_slot(self, queue: str, name: str) -> str:

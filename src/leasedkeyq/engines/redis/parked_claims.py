@@ -9,8 +9,8 @@ from typing import Any, Final
 from leasedkeyq.engines.redis.wire import Park, Unpark, given
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Claim, Claimed, Release
-from leasedkeyq.stores.batching import Batcher, claims_of
-from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.batching import Batcher
+from leasedkeyq.stores.store import Claimer, Store, claims_of
 
 MOST_QUEUES: Final = 50
 """Of a claim that is parked."""

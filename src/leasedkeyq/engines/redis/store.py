@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -18,7 +18,6 @@ from leasedkeyq.engines.redis.engine import (
     QueueNames,
     RedisEngine,
     Repair,
-    UnfitError,
 )
 from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, RedisLink
 from leasedkeyq.engines.redis.loop_link import LoopLink
@@ -27,8 +26,7 @@ from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_
 from leasedkeyq.engines.redis.subscriber import Refusals, Subscribers
 from leasedkeyq.engines.redis.thread_subscriber import ThreadSubscriber
 from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
-from leasedkeyq.model.admission import admitted
+from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
@@ -38,25 +36,14 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     Durability,
-    EditWork,
     Limits,
-    Page,
     Put,
     RepairReport,
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import (
-    Batcher,
-    LoopBatcher,
-    ThreadBatcher,
-    claims_of,
-    submit_edit,
-    take_back,
-)
-from leasedkeyq.stores.paging import check_listing
+from leasedkeyq.stores.batching import Batcher, LoopBatcher, ThreadBatcher, take_back
 from leasedkeyq.stores.store import Claimer, Store
-from leasedkeyq.stores.watching import Watchers
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -132,11 +119,11 @@ class RedisStore(Store):
             "poll": poll,
         }.items():
             checks.number(name, seconds, above=0)
-        self.limits: Limits = limits or Limits()
         options = dict(client_options or {})
         if wait_aof or wait_replicas:
             options.setdefault("socket_timeout", NORMAL_OPTIONS["socket_timeout"] + wait_timeout)
         self._link = RedisLink(url, options, retry_for)
+        super().__init__(f"Redis store {self._link.address}", limits)
         try:
             found = examine(self._link, wait_aof=wait_aof, required=require_durability)
             check_format(self._link, prefix)
@@ -149,7 +136,6 @@ class RedisStore(Store):
         self.warnings: list[str] = found.warnings
         for warning in self.warnings:
             logger.warning("%s: %s", self._link.address, warning)
-        self._watchers = Watchers()
         me = secrets.token_hex(8)
         numbers = count()
 
@@ -175,8 +161,6 @@ class RedisStore(Store):
         )
         self._checked: dict[str, float] = {}
         self._looked_at = time.monotonic()
-        self._closed = False
-        name = f"Redis store {self._link.address}"
         self._batcher: Batcher[Any, Any]
         self._subscribers: Subscribers | ThreadSubscriber
         hearing: Any = {
@@ -190,32 +174,33 @@ class RedisStore(Store):
             connection = partial(self._link.in_thread, self._link.new_connection)
             self._subscribers = Subscribers(connection, **hearing)
             self._batcher = LoopBatcher(
-                lambda: LoopLink(self._link, new_engine()), name=name, undo=take_back
+                lambda: LoopLink(self._link, new_engine()), name=self._name, undo=take_back
             )
         else:
             self._subscribers = ThreadSubscriber(
                 self._link.client.pubsub, refused=self._link.refused, **hearing
             )
             self._link.when_lost(self._engine.forget)
-            self._batcher = ThreadBatcher(self._apply, name=name, undo=take_back)
+            self._batcher = ThreadBatcher(self._apply, name=self._name, undo=take_back)
 
     # The contract
 
     @property
     def outage(self) -> StoreError | None:
-        """As `StoreContract.outage`."""
+        """As `Store.outage`."""
         return self._link.outage
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
+    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+        """As `Store.do_put`."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY:
             self._look_again()
-        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
+        return self._batcher.submit_many(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
-        self._check_open()
-        return claims_of(await self._batcher.submit_many(requests))
+    def do_claim(
+        self, requests: Sequence[Claim]
+    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
+        """As `Store.do_claim`."""
+        return self._batcher.submit_many(requests)
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """As `Store.claimer`. Claims are parked on the server, but for a cluster."""
@@ -233,27 +218,24 @@ class RedisStore(Store):
         self._claimers[claimer] = asyncio.get_running_loop()
         return claimer
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
-        return _unless_failed(await admitted(requests, self.limits, self._batcher.submit_many))
+    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
+        """As `Store.do_settle`."""
+        return self._batcher.submit_many(requests)
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
+        """As `Store.do_edit`."""
+        return self._batcher.submit(edit, alone=True)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
+    async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
+        """As `Store.do_sweep`."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY:
             self._look_again()
         found = await self._each("sweep", queues, self._to_check(queues))
         return [float(seconds) if seconds else None for seconds in found]
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `StoreContract.watch`."""
-        self._check_open()
-        stop_waking = self._watchers.add(queue, wake, asyncio.get_running_loop())
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `Store.do_watch`."""
+        stop_waking = super().do_watch(queue, wake)
         stop_listening = self._subscribers.add(queue)
 
         def stop() -> None:
@@ -262,8 +244,8 @@ class RedisStore(Store):
 
         return stop
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
+    async def do_count(self, queues: Sequence[str] | None) -> Mapping[str, Counts]:
+        """As `Store.do_count`."""
         if queues is not None:
             return dict(zip(queues, await self._counts(queues), strict=True))
         found: dict[str, Counts] = {}
@@ -274,55 +256,46 @@ class RedisStore(Store):
         empty = tuple(name for name, here in found.items() if here == Counts())
         if empty:
             await self._batcher.submit_many((QueueNames(empty[:PAGE]),), alone=True)
-        return {name: here for name, here in found.items() if here != Counts()}
+        return found
 
     async def _counts(self, queues: Sequence[str]) -> list[Counts]:
         return [counts(each) for each in await self._each("count", queues)]
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
+    async def do_heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
+        """As `Store.do_heads`."""
         found = await self._each("heads", queues)
         return [
             None if head is None else shown(queue, head)
             for queue, head in zip(queues, found, strict=True)
         ]
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
+    async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
+        """As `Store.do_look`."""
         found = await self._read("look", queue, list(keys))
         return [tuple(shown(queue, item) for item in items) for items in found]
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
-        after = check_listing(states, prefix, cursor, limit)
+    async def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> list[StoredItem]:
+        """As `Store.do_browse`."""
         codes = [STATES.index(state) for state in dict.fromkeys(states)]
         items: list[StoredItem] = []
-        while len(items) <= limit:
-            asked = (codes, prefix, after, limit + 1 - len(items))
+        while len(items) < limit:
+            asked = (codes, prefix, after, limit - len(items))
             behind, found = await self._read("browse", queue, *asked)
             items += [shown(queue, item) for item in found]
             if not behind:
                 break
             after = int(float(behind))
-        page = tuple(items[:limit])
-        return Page(page, str(page[-1].id) if len(items) > limit else None)
+        return items
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `StoreContract.results`."""
+    async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
+        """As `Store.do_results`."""
         found = await self._read("results", queue, [str(number) for number in ids])
         return [None if result is None else shown(queue, result) for result in found]
 
-    async def close(self) -> None:
-        """As `StoreContract.close`."""
-        self._closed = True
+    async def do_close(self) -> None:
+        """As `Store.do_close`."""
         self._link.stop_trying()
         here = asyncio.get_running_loop()
         for claimer, loop in list(self._claimers.items()):
@@ -335,11 +308,6 @@ class RedisStore(Store):
         finally:
             self._link.close()
             await listening
-        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError(f"the Redis store {self._link.address} is closed")
 
     def _apply(self, requests: list[Any]) -> list[Any]:
         return self._link.drive(self._engine.apply(requests))
@@ -414,14 +382,6 @@ class RedisStore(Store):
         if isinstance(answer, StoreError):
             raise answer
         return answer
-
-
-def _unless_failed(answers: list[Any]) -> list[Any]:
-    """Raise what says nothing about a request, only about the store: part of a batch may fail."""
-    for answer in answers:
-        if isinstance(answer, StoreError) and not isinstance(answer, UnfitError | UnstorableError):
-            raise answer
-    return answers
 
 
 def _durable(wait_aof: bool, replicas: int, timeout: float) -> tuple[Any, ...] | None:

@@ -1,12 +1,10 @@
 """The SQLite store: queues in one file, shared by threads and processes."""
 
-import asyncio
-import logging
 import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -23,8 +21,7 @@ from leasedkeyq.engines.sqlite.schema import (
 )
 from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError
-from leasedkeyq.model.admission import admitted
+from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Answer,
@@ -33,19 +30,13 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
-    EditWork,
     Limits,
-    Page,
     Put,
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import ThreadBatcher, claims_of, submit_edit, take_back
-from leasedkeyq.stores.paging import check_listing
-from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import Watchers
-
-logger = logging.getLogger("leasedkeyq")
+from leasedkeyq.stores.batching import ThreadBatcher, take_back
+from leasedkeyq.stores.store import Store, report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""
@@ -100,7 +91,7 @@ class SqliteStore(Store):
             raise ValueError(f"durability must be 'full' or 'normal', got {durability!r}")
         _check_sqlite()
         self.path: Path = Path(path).absolute()
-        self.limits: Limits = limits or Limits()
+        super().__init__(f"SQLite store {self.path}", limits)
         self.capabilities: Capabilities = Capabilities(
             durability="power" if durability == "full" else "process", cross_process=True
         )
@@ -111,14 +102,11 @@ class SqliteStore(Store):
         self._latest = float("-inf")
         self._own_commits = 0
         self._seen_commits = 0
-        self._closed = False
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
-        name = f"SQLite store {self.path}"
         self._batcher: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
-            self._apply, name=name, undo=take_back, at_end=self._disconnect
+            self._apply, name=self._name, undo=take_back, at_end=self._disconnect
         )
-        self._watchers = Watchers()
         self._watch = CommitWatch(
             self.path,
             others=lambda total: total - self._own_commits,
@@ -128,85 +116,66 @@ class SqliteStore(Store):
 
     # The contract
 
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
-        """As `StoreContract.put`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+        """As `Store.do_put`."""
+        return self._batcher.submit_many(requests)
 
-    async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        """As `StoreContract.claim`."""
-        return claims_of(await self._batcher.submit_many(requests))
+    def do_claim(
+        self, requests: Sequence[Claim]
+    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
+        """As `Store.do_claim`."""
+        return self._batcher.submit_many(requests)
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:
-        """As `StoreContract.settle`."""
-        return await admitted(requests, self.limits, self._batcher.submit_many)
+    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
+        """As `Store.do_settle`."""
+        return self._batcher.submit_many(requests)
 
-    async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """As `StoreContract.edit`."""
-        return await submit_edit(self._batcher, Edit(queue, work, keys, self.limits))
+    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
+        """As `Store.do_edit`."""
+        return self._batcher.submit(edit, alone=True)
 
-    async def sweep(self, queues: Sequence[str]) -> list[float | None]:
-        """As `StoreContract.sweep`."""
-        seconds: list[float | None] = await self._read(Sweep(tuple(queues)))
-        return seconds
+    def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
+        """As `Store.do_sweep`."""
+        return self._batcher.submit(Sweep(tuple(queues)))
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """As `StoreContract.watch`."""
-        if self._closed:
-            raise StoreClosedError(f"the SQLite store {self.path} is closed")
-        remove = self._watchers.add(queue, wake, asyncio.get_running_loop())
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """As `Store.do_watch`."""
+        remove = super().do_watch(queue, wake)
         self._watch.start(self._seen_commits)
         return remove
 
-    async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """As `StoreContract.count`."""
-        counts: dict[str, Counts] = await self._read(
-            Count(None if queues is None else tuple(queues))
-        )
-        return counts
+    def do_count(
+        self, queues: Sequence[str] | None
+    ) -> Awaitable[Mapping[str, Counts] | StoreError]:
+        """As `Store.do_count`."""
+        return self._batcher.submit(Count(None if queues is None else tuple(queues)))
 
-    async def heads(self, queues: Sequence[str]) -> list[StoredItem | None]:
-        """As `StoreContract.heads`."""
-        found: list[StoredItem | None] = await self._read(Heads(tuple(queues)))
-        return found
+    def do_heads(self, queues: Sequence[str]) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `Store.do_heads`."""
+        return self._batcher.submit(Heads(tuple(queues)))
 
-    async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """As `StoreContract.look`."""
-        found: list[tuple[StoredItem, ...]] = await self._read(Look(queue, tuple(keys)))
-        return found
+    def do_look(
+        self, queue: str, keys: Sequence[str]
+    ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
+        """As `Store.do_look`."""
+        return self._batcher.submit(Look(queue, tuple(keys)))
 
-    async def browse(
-        self,
-        queue: str,
-        *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
-        prefix: str = "",
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """As `StoreContract.browse`."""
-        after = check_listing(states, prefix, cursor, limit)
-        page: Page = await self._read(Browse(queue, tuple(states), prefix, after, limit))
-        return page
+    def do_browse(
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+    ) -> Awaitable[list[StoredItem] | StoreError]:
+        """As `Store.do_browse`."""
+        return self._batcher.submit(Browse(queue, tuple(states), prefix, after, limit))
 
-    async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
-        """As `StoreContract.results`."""
-        found: list[StoredItem | None] = await self._read(Results(queue, tuple(ids)))
-        return found
+    def do_results(
+        self, queue: str, ids: Sequence[int]
+    ) -> Awaitable[list[StoredItem | None] | StoreError]:
+        """As `Store.do_results`."""
+        return self._batcher.submit(Results(queue, tuple(ids)))
 
-    async def close(self) -> None:
-        """As `StoreContract.close`."""
-        self._closed = True
+    async def do_close(self) -> None:
+        """As `Store.do_close`."""
         self._watch.close()
         await self._batcher.close()
-        self._watchers.wake_all()  # Who waits asks again, and hears that it is closed.
-
-    async def _read(self, request: AnyRequest) -> Any:
-        answer = await self._batcher.submit(request)
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
 
     # In the writer's thread
 
@@ -227,7 +196,7 @@ class SqliteStore(Store):
     def _apart(self, requests: list[AnyRequest], error: Exception) -> list[Any]:
         if len(requests) > 1:
             return [self._alone(request) for request in requests]
-        refusal = StoreError(f"{self.path}: the request cannot be stored: {error}")
+        refusal = UnstorableError(f"{self.path}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 
@@ -298,8 +267,7 @@ class SqliteStore(Store):
             self._watch.ring()
         self._seen_commits = transaction.commits + transaction.changed - self._own_commits
         self._watchers.wake(changed)
-        for queue, key in transaction.dropped:
-            logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
+        report_dropped(transaction.dropped)
 
     def _now(self) -> float:
         now = self._clock()

@@ -45,7 +45,6 @@ from leasedkeyq.model.requests import (
     Discard,
     Extend,
     Limits,
-    Page,
     Purge,
     Put,
     Refusal,
@@ -1167,14 +1166,9 @@ class SqliteTransaction:
         """Show the live items of keys."""
         return self._inspection.look(self._queue(request.queue).id, request)
 
-    def browse(self, request: Browse) -> Page:
+    def browse(self, request: Browse) -> list[StoredItem]:
         """List items by id."""
-        more = msgspec.structs.replace(request, limit=request.limit + 1)
-        items = self._inspection.browse(self._queue(request.queue).id, more)
-        page = tuple(items[: request.limit])
-        if len(items) <= request.limit:
-            return Page(page, None)
-        return Page(page, str(page[-1].id if page else request.after))
+        return self._inspection.browse(self._queue(request.queue).id, request)
 
     def results(self, request: Results) -> list[StoredItem | None]:
         """Show kept results."""

@@ -6,7 +6,7 @@ has what callers see and how their calls are gathered; around it stand two drive
 batches in a thread of its own, `loop` in the event loop of the callers.
 """
 
-from leasedkeyq.stores.batching.batcher import Batcher, Call, claims_of, submit_edit, take_back
+from leasedkeyq.stores.batching.batcher import Batcher, Call, take_back
 from leasedkeyq.stores.batching.loop import BatchEngine, Done, LoopBatcher
 from leasedkeyq.stores.batching.thread import ThreadBatcher
 
@@ -17,7 +17,5 @@ __all__ = [
     "Done",
     "LoopBatcher",
     "ThreadBatcher",
-    "claims_of",
-    "submit_edit",
     "take_back",
 ]

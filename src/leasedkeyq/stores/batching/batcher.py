@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import maxsize
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Claim, Claimed, Release
 
 Request = TypeVar("Request")
@@ -111,9 +110,9 @@ class Batcher(ABC, Generic[Request, Answer]):
         self._closed = False
         self._process = os.getpid()
 
-    async def submit(self, request: Request) -> Answer:
+    async def submit(self, request: Request, *, alone: bool = False) -> Answer:
         """Have one request applied and return its answer, as `submit_many` does."""
-        return (await self.submit_many((request,)))[0]
+        return (await self.submit_many((request,), alone=alone))[0]
 
     async def submit_many(
         self, requests: Sequence[Request], *, alone: bool = False
@@ -200,36 +199,8 @@ def outcomes_of(
     return outcomes
 
 
-async def submit_edit(batcher: Batcher[Any, Any], edit: Edit) -> list[Any]:
-    """Have an edit applied, alone, and return its answers; what stopped it is raised."""
-    error: BaseException
-    try:
-        [answers] = await batcher.submit_many((edit,), alone=True)
-    except EditStoppedError as stopped:
-        error = stopped.error
-    else:
-        if not isinstance(answers, StoreError):
-            return cast("list[Any]", answers)
-        error = answers
-    raise error
-
-
 def take_back(request: object, answer: object) -> Iterator[Release]:
     """How a store takes back what nobody waits for: a claim whose caller has gone."""
     if isinstance(request, Claim) and isinstance(answer, tuple):
         for item in cast("tuple[Claimed, ...]", answer):
             yield Release(item.queue, item.key, item.token, undo=True)
-
-
-def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
-    """Answers to claims. What was leased reaches its caller, whatever happened to the rest.
-
-    Raises:
-        StoreError: Nothing was leased, and something failed.
-    """
-    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
-    if not any(claimed):
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-    return claimed

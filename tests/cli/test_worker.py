@@ -303,6 +303,31 @@ def test_a_killed_worker_leaves_its_commands_to_the_next(folder: Path, url: str)
             assert process.end(signal.SIGTERM) == 0
 
 
+def test_a_task_that_ends_unexpectedly_is_a_crash(folder: Path, file_url: str) -> None:
+    (folder / "broken.py").write_text(BROKEN, encoding="utf-8")
+    with worker(folder, "broken:manager", "--store", file_url) as process:
+        process.hear("leasedkeyq heartbeat has ended unexpectedly")
+        assert process.end() == 1
+        process.hear("PlantedError")
+        process.hear("ERROR leasedkeyq.cli.worker: the manager runs no more commands")
+
+
+BROKEN = """
+import asyncio
+from leasedkeyq.lanes.durable.heartbeat import Heartbeat
+from app import manager
+
+class PlantedError(Exception):
+    pass
+
+async def run(self):
+    await asyncio.sleep(0.5)
+    raise PlantedError
+
+Heartbeat.run = run
+"""
+
+
 # Mistakes
 
 ON_A_STORE = ("worker", "app:manager", "--store", "memory://")

@@ -116,6 +116,13 @@ class RemoteCommandError(CommandError):
         self.traceback = traceback
 
 
+class ManagerFailedError(ManagerClosedError):
+    """A task of the manager ended that must not, so it runs no more commands: see ``__cause__``.
+
+    The log has the error, too. In a store, its commands stay for other workers.
+    """
+
+
 class DrainTimeoutError(LaneError, TimeoutError):
     """Not all commands were done in time.
 

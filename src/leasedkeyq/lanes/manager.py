@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from leasedkeyq.lanes.command import Command, CommandFunction, Decorator
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
-from leasedkeyq.lanes.errors import DrainTimeoutError
+from leasedkeyq.lanes.errors import DrainTimeoutError, ManagerClosedError
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
@@ -254,7 +254,11 @@ class QueueManager:
             await monitor.start()
 
     async def shutdown(self) -> None:
-        """Take no more commands. What was submitted is still run."""
+        """Take no more commands. What was submitted is still run.
+
+        Raises:
+            ManagerClosedError: It is not: a task of the manager failed, or its store was closed.
+        """
         await self._queue.shutdown()
 
     def is_shutting_down(self) -> bool:
@@ -269,6 +273,7 @@ class QueueManager:
         Raises:
             DrainTimeoutError: That took longer than `timeout`. It says what is left, where.
             LaneError: It was called by a command, which would wait for itself.
+            ManagerClosedError: A task of the manager has failed, or its store was closed.
         """
         await self._queue.drain(timeout)
 
@@ -297,6 +302,9 @@ class QueueManager:
         others stay in the store for other workers. Both at most for the drain time-out.
         A second signal ends it at once, and so does a cancellation. Returns how many commands each
         lane has left. For the main thread, as signals are.
+
+        Raises:
+            ManagerClosedError: A task of the manager has failed, or its store was closed.
         """
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -310,7 +318,7 @@ class QueueManager:
             loop.add_signal_handler(number, heard, number)
         try:
             await self.start()
-            await stop.wait()
+            await self._queue.unless_failed(stop.wait())
             ending = asyncio.ensure_future(self._end(leave=self._queue.durable))
             hurrying = asyncio.ensure_future(hurry.wait())
             try:
@@ -349,7 +357,8 @@ class QueueManager:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is None or isinstance(error, Exception):
+            failed = isinstance(error, ManagerClosedError)
+            if error is None or (isinstance(error, Exception) and not failed):
                 await self._end()
         finally:
             left = await self.close()

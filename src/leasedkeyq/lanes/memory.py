@@ -521,6 +521,15 @@ class MemoryEngine(LaneEngine):
                     oldest = age if oldest is None else max(oldest, age)
         return lane_stats(lane, pending, scheduled, oldest)
 
+    def _unfinished_jobs(self) -> list[Job]:
+        found: list[Job] = [job for job in self.running if job.status not in ENDED]
+        for partition in self.partitions:
+            for item in partition.state.items.values():
+                found += (
+                    [item.value] if item.buffered is None else [item.value, item.buffered.value]
+                )
+        return list(dict.fromkeys(found))
+
     async def idle(self) -> None:
         """As `LaneEngine.idle`."""
         if self._unfinished:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from asyncio import Task, get_running_loop
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from leasedkeyq import checks
@@ -302,6 +302,7 @@ class CommandQueue:
     def _open_lane(self, lane_id: str) -> Lane:
         """The lane of this name, for a new command."""
         lane = self.lanes.get(lane_id) or self.lane(lane_id)
+        self._engine.check_failure()
         if self._shutting_down:
             raise ShuttingDownError(
                 f"lane {lane_id!r}: the manager is shutting down and takes no more commands",
@@ -316,6 +317,7 @@ class CommandQueue:
         if self._closing is not None:
             raise ManagerClosedError("the manager was closed; build another")
         self._engine.check_home()
+        self._engine.check_failure()
         self.check_lanes()
         if not self._engine.started:
             await self._engine.start()
@@ -353,12 +355,21 @@ class CommandQueue:
         return stats
 
     async def shutdown(self) -> None:
-        """Take no more commands. What was submitted is still run."""
+        """Take no more commands. What was submitted is still run.
+
+        Raises:
+            ManagerClosedError: It is not: a task of the manager failed, or its store was closed.
+        """
         if not self._shutting_down:
             self._shutting_down = True
             self._engine.shutting_down = True
             if self.emitter.listening:
                 self.emitter.emit(events.SHUTDOWN_STARTED, {})
+        self._engine.check_failure()
+
+    async def unless_failed(self, work: Awaitable[object]) -> None:
+        """Wait for something, or until a task of the manager fails, which is raised."""
+        await self._engine.unless_failed(work)
 
     def is_shutting_down(self) -> bool:
         """Whether `shutdown` was called."""
@@ -370,13 +381,14 @@ class CommandQueue:
         Raises:
             DrainTimeoutError: That took longer than `timeout`. It says what is left, where.
             LaneError: It was called by a command, which would wait for itself.
+            ManagerClosedError: A task of the manager has failed, or its store was closed.
         """
         limit = checks.wait_time("timeout", timeout)
         self._engine.check_home()
         self._engine.check_outside()
         try:
             async with asyncio.timeout(limit):
-                await self._engine.idle()
+                await self._engine.unless_failed(self._engine.idle())
         except TimeoutError:
             left = await self._engine.unfinished()
             if not left:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.durable.envelope import CANCELLED
 from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.durable.results import ResultWatch
@@ -76,7 +75,7 @@ class Cancelling:
         """Its lease was lost before it could be cancelled: somebody else has it by now."""
         try:
             await self._stored(job.partition, job.key, lambda number: number == job.id)
-        except LeasedKeyQError as error:
+        except Exception as error:
             lane = job.partition.lane.id
             logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
 

@@ -142,6 +142,8 @@ class StoreDeadLetterQueue(DeadLetterQueue):
                     await self._drop()
         except LeasedKeyQError as error:
             logger.warning("the dead letters could not be trimmed: %s", error)
+        except Exception:
+            logger.exception("the dead letters could not be trimmed")
 
     async def _drop(self) -> None:
         """Drop the oldest letters; another process may be dropping them at the same time."""

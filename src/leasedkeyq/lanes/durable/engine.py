@@ -39,9 +39,14 @@ from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
 from leasedkeyq.lanes.durable.workers import WorkerGroup
-from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
+from leasedkeyq.lanes.errors import (
+    CommandCancelledError,
+    CommandLostError,
+    ManagerClosedError,
+)
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.running.engine import (
+    FAILED,
     LaneEngine,
     Submitted,
     SubmitTerms,
@@ -109,14 +114,16 @@ class StoreEngine(LaneEngine):
         )
         self._plan = ClaimPlan(self, store)
         self._cancelling = Cancelling(self)
-        self._results = ResultWatch(store, registry, self._finish_elsewhere, self._watch)
-        self._unknown = UnknownTypes(store, lanes, registry)
+        self._results = ResultWatch(
+            store, registry, self._finish_elsewhere, self._watch, self._spawn
+        )
+        self._unknown = UnknownTypes(store, lanes, registry, self._spawn)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
         """All that is leased by this engine, by token: ahead, running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
         self._tasks: list[Task[None]] = []
-        self._errands: set[Task[Any]] = set()
+        self._errands: set[Task[None]] = set()
         self._ending: list[Task[None]] = []
         """Those that end by themselves when the engine is stopped."""
         self._wanted = asyncio.Event()
@@ -275,14 +282,15 @@ class StoreEngine(LaneEngine):
         # With a capacity, lanes take from each other: then one claim is under way at a time.
         calls = self.store.calls_at_a_time
         self._claims = calls if self.slots.capacity is None else 1
-        work = (
-            *(self._serve() for _ in range(self._claims)),
-            self._workers.run(),
-            *(self._outbox.run() for _ in range(calls)),
-            self._heartbeat.run(),
-        )
-        self._tasks = [self._loop.create_task(task) for task in work]
-        self._ending = self._tasks[: self._claims + 1]
+        self._ending = [
+            *(self._spawn(self._serve(), "claims") for _ in range(self._claims)),
+            self._spawn(self._workers.run(), "worker group"),
+        ]
+        self._tasks = [
+            *self._ending,
+            *(self._spawn(self._outbox.run(), "outbox") for _ in range(calls)),
+            self._spawn(self._heartbeat.run(), "heartbeat"),
+        ]
         self.wake()
 
     def _watch(self, partition: Partition) -> None:
@@ -312,9 +320,9 @@ class StoreEngine(LaneEngine):
         self._heard += 1
         self._wanted.set()
 
-    def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for."""
-        task = self._loop.create_task(work)
+        task = self._spawn(work, "errand")
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
@@ -343,7 +351,7 @@ class StoreEngine(LaneEngine):
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._workers.written()
-                if self._tasks:
+                if self._tasks and self.failure is None:
                     await asyncio.wait(self._ending)
                     await self._outbox.empty.wait()
                     await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
@@ -383,9 +391,10 @@ class StoreEngine(LaneEngine):
                 self._wanted.clear()
                 try:
                     await self._claim()
-                except StoreClosedError:
+                except StoreClosedError as error:
                     if not self.stopped and not self.shutting_down:
                         logger.error("the store was closed; no more commands are started")  # noqa: TRY400
+                        self.fail(ManagerClosedError(f"{FAILED}the store was closed"), error)
                     return
                 except Exception as error:
                     report("commands could not be claimed", error)
@@ -605,7 +614,13 @@ class StoreEngine(LaneEngine):
             logger.error("lane %r: %s", job.partition.lane.id, answer)
             self._lost(job)
         else:
-            done()
+            try:
+                done()
+            except Exception as error:
+                name = f"command {job.kind!r} of key {describe(job.key)}"
+                logger.exception("lane %r: the end of %s failed", job.partition.lane.id, name)
+                if job.status not in ENDED:
+                    job.end("lost", None, error)
 
     def _completed(self, job: Job, result: Any) -> None:
         lane, lease = job.partition.lane, job.lease
@@ -747,6 +762,9 @@ class StoreEngine(LaneEngine):
     async def stats(self) -> QueueStats:
         """As `LaneEngine.stats`; waiting and running commands are those of all processes."""
         return await store_stats(self.store, self.lanes, self.clock(), self._prefetch.of_lane)
+
+    def _unfinished_jobs(self) -> list[Job]:
+        return [job for job in list(self._results.jobs.values()) if job.status not in ENDED]
 
     async def idle(self) -> None:
         """As `LaneEngine.idle`."""

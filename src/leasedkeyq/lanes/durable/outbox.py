@@ -67,8 +67,15 @@ class Outbox:
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 pause = FIRST_PAUSE
-                for (_, told), answer in zip(batch, answers, strict=True):
-                    told(answer)
+                for (change, told), answer in zip(batch, answers, strict=True):
+                    try:
+                        told(answer)
+                    except Exception:
+                        # The others of the batch are settled, and hear of it all the same.
+                        kind = type(change).__name__
+                        logger.exception(
+                            "queue %r: the callback of a settled %s failed", change.queue, kind
+                        )
                 self._sending -= len(batch)
                 batch = self._next()
             if not len(self):

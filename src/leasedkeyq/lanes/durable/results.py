@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Task, TimerHandle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -54,6 +54,7 @@ class ResultWatch:
         registry: Their types.
         finish: Ends a job.
         watch: Has `look` called when something changes in a queue.
+        spawn: Begins a task of the engine.
 
     Attributes:
         jobs: All that anybody here still refers to, by the id of their items.
@@ -65,12 +66,14 @@ class ResultWatch:
         registry: CommandRegistry,
         finish: Finish,
         watch: Callable[[Partition], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], Task[None]],
     ) -> None:
         self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
         self._store = store
         self._registry = registry
         self._finish = finish
         self._watch = watch
+        self._spawn = spawn
         self._expected: dict[int, Job] = {}
         self._news = asyncio.Event()
         self._task: Task[None] | None = None
@@ -94,7 +97,7 @@ class ResultWatch:
         self._soon = None
         if self._unawaited():
             self._changed.set()
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing = self._spawn(self._refresh(), "status of handles")
 
     def expect(self, job: Job) -> None:
         """Somebody waits for `job`, which this process does not run at present."""
@@ -104,7 +107,7 @@ class ResultWatch:
         self._expected[job.id] = job
         self._news.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = self._spawn(self._run(), "results")
 
     def look(self) -> None:
         """Something has changed in a queue."""

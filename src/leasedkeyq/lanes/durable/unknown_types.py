@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from math import inf
+from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
@@ -31,9 +32,17 @@ class UnknownTypes:
         store: Where the commands are.
         lanes: The lanes of this worker.
         registry: The types that it knows.
+        spawn: Begins a task of the engine.
     """
 
-    def __init__(self, store: Store, lanes: Mapping[str, Lane], registry: CommandRegistry) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lanes: Mapping[str, Lane],
+        registry: CommandRegistry,
+        spawn: Callable[[Coroutine[Any, Any, None], str], Task[None]],
+    ) -> None:
+        self._spawn = spawn
         self._store = store
         self._lanes = lanes
         self._registry = registry
@@ -44,7 +53,7 @@ class UnknownTypes:
     def look(self) -> None:
         """Look soon, unless that is about to happen."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look())
+            self._task = self._spawn(self._look(), "unknown types")
 
     def close(self) -> None:
         """Look no more."""
@@ -65,6 +74,9 @@ class UnknownTypes:
             heads = await self._store.heads([partition.queue for partition in partitions])
         except LeasedKeyQError:
             return  # the claims say what is wrong with the store
+        except Exception:
+            logger.exception("the next commands could not be looked at")
+            return
         for partition, head in zip(partitions, heads, strict=True):
             if head is None or head.kind in {*self._registry.types, *self._told, PARKED}:
                 continue

@@ -12,7 +12,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +25,7 @@ from leasedkeyq.lanes.errors import (
     CommandTimeoutError,
     LaneError,
     ManagerClosedError,
+    ManagerFailedError,
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
@@ -54,6 +55,7 @@ class SubmitTerms(NamedTuple):
     timeout: float | None
 
 
+FAILED = "the manager runs no more commands: "
 LONGEST_LINE = 1000
 LONGEST_TRACEBACK = 20_000
 """Characters that are kept of what an exception says, and of where it was raised."""
@@ -89,6 +91,9 @@ class LaneEngine(ABC):
         self.started = False
         self.stopped = False
         self.shutting_down = False
+        self.failure: ManagerClosedError | None = None
+        """Why this engine runs no more commands, once one of its tasks has ended unexpectedly."""
+        self._until_failure: Future[None] | None = None
         self._metrics = next((one for one in instruments if isinstance(one, LaneMetrics)), None)
         """Counted in place, which costs half as much as telling it like the others."""
         self._instrument = together([one for one in instruments if one is not self._metrics])
@@ -146,6 +151,58 @@ class LaneEngine(ABC):
                 "the manager that runs it",
                 lane=lane,
             )
+
+    # Failing
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> Task[None]:
+        """Begin a task of this engine. If it raises, the engine has failed."""
+        task = self._loop.create_task(work, name=f"leasedkeyq {name}")
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s has ended unexpectedly", task.get_name(), exc_info=error)
+            why = f"its task {task.get_name()!r} has ended unexpectedly: {error!r}"
+            self.fail(ManagerFailedError(f"{FAILED}{why}"), error)
+
+    def fail(self, failure: ManagerClosedError, cause: BaseException) -> None:
+        """Run no more commands, and raise `failure` to everybody who waits for any."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        failure.__cause__ = cause
+        self.stopped = True
+        if self._until_failure is not None and not self._until_failure.done():
+            self._until_failure.set_result(None)
+        for job in self._unfinished_jobs():
+            job.end("lost", None, self.failure)
+
+    @abstractmethod
+    def _unfinished_jobs(self) -> list[Job]:
+        """Every job of this engine that has not ended."""
+
+    def check_failure(self) -> None:
+        """Raise the failure of this engine, if it has failed."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def unless_failed(self, work: Awaitable[Any]) -> None:
+        """Wait for something that does not come if the engine fails.
+
+        Raises:
+            ManagerClosedError: The engine has failed, before or meanwhile.
+        """
+        if self._until_failure is None:
+            self._until_failure = self._loop.create_future()
+        task = asyncio.ensure_future(work)
+        try:
+            self.check_failure()
+            await asyncio.wait({task, self._until_failure}, return_when=asyncio.FIRST_COMPLETED)
+            self.check_failure()
+            await task
+        finally:
+            task.cancel()
 
     # What a subclass does
 
@@ -278,7 +335,13 @@ class LaneEngine(ABC):
                 ended.__cause__ = caught
                 error = ended
         if job.task is task and job.lease is lease:
-            self._ended(job, result, error)
+            try:
+                self._ended(job, result, error)
+            except Exception as caught:
+                name = f"command {job.kind!r} of key {describe(job.key)}"
+                logger.exception("lane %r: the end of %s failed", job.partition.lane.id, name)
+                failure = ManagerFailedError(f"{FAILED}the end of {name} failed: {caught!r}")
+                self.fail(failure, caught)
         else:
             name = f"command {job.kind!r} of key {describe(job.key)}"
             logger.warning("lane %r: %s has ended at last", job.partition.lane.id, name)
@@ -554,6 +617,8 @@ class LaneEngine(ABC):
 
     def closed_error(self, job: Job) -> ManagerClosedError:
         """For those who wait for a command that will not run here."""
+        if self.failure is not None:
+            return self.failure
         lane = job.partition.lane.id
         return ManagerClosedError(
             f"lane {lane!r}: the manager was closed before command {job.kind!r} of key "

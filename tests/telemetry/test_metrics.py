@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.telemetry import (
+    AttemptEnd,
     Instrument,
     LaneMetrics,
     LatencySnapshot,
@@ -107,9 +108,9 @@ class TestLaneMetrics:
         metrics = LaneMetrics()
         metrics.submitted("api", "send", "1")
         metrics.started("api", "send", "1", 1, 0.5)
-        metrics.ended("api", "send", "1", 1, "retry", 1.0, 1.5, OSError())
+        metrics.ended(AttemptEnd("api", "send", "1", 1, "retry", 1.0, 1.5, OSError()))
         metrics.started("api", "send", "1", 2, 0.25)
-        metrics.ended("api", "send", "1", 2, "completed", 2.0, 9.0, None)
+        metrics.ended(AttemptEnd("api", "send", "1", 2, "completed", 2.0, 9.0, None))
         series = only(metrics)
         assert (series.lane, series.command_type) == ("api", "send")
         counts = (series.submitted, series.started, series.retried, series.completed)
@@ -122,7 +123,7 @@ class TestLaneMetrics:
     @pytest.mark.parametrize("outcome", get_args(Outcome))
     def test_outcomes(self, outcome: Outcome) -> None:
         metrics = LaneMetrics()
-        metrics.ended("api", "send", "1", 1, outcome, 1.0, 2.0, None)
+        metrics.ended(AttemptEnd("api", "send", "1", 1, outcome, 1.0, 2.0, None))
         names = {
             "completed": {"completed"},
             "failed": {"failed"},

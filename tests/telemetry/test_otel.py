@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from leasedkeyq.telemetry import Instrument, Tracing
+from leasedkeyq.telemetry import AttemptEnd, Instrument, Tracing
 from leasedkeyq.telemetry.otel import OtelInstrument
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -317,7 +317,7 @@ class TestMetrics:
         instrument = rig.instrument
         instrument.submitted("api", "mail", "7")
         instrument.started("api", "mail", "7", 1, 0.5)
-        instrument.ended("api", "mail", "7", 1, "failed", 2.0, 3.0, OSError())
+        instrument.ended(AttemptEnd("api", "mail", "7", 1, "failed", 2.0, 3.0, OSError()))
         instrument.dead_lettered("api", "mail", "7")
         points = rig.points()
         common = {
@@ -388,7 +388,7 @@ class TestMetrics:
 
     def test_a_clock_that_was_set_back_counts_as_no_time(self, rig: Rig) -> None:
         rig.instrument.started("api", "mail", "7", 1, -5)
-        rig.instrument.ended("api", "mail", "7", 1, "completed", -5, -5, None)
+        rig.instrument.ended(AttemptEnd("api", "mail", "7", 1, "completed", -5, -5, None))
         points = rig.points()
         assert points["leasedkeyq.command.waiting"][0].sum == 0
         assert points["messaging.process.duration"][0].sum == 0

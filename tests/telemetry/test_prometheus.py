@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasedkeyq.telemetry import Instrument
+from leasedkeyq.telemetry import AttemptEnd, Instrument
 from leasedkeyq.telemetry.prometheus import BUCKETS, PrometheusInstrument
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -32,9 +32,9 @@ def test_the_life_of_a_command(registry: CollectorRegistry) -> None:
     instrument: Instrument = PrometheusInstrument(registry)
     instrument.submitted("api", "send", "1")
     instrument.started("api", "send", "1", 1, 0.5)
-    instrument.ended("api", "send", "1", 1, "retry", 1.0, 1.5, OSError())
+    instrument.ended(AttemptEnd("api", "send", "1", 1, "retry", 1.0, 1.5, OSError()))
     instrument.started("api", "send", "1", 2, 0.25)
-    instrument.ended("api", "send", "1", 2, "failed", 2.0, 9.0, OSError())
+    instrument.ended(AttemptEnd("api", "send", "1", 2, "failed", 2.0, 9.0, OSError()))
     instrument.dead_lettered("api", "send", "1")
     samples = scrape(registry)
     where = " lane=api type=send"
@@ -95,7 +95,7 @@ def test_names_with_quotes_and_line_ends_are_escaped(registry: CollectorRegistry
 def test_a_clock_that_was_set_back_counts_as_no_time(registry: CollectorRegistry) -> None:
     instrument = PrometheusInstrument(registry)
     instrument.started("api", "send", "1", 1, -5)
-    instrument.ended("api", "send", "1", 1, "completed", -5, -5, None)
+    instrument.ended(AttemptEnd("api", "send", "1", 1, "completed", -5, -5, None))
     samples = scrape(registry)
     for name in ("waiting", "running", "end_to_end"):
         assert samples[f"leasedkeyq_command_{name}_seconds_sum lane=api type=send"] == 0

@@ -21,7 +21,7 @@ from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.builder import QueueManagerBuilder
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.manager import STOP_SIGNALS, QueueManager
-from leasedkeyq.telemetry.instrument import Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq.cli.worker")
@@ -331,26 +331,19 @@ class CommandLog:
     def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
         """Nothing to tell."""
 
-    def ended(  # noqa: PLR0917  # as the scheduler calls it
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
+    def ended(self, end: AttemptEnd) -> None:
         """Log the end of an attempt."""
-        level = _LEVELS[outcome]
+        level = _LEVELS[end.outcome]
         if logger.isEnabledFor(level):
-            about = {"lane": lane, "command_type": kind, "command_id": command_id}
-            numbers = {"attempt": attempt, "outcome": outcome, "ran": ran, "total": total}
-            why = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-            text = "lane %r: command %r: %s" if error is None else "lane %r: command %r: %s: %r"
-            said = (lane, kind, outcome) if error is None else (lane, kind, outcome, error)
-            logger.log(level, text, *said, extra={**about, **numbers, **why})
+            about = {"lane": end.lane, "command_type": end.kind, "command_id": end.command_id}
+            numbers = {"attempt": end.attempt, "outcome": end.outcome}
+            times = {"ran": end.ran, "total": end.total}
+            text, why = "lane %r: command %r: %s", {}
+            said: tuple[object, ...] = (end.lane, end.kind, end.outcome)
+            if (error := end.error) is not None:
+                text, said = f"{text}: %r", (*said, error)
+                why = {"error": f"{type(error).__name__}: {error}"}
+            logger.log(level, text, *said, extra={**about, **numbers, **times, **why})
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """Nothing to tell beyond the end of its last attempt."""

@@ -4,7 +4,7 @@
 `leasedkeyq.telemetry.otel` pass them on, and need the extras of their names.
 """
 
-from leasedkeyq.telemetry.instrument import Carrier, Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier, Instrument, Outcome, Tracing
 from leasedkeyq.telemetry.metrics import (
     LaneMetrics,
     LatencySnapshot,
@@ -19,6 +19,7 @@ __all__ = [
     "MetricsSnapshot",
     "SeriesSnapshot",
     # What an instrument of your own implements
+    "AttemptEnd",
     "Carrier",
     "Instrument",
     "Outcome",

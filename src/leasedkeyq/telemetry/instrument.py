@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from leasedkeyq.telemetry.stats import QueueStats
 
 Outcome: TypeAlias = Literal["completed", "failed", "retry", "timeout", "cancelled", "lost"]
@@ -21,6 +23,24 @@ Carrier: TypeAlias = dict[str, str]
 """A trace context in the form of the W3C (``traceparent``, ``tracestate``), for storing."""
 
 
+class AttemptEnd(msgspec.Struct, frozen=True):
+    """One attempt at a command that has ended, as an `Instrument` is told of it."""
+
+    lane: str
+    kind: str
+    """The type of the command."""
+    command_id: str
+    attempt: int
+    """Its number; the first is 1."""
+    outcome: Outcome
+    ran: float
+    """Seconds since the attempt started."""
+    total: float
+    """Seconds since the command was submitted."""
+    error: BaseException | None = None
+    """What it raised, where it failed."""
+
+
 class Instrument(Protocol):
     """Told of every command, in the event loop, while the command is handled.
 
@@ -35,18 +55,8 @@ class Instrument(Protocol):
         """An attempt starts, `waited` seconds after the command could have started."""
         ...
 
-    def ended(
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
-        """An attempt ended `ran` seconds after it started and `total` after its submission."""
+    def ended(self, end: AttemptEnd) -> None:
+        """An attempt ended."""
         ...
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from leasedkeyq.telemetry.instrument import Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
 from leasedkeyq.telemetry.series import Series
 from leasedkeyq.telemetry.stats import QueueStats
 
@@ -263,19 +263,9 @@ class LaneMetrics:
         """Count a start."""
         self.of(lane, kind).waits.append(waited)
 
-    def ended(
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
+    def ended(self, end: AttemptEnd) -> None:
         """Count an end."""
-        self.of(lane, kind).ended(outcome, ran, total)
+        self.of(end.lane, end.kind).ended(end.outcome, end.ran, end.total)
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """Count a dead letter."""

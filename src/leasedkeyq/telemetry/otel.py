@@ -18,7 +18,7 @@ except ImportError as error:
         "pip install 'leasedkeyq[otel]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import Carrier, Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier
 from leasedkeyq.telemetry.series import Series
 from leasedkeyq.telemetry.stats import QueueStats
 
@@ -124,26 +124,16 @@ class OtelInstrument:
         self._consumed.add(1, {**attributes, OPERATION_NAME: "process"})
         self._waiting.record(max(waited, 0.0), attributes)
 
-    def ended(
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
+    def ended(self, end: AttemptEnd) -> None:
         """Measure how long an attempt took."""
         attributes = {
-            **self._series.get(lane, kind),
+            **self._series.get(end.lane, end.kind),
             OPERATION_NAME: "process",
-            OUTCOME: outcome,
+            OUTCOME: end.outcome,
         }
-        if error is not None:
-            attributes[ERROR_TYPE] = _name_of(error)
-        self._process.record(max(ran, 0.0), attributes)
+        if end.error is not None:
+            attributes[ERROR_TYPE] = _name_of(end.error)
+        self._process.record(max(end.ran, 0.0), attributes)
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """Count a dead letter."""

@@ -10,7 +10,7 @@ except ImportError as error:
         "metrics for Prometheus take prometheus-client: pip install 'leasedkeyq[prometheus]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
 from leasedkeyq.telemetry.metrics import ENDS
 from leasedkeyq.telemetry.series import Series
 from leasedkeyq.telemetry.stats import QueueStats
@@ -114,23 +114,13 @@ class PrometheusInstrument:
         """Measure how long a command has waited."""
         self._series.get(lane, kind).waiting.observe(max(waited, 0.0))
 
-    def ended(
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
+    def ended(self, end: AttemptEnd) -> None:
         """Count an end, and measure how long it took."""
-        children = self._series.get(lane, kind)
-        children.ended[outcome].inc()
-        children.running.observe(max(ran, 0.0))
-        if outcome in ENDS:
-            children.end_to_end.observe(max(total, 0.0))
+        children = self._series.get(end.lane, end.kind)
+        children.ended[end.outcome].inc()
+        children.running.observe(max(end.ran, 0.0))
+        if end.outcome in ENDS:
+            children.end_to_end.observe(max(end.total, 0.0))
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """Count a dead letter."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from leasedkeyq.telemetry.instrument import Instrument, Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq")
@@ -31,19 +31,9 @@ class Several:
         """As `Instrument.started`."""
         self._tell("started", lane, kind, command_id, attempt, waited)
 
-    def ended(
-        self,
-        lane: str,
-        kind: str,
-        command_id: str,
-        attempt: int,
-        outcome: Outcome,
-        ran: float,
-        total: float,
-        error: BaseException | None,
-    ) -> None:
+    def ended(self, end: AttemptEnd) -> None:
         """As `Instrument.ended`."""
-        self._tell("ended", lane, kind, command_id, attempt, outcome, ran, total, error)
+        self._tell("ended", end)
 
     def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
         """As `Instrument.dead_lettered`."""

@@ -33,7 +33,7 @@ from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.timers import Timers
-from leasedkeyq.telemetry.instrument import Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument, Outcome, Tracing
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
@@ -574,9 +574,10 @@ class LaneEngine(ABC):
             job.counts.ended(outcome, ran, total)
         if instrument is None:
             return
-        lane, kind = job.partition.lane.id, job.kind
+        lane = job.partition.lane.id
+        end = AttemptEnd(lane, job.kind, str(job.id), job.attempt, outcome, ran, total, error)
         try:
-            instrument.ended(lane, kind, str(job.id), job.attempt, outcome, ran, total, error)
+            instrument.ended(end)
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from leasedkeyq.lanes import (
+    DEFAULT_LANES,
     Handle,
     LaneConfig,
     QueueManager,
@@ -35,7 +36,6 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     current_command,
 )
-from leasedkeyq.lanes.builder import DEFAULT_LANES
 
 LEASE = 2.0
 CUSTOMERS = ["ada", "bob", "cleo", "dan"]

@@ -33,8 +33,8 @@ PUBLIC_MODULES = (
     "leasedkeyq.telemetry",
     "leasedkeyq.telemetry.otel",
     "leasedkeyq.telemetry.prometheus",
-    "leasedkeyq.model.linkedlist",
-    "leasedkeyq.model.state",
+    "leasedkeyq.model",
+    "leasedkeyq.engines.file",
 )
 
 
@@ -189,6 +189,22 @@ def test_reference_has_every_name_of_the_public_modules(module_name: str) -> Non
 def test_reference_has_nothing_else() -> None:
     modules = {name.rpartition(".")[0] for name in documented()}
     assert modules == {"leasedkeyq", *PUBLIC_MODULES}
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
+IMPORT = re.compile(r"^ *from (leasedkeyq[\w.]*) import (\([^)]*\)|[^\n#]+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *PROGRAMS], ids=lambda path: path.name)
+def test_readers_are_shown_public_names_only(path: Path) -> None:
+    for module_name, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+        assert module_name in {"leasedkeyq", *PUBLIC_MODULES}
+        module = importlib.import_module(module_name)
+        exported = getattr(module, "__all__", None) or defined_in(module)
+        for name in names.strip("()").split(","):
+            if name.strip():
+                assert name.split()[0] in {*exported, "__version__"}, name
 
 
 def test_py_typed_is_in_the_wheel() -> None:

@@ -1,6 +1,6 @@
 """Lanes: the scheduler. A lane is a leased key queue with a policy."""
 
-from leasedkeyq.lanes.builder import QueueManagerBuilder
+from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
 from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
@@ -24,7 +24,22 @@ from leasedkeyq.lanes.errors import (
     UnknownLaneError,
     UnregisteredCommandError,
 )
-from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
+from leasedkeyq.lanes.events import (
+    COMMAND_CANCELLED,
+    COMMAND_COMPLETED,
+    COMMAND_DEAD_LETTERED,
+    COMMAND_FAILED,
+    COMMAND_RETRY,
+    COMMAND_STARTED,
+    COMMAND_SUBMITTED,
+    COMMAND_TIMEOUT,
+    LANE_IDLE,
+    LANE_PRESSURE,
+    SHUTDOWN_STARTED,
+    EventEmitter,
+    LaneEvent,
+    Subscription,
+)
 from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.policies.alerts import (
@@ -54,6 +69,7 @@ __all__ = [
     # Running commands
     "QueueManager",
     "QueueManagerBuilder",
+    "DEFAULT_LANES",
     "CommandQueue",
     "Lane",
     "Handle",
@@ -82,6 +98,17 @@ __all__ = [
     "StoredDeadLetter",
     # Seeing what happens
     "EventEmitter",
+    "COMMAND_SUBMITTED",
+    "COMMAND_STARTED",
+    "COMMAND_COMPLETED",
+    "COMMAND_RETRY",
+    "COMMAND_DEAD_LETTERED",
+    "COMMAND_FAILED",
+    "COMMAND_TIMEOUT",
+    "COMMAND_CANCELLED",
+    "LANE_PRESSURE",
+    "LANE_IDLE",
+    "SHUTDOWN_STARTED",
     "LaneEvent",
     "Subscription",
     "QueueMonitor",

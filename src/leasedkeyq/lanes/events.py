@@ -22,16 +22,27 @@ from leasedkeyq.lanes.errors import SubscriptionClosedError
 logger = logging.getLogger(__name__)
 
 COMMAND_SUBMITTED: Final = "queue.command.submitted"
+"""A command waits in its lane."""
 COMMAND_STARTED: Final = "queue.command.started"
+"""An attempt at a command starts."""
 COMMAND_COMPLETED: Final = "queue.command.completed"
+"""A command is done."""
 COMMAND_RETRY: Final = "queue.command.retry"
+"""An attempt failed, and another one will follow."""
 COMMAND_DEAD_LETTERED: Final = "queue.command.dead_lettered"
+"""A command went to the dead letters."""
 COMMAND_FAILED: Final = "queue.command.failed"
+"""A command raised, and is given up."""
 COMMAND_TIMEOUT: Final = "queue.command.timeout"
+"""A command ran out of time, and is given up."""
 COMMAND_CANCELLED: Final = "queue.command.cancelled"
+"""A command was cancelled."""
 LANE_PRESSURE: Final = "queue.lane.pressure"
+"""More commands wait in a lane than its threshold of pressure."""
 LANE_IDLE: Final = "queue.lane.idle"
+"""A lane that was under pressure has nothing left to do."""
 SHUTDOWN_STARTED: Final = "queue.shutdown.started"
+"""The manager takes no more commands."""
 
 
 class LaneEvent(msgspec.Struct, frozen=True):

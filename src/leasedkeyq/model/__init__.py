@@ -8,3 +8,8 @@ store and the file store are made of this, and the tests hold every other engine
 Everybody may import it; it imports only `errors`, `types`, `lease` and `checks`. Begin with
 `state`.
 """
+
+from leasedkeyq.model.linkedlist import DoublyLinkedList, Node
+from leasedkeyq.model.state import QueueState
+
+__all__ = ["DoublyLinkedList", "Node", "QueueState"]

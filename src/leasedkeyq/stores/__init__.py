@@ -24,8 +24,9 @@ from leasedkeyq.model.requests import (
     StoredItem,
     Urgency,
 )
+from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.store import Claimer, Store, report_dropped
 
 __all__ = [
     # Using it
@@ -55,4 +56,7 @@ __all__ = [
     "ResultOutcome",
     "StoredItem",
     "Urgency",
+    # For engines
+    "StoreModel",
+    "report_dropped",
 ]

@@ -4,3 +4,7 @@
 on the disk with its previous version and the files that were set aside, `document` the text that
 people read and edit. `snapshot` is a whole store as one text. Begin with `store`.
 """
+
+from leasedkeyq.engines.file.snapshot import dump, load
+
+__all__ = ["dump", "load"]

@@ -236,21 +236,14 @@ async def _adapted(
     if lanes:
         builder.run_only(*lanes)
     try:
-        built = builder.build()
+        if isinstance(found, QueueManagerBuilder):
+            return builder.build()
+        await builder.rebuild(found)
     except (TypeError, ValueError) as error:
         if store is None or isinstance(error, LeasedKeyQError):
             raise
         raise UsageError(f"--store: {error}") from error
-    if isinstance(found, QueueManager):
-        # The module knows its manager by name, and its commands may submit to it: so it stays
-        # the same object.
-        if found._store_to_close is not None:
-            await found._store_to_close.close()
-        monitors = found._monitors
-        vars(found).update(vars(built))
-        found._monitors = monitors
-        return found
-    return built
+    return found
 
 
 def _find(target: str) -> Any:

@@ -198,6 +198,36 @@ class QueueManagerBuilder:
                 leave nothing of it to a lane without a minimum.
             UnknownLaneError: `run_only` named a lane that there is not.
         """
+        queue, opened = self._build_queue()
+        manager = QueueManager(
+            queue,
+            metrics=self._metrics,
+            store_to_close=opened,
+            drain_timeout=self._drain_timeout,
+        )
+        manager._builder = self
+        if self._alerts is not None:
+            manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))
+        return manager
+
+    async def rebuild(self, manager: QueueManager) -> None:
+        """Give a manager that this builder has built the lanes and the storage as they are now.
+
+        For a worker that is to use another store, or fewer lanes: modules know the manager by
+        name, and their commands may submit to it, so it stays the same object.
+
+        Args:
+            manager: The manager. It has not been started.
+
+        Raises:
+            LaneConfigError: As `build`.
+            UnknownLaneError: As `build`.
+        """
+        queue, opened = self._build_queue()
+        await manager._replace_queue(queue, opened)
+
+    def _build_queue(self) -> tuple[CommandQueue, Store | None]:
+        """The lanes on their store, and the store if it was opened for them."""
         if not self._lanes:
             raise LaneConfigError("a manager needs at least one lane: call with_lane first")
         for name in sorted((self._only or frozenset()) - frozenset(self._lanes)):
@@ -235,13 +265,4 @@ class QueueManagerBuilder:
             shared = self._sharing if owned is None else False
             queue.add_lane(name, config, priority, owned=owned, shared=shared)
         queue.check_lanes()
-        manager = QueueManager(
-            queue,
-            metrics=self._metrics,
-            store_to_close=store if opened else None,
-            drain_timeout=self._drain_timeout,
-        )
-        manager._builder = self
-        if self._alerts is not None:
-            manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))
-        return manager
+        return queue, store if opened else None

@@ -15,6 +15,7 @@ from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.running.job import Handle
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.stats import QueueStats
@@ -56,8 +57,15 @@ class QueueManager:
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
         self._builder: Any = None
-        """The builder that made it, so that a worker can have it built for another store."""
+        """The builder that made it, so that a worker can have it rebuilt for another store."""
         self.metrics = metrics
+
+    async def _replace_queue(self, queue: CommandQueue, store_to_close: Store | None) -> None:
+        """Use other lanes and another store from now on; see `QueueManagerBuilder.rebuild`."""
+        if self._store_to_close is not None:
+            await self._store_to_close.close()
+        self._queue = queue
+        self._store_to_close = store_to_close
 
     @property
     def dlq(self) -> DeadLetterQueue:
@@ -144,16 +152,8 @@ class QueueManager:
             UnregisteredCommandError: The store needs a registered command, and this is none.
             CommandPayloadError: The command cannot be written down.
         """
-        return await self._queue.submit(
-            lane_id,
-            command,
-            key=key,
-            if_in_flight=if_in_flight,
-            priority=priority,
-            delay=delay,
-            deadline=deadline,
-            timeout=timeout,
-        )
+        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
+        return await self._queue.submit_on(lane_id, command, key, terms)
 
     async def submit_many(
         self,
@@ -198,15 +198,8 @@ class QueueManager:
             UnregisteredCommandError: The store needs registered commands, and one is none.
             CommandPayloadError: A command cannot be written down.
         """
-        return await self._queue.submit_many(
-            lane_id,
-            commands,
-            if_in_flight=if_in_flight,
-            priority=priority,
-            delay=delay,
-            deadline=deadline,
-            timeout=timeout,
-        )
+        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
+        return await self._queue.submit_many_on(lane_id, commands, terms)
 
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel the command of a key, waiting or running; returns whether there was one.

@@ -18,7 +18,6 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.running.engine import (
     LaneEngine,
     Submitted,
-    SubmitTerms,
     error_line,
     traceback_text,
 )
@@ -26,6 +25,7 @@ from leasedkeyq.lanes.running.job import ENDED, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import KeyLimits
 from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.items import Item
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
@@ -69,24 +69,11 @@ class MemoryEngine(LaneEngine):
             self._key_limits[lane.id] = KeyLimits(lane)
         super().add_lane(lane)
 
-    async def submit(
-        self,
-        lane: Lane,
-        command: Any,
-        *,
-        kind: str,
-        key: str | None,
-        policy: InFlightPolicy,
-        priority: int | None,
-        delay: float | None,
-        deadline: float | None,
-        timeout: float | None,
-    ) -> Job:
+    async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """As `LaneEngine.submit`."""
-        now = (self.home or self._loop).time()
-        job = self._add(lane, key, kind, command, policy, priority, delay, deadline, timeout, now)
+        job = self._add(lane, command, terms, (self.home or self._loop).time())
         if self._tracing is not None:
-            with self._tracing.submitting(lane.id, kind, str(job.id)) as carrier:
+            with self._tracing.submitting(lane.id, job.kind, str(job.id)) as carrier:
                 job.carrier = carrier
         self.wake(job.partition)
         return job
@@ -98,11 +85,7 @@ class MemoryEngine(LaneEngine):
         now = (self.home or self._loop).time()
         if terms.policy == "reject":
             self._refuse_leased(lane, [key for key, _, _ in commands if key is not None])
-        policy, priority, delay, deadline, timeout = terms
-        jobs = [
-            self._add(lane, key, kind, command, policy, priority, delay, deadline, timeout, now)
-            for key, kind, command in commands
-        ]
+        jobs = [self._add(lane, command, terms, now) for command in commands]
         if self._tracing is not None:
             with self._tracing.submitting_many(lane.id, len(jobs)) as carrier:
                 for job in jobs:
@@ -121,20 +104,11 @@ class MemoryEngine(LaneEngine):
             )
             raise KeyAlreadyInFlightError(message, keys=leased)
 
-    def _add(  # noqa: PLR0917  # called once for each command, and keywords cost time
-        self,
-        lane: Lane,
-        key: str | None,
-        kind: str,
-        command: Any,
-        policy: InFlightPolicy,
-        priority: int | None,
-        delay: float | None,
-        deadline: float | None,
-        timeout: float | None,
-        now: float,
-    ) -> Job:
+    def _add(self, lane: Lane, submitted: Submitted, terms: SubmitTerms, now: float) -> Job:
         """Put a command where it waits for its turn."""
+        key, kind, command = submitted
+        policy, priority, delay, deadline, _ = terms
+        timeout = terms.time_limit(lane.timeout)
         number = next(self._numbers)
         if key is None:
             key = f"{self._prefix}-{number}"

@@ -11,7 +11,7 @@ from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
-from leasedkeyq.lanes.config import LaneConfig, time_limit
+from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
 from leasedkeyq.lanes.errors import (
@@ -25,10 +25,11 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.running.engine import LaneEngine, Submitted, SubmitTerms
+from leasedkeyq.lanes.running.engine import LaneEngine, Submitted
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
 from leasedkeyq.lanes.running.pending_write import PendingWrite
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
@@ -254,28 +255,21 @@ class CommandQueue:
         timeout: Duration | None = None,
     ) -> Handle[R]:
         """Submit a command; see `QueueManager.submit`."""
+        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
+        return await self.submit_on(lane_id, command, key, terms)
+
+    async def submit_on(
+        self, lane_id: str, command: Command[R], key: str | None, terms: SubmitTerms
+    ) -> Handle[R]:
+        """Submit a command on terms that were checked."""
         lane = self._open_lane(lane_id)
         kind = command_type_of(command)
-        wait: float | None = None
-        if if_in_flight != "update" or priority is not None or delay is not None:
-            wait = checks.put_options(if_in_flight, priority, delay)
         if key is not None:
             _check_key(key)
-        due = None if deadline is None else _deadline(lane, deadline)
-        limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
+        if terms.deadline is not None:
+            _warn_of_deadline(lane)
         engine = self._engine
-        job = await engine.submit(
-            lane,
-            command,
-            kind=kind,
-            key=key,
-            policy=if_in_flight,
-            priority=priority,
-            delay=wait,
-            deadline=due,
-            timeout=limit,
-        )
-        return Handle(job, engine)
+        return Handle(await engine.submit(lane, (key, kind, command), terms), engine)
 
     async def submit_many(
         self,
@@ -289,11 +283,19 @@ class CommandQueue:
         timeout: Duration | None = None,
     ) -> list[Handle[R]]:
         """Submit many commands; see `QueueManager.submit_many`."""
+        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
+        return await self.submit_many_on(lane_id, commands, terms)
+
+    async def submit_many_on(
+        self,
+        lane_id: str,
+        commands: Mapping[str, Command[R]] | Iterable[Command[R]],
+        terms: SubmitTerms,
+    ) -> list[Handle[R]]:
+        """Submit many commands on terms that were checked."""
         lane = self._open_lane(lane_id)
-        wait = checks.put_options(if_in_flight, priority, delay)
-        due = None if deadline is None else _deadline(lane, deadline)
-        limit = lane.timeout if timeout is None else time_limit("timeout", timeout)
-        terms = SubmitTerms(if_in_flight, priority, wait, due, limit)
+        if terms.deadline is not None:
+            _warn_of_deadline(lane)
         some = _with_types(commands)
         engine = self._engine
         jobs = await engine.submit_many(lane, some, terms) if some else []
@@ -444,16 +446,14 @@ class CommandQueue:
         return bool(handle.id)
 
 
-def _deadline(lane: Lane, deadline: Duration) -> float:
-    """The deadline of a command, in seconds; a warning tells if it has no effect."""
-    seconds = checks.delay_time("deadline", deadline)
+def _warn_of_deadline(lane: Lane) -> None:
+    """Warn if the deadline of a command has no effect."""
     if not lane.boost.enabled:
         warn(
             f"lane {lane.id!r}: its priority_boost is disabled, so this deadline has no effect; "
             "leave the deadline out, or give the lane PriorityBoostConfig.standard(None)",
             DeadlineWarning,
         )
-    return seconds
 
 
 def _check_key(key: object) -> None:

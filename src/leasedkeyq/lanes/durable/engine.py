@@ -49,7 +49,6 @@ from leasedkeyq.lanes.running.engine import (
     FAILED,
     LaneEngine,
     Submitted,
-    SubmitTerms,
     error_line,
     traceback_text,
 )
@@ -57,12 +56,12 @@ from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import caps
 from leasedkeyq.lanes.running.pending_write import PendingWrite
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import check_name
 from leasedkeyq.model.requests import Ack, Answer, Bury, Change, Claimed, Refusal, Release, Urgency
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
-from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -174,23 +173,10 @@ class StoreEngine(LaneEngine):
 
     # Submitting
 
-    async def submit(
-        self,
-        lane: Lane,
-        command: Any,
-        *,
-        kind: str,
-        key: str | None,
-        policy: InFlightPolicy,
-        priority: int | None,
-        delay: float | None,
-        deadline: float | None,
-        timeout: float | None,
-    ) -> Job:
+    async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """As `LaneEngine.submit`."""
-        terms = SubmitTerms(policy, priority, delay, deadline, timeout)
         heard = self._heard
-        placed = await self._submissions.put(lane, (key, kind, command), terms, self._tracing)
+        placed = await self._submissions.put(lane, command, terms, self._tracing)
         job = self._submitted(*placed, terms)
         self._expect_here(job, heard)
         return job
@@ -223,7 +209,8 @@ class StoreEngine(LaneEngine):
         if job is None:
             began = self._loop.time()
             priority = terms.priority or 0
-            job = Job(number, partition, kind, key, command, began, priority, terms.timeout, None)
+            limit = terms.time_limit(partition.lane.timeout)
+            job = Job(number, partition, kind, key, command, began, priority, limit, None)
             job.remote = True
             self._results.jobs[number] = job
             self._results.refresh(partition)

@@ -12,9 +12,10 @@ import msgspec
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import Envelope, seal
-from leasedkeyq.lanes.running.engine import Submitted, SubmitTerms
+from leasedkeyq.lanes.running.engine import Submitted
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import advice, check_name, check_priority
 from leasedkeyq.model.requests import Limits, Put
 from leasedkeyq.stores.store import Store
@@ -135,8 +136,9 @@ class Submissions:
         envelope = Envelope(_NOTHING, self._clock())
         if terms.delay:
             envelope.after = terms.delay
-        if terms.timeout != lane.timeout:
-            envelope.timeout = terms.timeout or 0.0
+        limit = terms.time_limit(lane.timeout)
+        if limit != lane.timeout:
+            envelope.timeout = limit or 0.0
         return envelope
 
 

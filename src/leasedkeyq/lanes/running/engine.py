@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.errors import WrongEventLoopError, describe
@@ -32,27 +32,17 @@ from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interru
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.tracing import GuardedTracing
+from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.timers import Timers
 from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument, Outcome, Tracing
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
-from leasedkeyq.types import InFlightPolicy
 
 logger = logging.getLogger("leasedkeyq")
 
 Submitted: TypeAlias = tuple[str | None, str, Any]
-"""A command among many: its key, if it has one, its type and itself."""
-
-
-class SubmitTerms(NamedTuple):
-    """What holds for all of many commands; see `LaneEngine.submit`."""
-
-    policy: InFlightPolicy
-    priority: int | None
-    delay: float | None
-    deadline: float | None
-    timeout: float | None
+"""A command to be submitted: its key, if it has one, its type and itself."""
 
 
 FAILED = "the manager runs no more commands: "
@@ -207,19 +197,7 @@ class LaneEngine(ABC):
     # What a subclass does
 
     @abstractmethod
-    async def submit(
-        self,
-        lane: Lane,
-        command: Any,
-        *,
-        kind: str,
-        key: str | None,
-        policy: InFlightPolicy,
-        priority: int | None,
-        delay: float | None,
-        deadline: float | None,
-        timeout: float | None,
-    ) -> Job:
+    async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """Take a command; returns the job that stands for it, which may be an older one."""
 
     @abstractmethod

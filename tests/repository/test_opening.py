@@ -365,10 +365,42 @@ def test_what_came_just_before_the_interruption_goes_back(
     assert got.retry_count == 0
 
 
+def test_what_comes_while_a_thread_is_being_interrupted_goes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has leased an item already when the thread says that it does not wait any more."""
+    repository = world.open()
+    repository.enqueue(item())
+    pump = open_session(repository)._pump
+    claim = pump.claim
+    leased, gone = threading.Event(), threading.Event()
+
+    async def lease(*arguments: Any) -> Any:
+        claimed = await claim(*arguments)
+        leased.set()
+        assert gone.wait(WAIT)
+        return claimed
+
+    def interrupted(answer: "Future[object]") -> object:
+        assert leased.wait(WAIT)
+        assert answer.cancel()
+        gone.set()
+        raise Interruption
+
+    monkeypatch.setattr(pump, "claim", lease)
+    monkeypatch.setattr("leasedkeyq.repository.session.wait_for", interrupted)
+    with pytest.raises(Interruption):
+        repository.dequeue(WAIT)
+    monkeypatch.undo()
+    got = repository.dequeue(5)
+    assert got is not None
+    assert got.retry_count == 0
+
+
 def wait_for_call(repository: QueueRepository) -> None:
     """Until a thread waits for a claim."""
     claims = open_session(repository)._claims
-    while not claims._serving:
+    while not claims._applying:
         threading.Event().wait(0.001)
 
 

@@ -182,7 +182,7 @@ async def test_a_lease_that_nobody_wants_is_given_back(
     await asyncio.sleep(60)
     key, _, lease = await queue.get(timeout=0)
     assert (key, lease.attempt) == ("a", 1)
-    assert not queue._pump._undoing
+    assert not queue._pump.unwanted._tasks
 
 
 async def test_closing_gives_back_what_could_not_be_given_back() -> None:
@@ -201,7 +201,7 @@ async def test_giving_back_ends_with_the_store() -> None:
     queue = await cancelled_get(store, 1)
     await store.close()
     await asyncio.sleep(60)
-    assert not queue._pump._undoing
+    assert not queue._pump.unwanted._tasks
 
 
 async def test_an_undecodable_value_that_cannot_be_buried_stays_in_the_queue() -> None:
@@ -292,11 +292,11 @@ async def test_one_task_tries_again_to_give_leases_back() -> None:
         getting.cancel()
         await asyncio.sleep(0.05)
     assert await queue.inflight_size() == 21
-    assert len(queue._pump._undoing) == 1
+    assert len(queue._pump.unwanted._tasks) == 1
     store.failures = 0
     await asyncio.sleep(60)
     assert await queue.inflight_size() == 0
-    assert not queue._pump._undoing
+    assert not queue._pump.unwanted._tasks
 
 
 @pytest.mark.parametrize("engine", STORES)

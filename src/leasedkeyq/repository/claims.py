@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from leasedkeyq.model.requests import Bury, Claimed, Release, StoredItem
+from leasedkeyq.model.requests import Bury, Claimed, StoredItem
 from leasedkeyq.repository.changes import Changes, Step
 from leasedkeyq.repository.errors import InvalidItemError
 from leasedkeyq.repository.items import QueueItem
@@ -20,6 +20,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
+from leasedkeyq.stores.take_back import take_back
 
 
 class Claims:
@@ -118,8 +119,7 @@ class Claims:
         if self.accept(session, claimed) is None:
             return FAILED
         # The item was given more retries meanwhile.
-        back = Release(self._terms.queue, item_id, claimed.token, undo=True)
-        session.call(session.store.settle([back]))
+        session.call(session.store.settle(take_back([claimed])))
         self._changes.held.drop(item_id, claimed.token)
         return None
 

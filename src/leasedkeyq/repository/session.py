@@ -1,5 +1,6 @@
 """A store that is open, with all that a repository needs to use it."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -13,13 +14,12 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
-    Release,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
 from leasedkeyq.repository.mapping import ItemRequest
-from leasedkeyq.repository.thread_batching import Change, ChangeServer, ClaimServer, Gatherer, Look
+from leasedkeyq.repository.thread_batching import CallerBatcher, Change, ChangeEdits, Look
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
@@ -94,10 +94,9 @@ class Session:
         self._pump = ClaimPump(claiming, self.name)
         self._waiting: set[int] = set()
         self._away = False
-        self._changes = Gatherer(
-            self.loop_thread, ChangeServer(self.loop_thread, self.name, self.check_name)
-        )
-        self._claims = Gatherer(self.loop_thread, ClaimServer(self.loop_thread))
+        edits = ChangeEdits(store, self.name, self.check_name)
+        self._changes = CallerBatcher(self.loop_thread, edits.apply)
+        self._claims = CallerBatcher(self.loop_thread, store.claim, self._pump.unwanted.take_back)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something of the store and wait for it."""
@@ -108,7 +107,10 @@ class Session:
 
         What it raises is raised, and so is what the store refuses; then nothing has changed.
         """
-        return wait_for(self._changes.submit(Change(item_id, look)))
+        answers = wait_for(self._changes.submit(Change(item_id, look)))
+        if isinstance(answers, Exception):
+            raise answers
+        return answers
 
     def claim(self, claim: Claim) -> Claimed | None:
         """Lease one item, if there is one."""
@@ -125,39 +127,61 @@ class Session:
         thread = threading.get_ident()
         self._waiting.add(thread)
         try:
-            waiting = self._claim_in_time(key, timeout, lease_time)
-            return self._receive(self.loop_thread.submit(waiting))[0]
+            answer: Future[Sequence[Claimed]] = Future()
+            waiting = self._claim_in_time(answer, key, timeout, lease_time)
+            return self._receive(answer, self.loop_thread.submit(waiting))[0]
         except TimeoutError:
             return None
         finally:
             self._waiting.discard(thread)
 
     async def _claim_in_time(
-        self, key: str | None, timeout: float | None, lease_time: float | None
-    ) -> Sequence[Claimed]:
+        self,
+        answer: "Future[Sequence[Claimed]]",
+        key: str | None,
+        timeout: float | None,
+        lease_time: float | None,
+    ) -> None:
+        try:
+            self._check_away()
+            claimed = await self._pump.claim(key, timeout, lease_time)
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except BaseException as error:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
+        else:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(claimed)
+            else:
+                await self._take_back(claimed)
+
+    def _check_away(self) -> None:
         if self._away:
             raise QueueClosedError("the repository is closed; make a new one")
-        return await self._pump.claim(key, timeout, lease_time)
 
     @property
     def is_waited_on(self) -> bool:
         """Whether a thread waits for an item to come."""
         return bool(self._waiting)
 
-    def _receive(self, answer: "Future[Leased]") -> Leased:
+    def _receive(self, answer: "Future[Leased]", waiting: "Future[None] | None" = None) -> Leased:
+        """Wait in this thread for what is claimed in the loop."""
         try:
             return wait_for(answer)
         except BaseException:
-            # This thread was interrupted. What comes for it goes back to where it was.
-            answer.add_done_callback(self._give_back)
+            # This thread was interrupted, or there is nothing. What comes from now on is taken
+            # back by the loop, and here what came together with the interruption.
+            if waiting is not None:
+                waiting.cancel()
+            if not answer.cancel() and not answer.exception():
+                with suppress(QueueClosedError):
+                    self.loop_thread.submit(self._take_back(answer.result()))
             raise
 
-    def _give_back(self, answer: "Future[Leased]") -> None:
-        if answer.cancelled() or answer.exception() is not None:
-            return
-        undo = [Release(c.queue, c.key, c.token, undo=True) for c in answer.result()]
-        with suppress(QueueClosedError):
-            self.loop_thread.submit(self.store.settle(undo))
+    async def _take_back(self, claimed: Sequence[Claimed]) -> None:
+        _ = self._pump.unwanted.take_back(claimed)
 
     def edit(
         self,

@@ -3,17 +3,16 @@
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leasedkeyq.errors import (
     QueueClosedError,
-    StoreClosedError,
-    StoreError,
     StoreUnavailableError,
     describe,
 )
-from leasedkeyq.model.requests import Claim, Claimed, Release
+from leasedkeyq.model.requests import Claim, Claimed
+from leasedkeyq.stores.take_back import UnwantedClaims
 
 if TYPE_CHECKING:
     from leasedkeyq.stores.store import Store
@@ -26,8 +25,6 @@ TURNS: Final = 10
 """Turns of the event loop within which a claim that is about to be sent has been."""
 LAST_CLAIM: Final = 10.0
 """Seconds for which closing waits for the answer to a claim that is under way."""
-GIVE_BACK_PAUSES: Final = (0.1, 5.0)
-"""The shortest and the longest pause between two tries to give leases back, in seconds."""
 
 
 class Waiter:
@@ -81,10 +78,10 @@ class ClaimPump:
     Calls that arrive while a claim is under way are served by the next one, so that many consumers
     cost one round trip. While nothing is available the pump sleeps, until the store's `watch` says
     that something changed or something comes due. What was claimed for a consumer that has gone
-    goes to the next in line, or back to where it was. If the store cannot take it back, it is asked
-    again until it does or is closed.
+    goes to the next in line, or is taken back.
 
     Attributes:
+        unwanted: Claims whose consumers have gone.
         on_idle: Called when consumers have begun to wait, as the store has nothing for them.
     """
 
@@ -100,11 +97,6 @@ class ClaimPump:
         self._alarm: asyncio.TimerHandle | None = None
         self._served: dict[Waiter, Sequence[Claimed]] = {}
         """Consumers that were given something, and have not run since."""
-        self._undoing: set[Task[None]] = set()
-        self._retrying = False
-        """Whether a task tries again and again to give leases back."""
-        self._unwanted: dict[str, Claimed] = {}
-        """Leases that nobody wants and the store has not taken back, by token."""
         self._resting = True
         """Whether no request of the task is under way."""
         self._unsent = False
@@ -113,6 +105,7 @@ class ClaimPump:
         self._behind = 0
         """How many calls wait in `sent`."""
         self._closed = False
+        self.unwanted = UnwantedClaims(store.settle)
         self.on_idle: Callable[[], None] | None = None
 
     async def claim(
@@ -140,7 +133,7 @@ class ClaimPump:
         except asyncio.CancelledError:
             turn = waiter.turn
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                await asyncio.shield(self.give_back(turn.result()))
+                await asyncio.shield(self.unwanted.take_back(turn.result()))
             raise
         finally:
             self._line.pop(waiter, None)
@@ -148,7 +141,7 @@ class ClaimPump:
             self._end_if_idle()
             if waiter.alarm is not None:
                 waiter.alarm.cancel()
-        self._check_closed()  # then this is given back already
+        self._check_closed()  # then this is taken back already
         return claimed
 
     async def sent(self) -> None:
@@ -215,14 +208,14 @@ class ClaimPump:
             if not turn.done():
                 turn.set_exception(QueueClosedError("the queue was closed while waiting"))
         for claimed in self._served.values():
-            self._unwanted.update((item.token, item) for item in claimed)
+            self.unwanted.add(claimed)
         self._wake.set()
 
     async def ended(self) -> None:
-        """After `close`: until no claim is under way, and what it has leased is given back."""
+        """After `close`: until no claim is under way, and what it has leased is taken back."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=LAST_CLAIM)
-        await self.give_back_all()
+        await self.unwanted.flush()
 
     # The task
 
@@ -293,7 +286,7 @@ class ClaimPump:
         for waiters, claimed in zip(groups, answers, strict=True):
             left += self._hand_out(waiters, claimed)
         if left:
-            await asyncio.shield(self.give_back(left))
+            await asyncio.shield(self.unwanted.take_back(left))
             return True
         return any(answers)
 
@@ -337,73 +330,6 @@ class ClaimPump:
         if began_to_wait and self.on_idle is not None:
             self.on_idle()
         return claimed[start:]
-
-    def give_back(self, claimed: Sequence[Claimed]) -> Task[None]:
-        """Undo claims whose consumers have gone; the task is over when this was tried once.
-
-        If it fails, it is tried again in the background: without an expiry, nobody else would end
-        such leases.
-        """
-        self._unwanted.update((item.token, item) for item in claimed)
-        return self._in_background(self._give_back_once())
-
-    async def give_back_all(self) -> None:
-        """Give back what could not be given back so far.
-
-        Raises:
-            StoreError: It still cannot be.
-        """
-        unwanted = list(self._unwanted.values())
-        if not unwanted:
-            return
-        answers = await self._store.settle(
-            [Release(item.queue, item.key, item.token, undo=True) for item in unwanted]
-        )
-        failures: list[StoreError] = []
-        for item, answer in zip(unwanted, answers, strict=True):
-            # A lease that the store does not know any more has ended otherwise: that is as good.
-            if isinstance(answer, StoreError):
-                failures.append(answer)
-            else:
-                self._unwanted.pop(item.token, None)
-        if failures:
-            raise failures[0]
-
-    async def _give_back_once(self) -> None:
-        keys = [describe(item.key) for item in self._unwanted.values()]
-        try:
-            await self.give_back_all()
-        except StoreClosedError as error:
-            self._report(keys, error, "they stay leased until their leases expire")
-            self._unwanted.clear()
-        except Exception as error:
-            self._report(keys, error, "this is tried again until the store is closed")
-            if not self._retrying:
-                self._retrying = True
-                _ = self._in_background(self._give_back_until_done())
-
-    async def _give_back_until_done(self) -> None:
-        pause, longest = GIVE_BACK_PAUSES
-        while self._unwanted:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
-            try:
-                await self.give_back_all()
-            except StoreClosedError:
-                self._unwanted.clear()
-            except Exception as error:
-                logger.debug("queue %r: leases cannot be given back: %s", self._queue, error)
-        self._retrying = False
-
-    def _report(self, keys: Sequence[str], error: Exception, then: str) -> None:
-        text = "queue %r: the leases of %d keys that nobody wants, the first is %s, cannot be given"
-        logger.warning(f"{text} back: %s; {then}", self._queue, len(keys), keys[0], error)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
-        return task
 
     def _give_up(self, waiter: Waiter) -> None:
         """The time of a consumer is over. What the store has not said, it is not told."""

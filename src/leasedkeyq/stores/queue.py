@@ -354,7 +354,7 @@ class StoreQueue(Generic[V]):
                 # None of them reaches its consumer.
                 for _, _, lease in batch:
                     self._end(lease, "released")
-                await asyncio.shield(self._pump.give_back(claimed))
+                await asyncio.shield(self._pump.unwanted.take_back(claimed))
                 raise
             if self._closed:  # and has given back what was good
                 raise QueueClosedError("the queue was closed while waiting")

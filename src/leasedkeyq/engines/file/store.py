@@ -27,7 +27,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.model.store_model import StoreModel
-from leasedkeyq.stores.batching import ThreadBatcher, take_back
+from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
 from leasedkeyq.stores.store import Store
 
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
@@ -102,7 +102,7 @@ class FileStore(Store):
         super().__init__(f"file store {self.path}", self.engine.limits)
         self._loads = 0
         self._batcher: ThreadBatcher[Call, Any] = ThreadBatcher(
-            self._apply, name=self._name, undo=take_back, at_end=self.engine.close
+            self._apply, name=self._name, undo=undo_claim, at_end=self.engine.close
         )
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
 

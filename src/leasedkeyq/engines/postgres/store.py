@@ -34,7 +34,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import LoopBatcher, take_back
+from leasedkeyq.stores.batching import LoopBatcher, undo_claim
 from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration, QueueObserver
 
@@ -126,7 +126,7 @@ class PostgresStore(Store):
         self._batcher: LoopBatcher[Any, Any, PostgresLink] = LoopBatcher(
             lambda: PostgresLink(self._settings, self._watchers.wake),
             name=self._name,
-            undo=take_back,
+            undo=undo_claim,
             at_a_time=connections,
             touched=NamedKeys,
         )

@@ -1,16 +1,15 @@
 """Claims that are parked on the server: what is put is leased at once, without another trip."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from leasedkeyq.engines.redis.wire import Park, Unpark, given
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.requests import Claim, Claimed, Release
+from leasedkeyq.model.requests import Claim, Claimed
 from leasedkeyq.stores.batching import Batcher
 from leasedkeyq.stores.store import Claimer, Store, claims_of
+from leasedkeyq.stores.take_back import UnwantedClaims
 
 MOST_QUEUES: Final = 50
 """Of a claim that is parked."""
@@ -59,7 +58,7 @@ class ParkedClaimer(Claimer):
         self._retired = False
         self._tokens: deque[str] = deque(maxlen=REMEMBERED)
         """Of what was given: a message may come when the worker has been given more since."""
-        self._returns: set[asyncio.Task[Any]] = set()
+        self._unwanted = UnwantedClaims(batcher.submit_many)
         self._stop_listening = listen(self._given)
 
     async def claim(self, requests: Sequence[Claim], *, idle: bool) -> list[tuple[Claimed, ...]]:
@@ -94,11 +93,14 @@ class ParkedClaimer(Claimer):
         self._stop_listening()
 
     async def retire(self) -> None:
-        """Before the store is closed: as `close`, but give back what was given meanwhile."""
-        self._take = self._give_back
+        """Before the store is closed: as `close`, but have taken back what was given meanwhile."""
+        self._take = self._refuse
         self._retired = True
         await self.close()
-        await asyncio.gather(*self._returns)
+        await self._unwanted.flush()
+
+    def _refuse(self, item: Claimed) -> None:
+        self._unwanted.add([item])
 
     def _park(self, requests: Sequence[Claim]) -> list[Park]:
         queues = sum(len(claim.queues) for claim in requests)
@@ -132,14 +134,4 @@ class ParkedClaimer(Claimer):
             self._take(item)
         else:
             # The server has parked a claim a second time, as it has lost what it knew of the first.
-            self._give_back(item)
-
-    def _give_back(self, item: Claimed) -> None:
-        release = Release(item.queue, item.key, item.token, undo=True)
-        task = asyncio.get_running_loop().create_task(self._returned(release))
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
-
-    async def _returned(self, release: Release) -> None:
-        with suppress(StoreError):  # then its lease ends some time
-            await self._batcher.submit(release)
+            _ = self._unwanted.take_back([item])

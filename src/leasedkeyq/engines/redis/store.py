@@ -42,7 +42,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import Batcher, LoopBatcher, ThreadBatcher, take_back
+from leasedkeyq.stores.batching import Batcher, LoopBatcher, ThreadBatcher, undo_claim
 from leasedkeyq.stores.store import Claimer, Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -174,14 +174,14 @@ class RedisStore(Store):
             connection = partial(self._link.in_thread, self._link.new_connection)
             self._subscribers = Subscribers(connection, **hearing)
             self._batcher = LoopBatcher(
-                lambda: LoopLink(self._link, new_engine()), name=self._name, undo=take_back
+                lambda: LoopLink(self._link, new_engine()), name=self._name, undo=undo_claim
             )
         else:
             self._subscribers = ThreadSubscriber(
                 self._link.client.pubsub, refused=self._link.refused, **hearing
             )
             self._link.when_lost(self._engine.forget)
-            self._batcher = ThreadBatcher(self._apply, name=self._name, undo=take_back)
+            self._batcher = ThreadBatcher(self._apply, name=self._name, undo=undo_claim)
 
     # The contract
 

@@ -35,7 +35,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.batching import ThreadBatcher, take_back
+from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
 from leasedkeyq.stores.store import Store, report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
@@ -105,7 +105,7 @@ class SqliteStore(Store):
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
         self._batcher: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
-            self._apply, name=self._name, undo=take_back, at_end=self._disconnect
+            self._apply, name=self._name, undo=undo_claim, at_end=self._disconnect
         )
         self._watch = CommitWatch(
             self.path,

@@ -3,10 +3,11 @@
 No timers and no added latency: a call that comes alone is applied alone, at once. Under load one
 transaction, one fsync or one round trip serves all callers that wait. Begin with `batcher`, which
 has what callers see and how their calls are gathered; around it stand two drivers: `thread` applies
-batches in a thread of its own, `loop` in the event loop of the callers.
+batches in a thread of its own, `loop` in the event loop of the callers. A third one, for callers
+that are threads, is in `leasedkeyq.repository.thread_batching`.
 """
 
-from leasedkeyq.stores.batching.batcher import Batcher, Call, take_back
+from leasedkeyq.stores.batching.batcher import Batcher, Call, Line, outcomes_of, undo_claim
 from leasedkeyq.stores.batching.loop import BatchEngine, Done, LoopBatcher
 from leasedkeyq.stores.batching.thread import ThreadBatcher
 
@@ -15,7 +16,9 @@ __all__ = [
     "Batcher",
     "Call",
     "Done",
+    "Line",
     "LoopBatcher",
     "ThreadBatcher",
-    "take_back",
+    "outcomes_of",
+    "undo_claim",
 ]

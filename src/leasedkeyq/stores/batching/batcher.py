@@ -4,18 +4,28 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from sys import maxsize
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.model.requests import Claim, Claimed, Release
+from leasedkeyq.stores.take_back import take_back
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Turn = TypeVar("Turn", bound="CallersTurn")
 
 
-class Call(Generic[Request, Answer]):
+class CallersTurn(Protocol):
+    """What a caller waits for."""
+
+    def done(self) -> bool:
+        """Whether there are answers, or the caller has gone."""
+        ...
+
+
+class Call(Generic[Request, Turn]):
     """What one caller asks for, and where the answers go.
 
     Attributes:
@@ -30,7 +40,7 @@ class Call(Generic[Request, Answer]):
     def __init__(
         self,
         requests: Sequence[Request],
-        turn: "asyncio.Future[list[Answer]] | None",
+        turn: Turn | None,
         alone: bool = False,
     ) -> None:
         self.requests = requests
@@ -38,11 +48,13 @@ class Call(Generic[Request, Answer]):
         self.alone = alone
 
 
-Outcome: TypeAlias = tuple[Call[Request, Answer], list[Answer] | BaseException]
+LoopCall: TypeAlias = Call[Request, asyncio.Future[list[Answer]]]
+"""A call whose caller waits in an event loop."""
+Outcome: TypeAlias = tuple[LoopCall[Request, Answer], list[Answer] | BaseException]
 """A call, and its answers or what went wrong with its batch."""
 
 
-class Line(deque[Call[Request, Answer]]):
+class Line(deque[Call[Request, Turn]], Generic[Request, Turn]):
     """The calls that wait, in the order in which they came.
 
     Args:
@@ -56,15 +68,15 @@ class Line(deque[Call[Request, Answer]]):
     def next_batch(
         self,
         calls: int = maxsize,
-        waits: Callable[[Call[Request, Answer]], bool] | None = None,
-    ) -> list[Call[Request, Answer]]:
+        waits: Callable[[Call[Request, Turn]], bool] | None = None,
+    ) -> list[Call[Request, Turn]]:
         """Take the calls of the next batch out of the line.
 
         Args:
             calls: How many there are in it, at most.
             waits: Says of a call that it must wait, and with it those behind it.
         """
-        batch: list[Call[Request, Answer]] = []
+        batch: list[Call[Request, Turn]] = []
         room = self._most
         while self:
             call = self[0]
@@ -126,7 +138,7 @@ class Batcher(ABC, Generic[Request, Answer]):
             StoreClosedError: `close` was called before.
         """
         turn: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        call: Call[Request, Answer] = Call(requests, turn, alone)
+        call: LoopCall[Request, Answer] = Call(requests, turn, alone)
         self._enqueue(call)
         try:
             return await turn
@@ -141,7 +153,7 @@ class Batcher(ABC, Generic[Request, Answer]):
         """Finish what was asked for so far; refuse what comes later."""
 
     @abstractmethod
-    def _enqueue(self, call: Call[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         """Have a call applied; if nobody waits for it, also while the batcher is being closed."""
 
     def _check_open(self) -> None:
@@ -185,12 +197,12 @@ class Batcher(ABC, Generic[Request, Answer]):
 
 
 def outcomes_of(
-    batch: list[Call[Request, Answer]], answers: Sequence[Answer] | BaseException
-) -> list[Outcome[Request, Answer]]:
+    batch: list[Call[Request, Turn]], answers: Sequence[Answer] | BaseException
+) -> list[tuple[Call[Request, Turn], list[Answer] | BaseException]]:
     """The answers to a batch, cut back to its calls."""
     if isinstance(answers, BaseException):
         return [(call, answers) for call in batch]
-    outcomes: list[Outcome[Request, Answer]] = []
+    outcomes: list[tuple[Call[Request, Turn], list[Answer] | BaseException]] = []
     start = 0
     for call in batch:
         end = start + len(call.requests)
@@ -199,8 +211,8 @@ def outcomes_of(
     return outcomes
 
 
-def take_back(request: object, answer: object) -> Iterator[Release]:
+def undo_claim(request: object, answer: object) -> list[Release]:
     """How a store takes back what nobody waits for: a claim whose caller has gone."""
     if isinstance(request, Claim) and isinstance(answer, tuple):
-        for item in cast("tuple[Claimed, ...]", answer):
-            yield Release(item.queue, item.key, item.token, undo=True)
+        return take_back(cast("tuple[Claimed, ...]", answer))
+    return []

@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from leasedkeyq.stores.batching.batcher import (
     Answer,
     Batcher,
-    Call,
     Line,
+    LoopCall,
     Outcome,
     Request,
     outcomes_of,
@@ -114,7 +114,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         """The engines of all event loops that have one."""
         return {loop: site.engine for loop, site in list(self._sites.items())}
 
-    def _enqueue(self, call: Call[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         if call.turn is not None:
             self._check_open()
             self._site().add(call)
@@ -134,7 +134,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         return site
 
     def _new_site(self) -> "_Site[Request, Answer, Engine]":
-        line: Line[Request, Answer] = Line(self._most)
+        line: Line[Request, asyncio.Future[list[Answer]]] = Line(self._most)
         return _Site(self._engine(), line, self._hand_out, self._at_a_time, self._touched)
 
     async def _until_the_end(
@@ -178,7 +178,7 @@ class _Site(Generic[Request, Answer, Engine]):
     def __init__(
         self,
         engine: Engine,
-        line: Line[Request, Answer],
+        line: Line[Request, asyncio.Future[list[Answer]]],
         hand_out: Callable[[Iterable[Outcome[Request, Answer]]], None],
         at_a_time: int,
         touched: Callable[[Iterable[Request]], Touched] | None,
@@ -199,7 +199,7 @@ class _Site(Generic[Request, Answer, Engine]):
         self._idle: list[asyncio.Future[None]] = []
         self.end: AsyncGenerator[None]
 
-    def add(self, call: Call[Request, Answer]) -> None:
+    def add(self, call: LoopCall[Request, Answer]) -> None:
         self._line.append(call)
         if self._due or len(self._under_way) >= self._at_a_time:
             return
@@ -240,7 +240,7 @@ class _Site(Generic[Request, Answer, Engine]):
             self.engine.abandon()
 
     def _applied(
-        self, batch: list[Call[Request, Answer]], answers: Sequence[Answer] | BaseException
+        self, batch: list[LoopCall[Request, Answer]], answers: Sequence[Answer] | BaseException
     ) -> None:
         del self._under_way[id(batch)]
         self._last = len(batch)
@@ -248,7 +248,7 @@ class _Site(Generic[Request, Answer, Engine]):
         self._hand_out(outcomes_of(batch, answers))
         self._apply_next()
 
-    def _next_batch(self) -> list[Call[Request, Answer]]:
+    def _next_batch(self) -> list[LoopCall[Request, Answer]]:
         calls = len(self._line)
         if calls >= MANY:
             # Half of the callers wait for the engine while the other half goes on.
@@ -256,7 +256,7 @@ class _Site(Generic[Request, Answer, Engine]):
         waits = self._waits if self._under_way and self._touched else None
         return self._line.next_batch(calls, waits)
 
-    def _waits(self, call: Call[Request, Answer]) -> bool:
+    def _waits(self, call: LoopCall[Request, Answer]) -> bool:
         """Whether a call has to wait for one that is under way."""
         assert self._touched is not None
         mine = self._touched(call.requests)

@@ -11,8 +11,8 @@ from typing import Any, Final
 from leasedkeyq.stores.batching.batcher import (
     Answer,
     Batcher,
-    Call,
     Line,
+    LoopCall,
     Outcome,
     Request,
     outcomes_of,
@@ -51,9 +51,9 @@ class ThreadBatcher(Batcher[Request, Answer]):
         self._at_end = at_end
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._arrived: SimpleQueue[Call[Request, Answer] | None] = SimpleQueue()
+        self._arrived: SimpleQueue[LoopCall[Request, Answer] | None] = SimpleQueue()
         """Calls on their way to the thread; None has it look whether it is time to end."""
-        self._line: Line[Request, Answer] = Line(most)
+        self._line: Line[Request, asyncio.Future[list[Answer]]] = Line(most)
         """The calls that wait; the thread alone uses it."""
         self._undelivered: dict[int, list[Outcome[Request, Answer]]] = {}
         """What event loops have not handed out yet: some of it may have to be taken back."""
@@ -77,7 +77,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
         await ended
         thread.join()
 
-    def _enqueue(self, call: Call[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         with self._lock:
             if call.turn is not None:
                 self._check_open()
@@ -108,7 +108,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
             for loop, ended in closers:
                 _call_in(loop, _finish, ended)
 
-    def _next_batch(self) -> list[Call[Request, Answer]]:
+    def _next_batch(self) -> list[LoopCall[Request, Answer]]:
         """Wait for calls and take them; nothing when it is time to end."""
         while True:
             while not self._arrived.empty():
@@ -127,7 +127,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 except Empty:
                     return batch
 
-    def _arrive(self, call: Call[Request, Answer] | None) -> None:
+    def _arrive(self, call: LoopCall[Request, Answer] | None) -> None:
         if call is not None:
             self._line.append(call)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,9 @@ from leasedkeyq.engines.redis.wire import (
     counts,
     damaged_queue,
     encode,
-    form,
+    forms_of,
+    is_cut_short,
+    is_damage,
     is_list,
     new_ids,
     or_false,
@@ -198,7 +201,7 @@ class RedisEngine:
         if isinstance(requests[0], QueueNames):
             return [(yield from self._names(requests[0]))]
         try:
-            forms = [form(request) for request in requests]
+            forms = forms_of(requests)
             packed = encode(forms)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             return (yield from self._apart(requests, error))
@@ -239,27 +242,31 @@ class RedisEngine:
             [request] = requests
             claim = self._claim_by_urgency if request.by_turns else self._claim_in_turn
             return [(yield from claim(request))]
-        forms = [form(request) for request in requests]
+        forms = forms_of(requests)
         return (yield from self._run(requests, forms, encode(forms)))
 
     def _run(self, requests: list[Any], forms: list[list[Any]], packed: bytes) -> Steps[list[Any]]:
         """Requests that one call of the script can apply."""
-        names = list(dict.fromkeys(name for each in requests for name in queues_of(each)))
-        recorded = not all(isinstance(each, Read) for each in requests)
-        keys = self._reply_keys(names)
+        names: dict[str, None] = {}
+        recorded = False
+        for request in requests:
+            names |= dict.fromkeys(queues_of(request))
+            recorded = recorded or not isinstance(request, Read)
+        keys = self._reply_keys([*names])
         try:
-            if recorded and (yield from self._prepare(requests, forms)):
+            if self._new_queues(requests) or (recorded and self._link.clustered):
+                yield from self._prepare(requests, forms)
                 packed = encode(forms)
-            reply = yield from self._call(keys, packed, names, recorded=recorded)
+            reply = yield from self._call(keys, packed, [*names], recorded=recorded)
         except ServerFullError as error:
             return (yield from self._while_full(requests, error))
         return (yield from self._answers(keys, requests, reply.answers))
 
-    def _prepare(self, requests: list[Any], forms: list[list[Any]]) -> Steps[bool]:
-        """What is to be asked before; returns whether the forms have changed."""
+    def _prepare(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[None]:
+        """What is to be asked before a call: names new queues and, on a cluster, gives ids."""
         try:
             yield from self._register(requests)
-            return (yield from self._give_ids(requests, forms))
+            yield from self._give_ids(requests, forms)
         except StoreUnavailableError as error:
             raise StoreUnavailableError(f"{error}; nothing was changed") from error.__cause__
 
@@ -270,15 +277,15 @@ class RedisEngine:
         found: list[Any] = []
         errors: dict[str, StoreError] = {}
         for request, answer in zip(requests, answers, strict=True):
-            damaged = damaged_queue(answer)
-            if damaged is not None:
+            if is_damage(answer):
+                damaged = damaged_queue(answer)
                 if damaged not in errors:
                     queues = [damaged] if damaged else [*queues_of(request)]
                     errors[damaged] = yield from self._damage(queues)
                 found.append(errors[damaged])
                 continue
             items = answer_of(request, answer)
-            if isinstance(request, Claim):
+            if isinstance(request, Claim) and is_cut_short(answer):
                 items = yield from self._completed(keys, request, answer, items)
             found.append(items)
         return found
@@ -287,16 +294,16 @@ class RedisEngine:
         self, keys: list[str], request: Claim, answer: Any, items: tuple[Claimed, ...]
     ) -> Steps[tuple[Claimed, ...] | StoreError]:
         """A claim with all its items, or with those that it has when something fails."""
-        while (rest := rest_of(request, answer, items)) is not None:
+        names = [*queues_of(request)]
+        while is_cut_short(answer):
+            rest = encode([rest_of(request, answer, items)])
             try:
-                names = [*queues_of(request)]
-                reply = yield from self._call(keys, encode([rest]), names, recorded=True)
+                reply = yield from self._call(keys, rest, names, recorded=True)
             except StoreError as error:
                 return items or error
             [answer] = reply.answers
-            damaged = damaged_queue(answer)
-            if damaged is not None:
-                return items or (yield from self._damage([damaged or request.queues[0][0]]))
+            if is_damage(answer):
+                return items or (yield from self._damage([damaged_queue(answer) or names[0]]))
             items = (*items, *claimed(request, answer))
         return items
 
@@ -324,18 +331,17 @@ class RedisEngine:
             return [f"{self._prefix}:a:{self._name}"]
         return [self._in_slot(names[0], f"a:{self._name}"), self._in_slot(names[0], "-")]
 
-    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[bool]:
+    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[None]:
         """On a cluster: ids for new items, which one key counts for all queues."""
-        needed = [new_ids(request) for request in requests]
-        if not self._link.clustered or not any(needed):
-            return False
+        needed = [new_ids(request) for request in requests] if self._link.clustered else []
+        if not any(needed):
+            return
         key = f"{self._prefix}:m"
         first: int = yield from self._asked("EVAL", RESERVE, 1, key, sum(needed))
         for number, count in enumerate(needed):
             if count:
                 forms[number][-1] = first
                 first += count
-        return True
 
     def _claim_in_turn(
         self, request: Claim, given: tuple[Claimed, ...] = ()
@@ -510,19 +516,22 @@ class RedisEngine:
 
     def _register(self, requests: Sequence[AnyRequest]) -> Steps[None]:
         """Name the queues that are going to hold something, before they do."""
-        now = time.monotonic()
-        known = self._registered
-        new = {
-            request.queue
-            for request in requests
-            if isinstance(request, Put | Requeue)
-            and known.get(request.queue, float("-inf")) < now - REGISTERED_FOR
-        }
+        new = self._new_queues(requests)
         if new:
             old = yield from self._named(new)
-            known.update(dict.fromkeys(new, now))
+            self._registered.update(dict.fromkeys(new, time.monotonic()))
             if old:
                 yield from self._look_through(old)
+
+    def _new_queues(self, requests: Sequence[AnyRequest]) -> set[str]:
+        """The queues of puts that were not named for a while."""
+        oldest = time.monotonic() - REGISTERED_FOR
+        known = self._registered
+        return {
+            request.queue
+            for request in requests
+            if isinstance(request, Put | Requeue) and known.get(request.queue, -inf) < oldest
+        }
 
     def _named(self, names: Iterable[str]) -> Steps[list[str]]:
         """Name queues; returns some that nobody has named for long."""
@@ -577,7 +586,7 @@ class RedisEngine:
             except ScriptError:
                 continue
             found: list[list[bytes]] = reply[1][0] if reply[0] == b"done" else []
-            if damaged_queue(found) is None and found:
+            if found and not is_damage(found):
                 part, kind = (each.decode() for each in found[0])
                 return self._damaged(queue, part, kind)
         types = dict.fromkeys(keys, "string")
@@ -664,8 +673,7 @@ class RedisEngine:
             items = yield from self._everything(edit, held)
             changes = yield partial(edit.changes, items)
             forms = [self._formed(change) for change in changes]
-            yield from self._register(changes)
-            yield from self._give_ids(changes, forms)
+            yield from self._prepare(changes, forms)
             answers = yield from self._while_held(held, forms, recorded=True, editing=True)
         except GeneratorExit:
             raise
@@ -676,7 +684,7 @@ class RedisEngine:
             raise
         if answers and answers[0] == b"refused":
             number: int = answers[1]
-            if damaged_queue(answers[2]) is not None:
+            if is_damage(answers[2]):
                 raise (yield from self._damage([edit.queue]))
             raise EditStoppedError(answer_of(changes[number - 1], answers[2]))
         return [*map(answer_of, changes, answers)]
@@ -693,14 +701,13 @@ class RedisEngine:
             edit_token=held.token,
             editing=editing,
         )
-        for answer in reply.answers:
-            if damaged_queue(answer) is not None:
-                raise (yield from self._damage([held.queue]))
+        if any(map(is_damage, reply.answers)):
+            raise (yield from self._damage([held.queue]))
         return reply.answers
 
     def _formed(self, change: Put | Change) -> list[Any]:
         try:
-            formed = form(change)
+            [formed] = forms_of([change])
             encode(formed)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             message = f"{self._link.address}: the request cannot be stored: {error}"

@@ -19,7 +19,7 @@ from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.batching import BatchEngine, Done
 
 Told: TypeAlias = Callable[[list[Any] | Exception], None]
-"""Takes the answers to a call, or what has happened to the connection."""
+"""Takes the answers to a call, or the first error among them or of the connection."""
 RECEIVED: Final = 256 * 1024
 """Bytes that are taken from a connection at a time."""
 
@@ -146,6 +146,10 @@ class LoopConnection(asyncio.Protocol):
         if self._told is not None and len(replies) >= self._wanted:
             told, self._told = self._told, None
             self._replies = []
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    told(reply)
+                    return
             told(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -153,14 +157,14 @@ class LoopConnection(asyncio.Protocol):
         self._fail(self._lost if exc is None else ConnectionError(str(exc)))
 
     def send(self, commands: list[tuple[Any, ...]], told: Told) -> None:
-        """Send commands; `told` gets their answers, errors among them, or what went wrong.
+        """Send commands; `told` gets their answers, or what went wrong.
 
         Raises:
             Exception: The connection was lost before.
         """
         if self._transport is None:
             raise self._lost
-        packed = b"".join([self._pack(command) for command in commands])
+        packed = b"".join(map(self._pack, commands))
         self._told = told
         self._wanted = len(commands)
         if self._timeout is not None:
@@ -283,14 +287,12 @@ class LoopLink(BatchEngine):
             self._wait_for(self._ask(error))
 
     def _told(self, said: list[Any] | Exception) -> None:
-        try:
-            replies = _answers(said)
-        except Exception as error:
-            self._wait_for(self._ask(error))
-        else:
-            if self._link.lost_since is not None:
-                self._link.found()
-            self._go_on(replies if self._whole else replies[0])
+        if isinstance(said, Exception):
+            self._wait_for(self._ask(said))
+            return
+        if self._link.lost_since is not None:
+            self._link.found()
+        self._go_on(said if self._whole else said[0])
 
     def _wait_for(self, waiting: Coroutine[Any, Any, Any]) -> None:
         self._asking = False
@@ -349,7 +351,10 @@ class LoopLink(BatchEngine):
         assert connection is not None
         turn: asyncio.Future[list[Any] | Exception] = asyncio.get_running_loop().create_future()
         connection.send(self._commands, partial(_unless_done, turn))
-        return _answers(await turn)
+        said = await turn
+        if isinstance(said, Exception):
+            raise said
+        return said
 
     async def _connect(self) -> LoopConnection:
         made = await self._link.in_thread(self._link.new_connection)
@@ -362,13 +367,3 @@ class LoopLink(BatchEngine):
 def _unless_done(turn: "asyncio.Future[Any]", replies: list[Any] | Exception) -> None:
     if not turn.done():
         turn.set_result(replies)
-
-
-def _answers(said: list[Any] | Exception) -> list[Any]:
-    """The answers to a call; raises the first error among them."""
-    if isinstance(said, Exception):
-        raise said
-    for reply in said:
-        if isinstance(reply, Exception):
-            raise reply
-    return said

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
@@ -157,9 +157,11 @@ def or_false(value: Any) -> Any:
 
 def seconds(value: float | None) -> Any:
     """A length of time; one that is not a number would end the script half-way."""
-    if value is not None and math.isnan(value):
+    if value is None:
+        return False
+    if math.isnan(value):
         raise ValueError("a time that is not a number")
-    return or_false(value)
+    return value
 
 
 # Requests
@@ -171,18 +173,13 @@ def _put(request: Put) -> list[Any]:
         raise ValueError(f"the priority {priority} is beyond {EXACT}")
     if len(request.kind.encode()) > LONGEST_KIND:
         raise ValueError(f"the kind is longer than {LONGEST_KIND} bytes")
-    keys: list[str] = []
-    values: list[msgspec.Raw] = []
-    for key, value in request.items:
-        keys.append(key)
-        values.append(raw(value))
     return [
         "put",
         request.queue,
-        keys,
-        values,
+        [key for key, _ in request.items],
+        [raw(value) for _, value in request.items],
         request.policy,
-        or_false(priority),
+        False if priority is None else priority,
         seconds(request.delay),
         request.max_items,
         request.kind,
@@ -328,22 +325,26 @@ _FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
 }
 
 
-def form(request: AnyRequest) -> list[Any]:
-    """A request as the script takes it.
+def forms_of(requests: Iterable[AnyRequest]) -> list[list[Any]]:
+    """Requests as the script takes them.
 
     Raises:
-        ValueError: The script cannot take it.
+        ValueError: The script cannot take one of them.
     """
-    return _FORMS[type(request)](request)
+    return [_FORMS[type(request)](request) for request in requests]
 
 
 def queues_of(request: AnyRequest) -> tuple[str, ...]:
     """The queues that a request speaks of."""
-    if isinstance(request, Claim):
-        return tuple([queue for queue, _ in request.queues])
-    if isinstance(request, Park | Unpark):
-        return ()
-    return request.queues if isinstance(request, Read) else (request.queue,)
+    match request:
+        case Claim():
+            return tuple([queue for queue, _ in request.queues])
+        case Read():
+            return request.queues
+        case Park() | Unpark():
+            return ()
+        case _:
+            return (request.queue,)
 
 
 def new_ids(request: AnyRequest) -> int:
@@ -356,26 +357,29 @@ def new_ids(request: AnyRequest) -> int:
 # Answers
 
 
-def damaged_queue(answer: Any) -> str | None:
-    """Which queue is damaged, if that is the answer; empty: it is one of the batch."""
-    if is_list(answer) and answer and answer[0] == b"damaged":
-        name: bytes = answer[1]
-        logger.debug("the script has met damage in the queue %r: %r", name, answer[2])
-        return name.decode()
-    return None
+def is_damage(answer: Any) -> bool:
+    """Whether the answer is that a queue is damaged."""
+    return is_list(answer) and bool(answer) and answer[0] == b"damaged"
+
+
+def damaged_queue(answer: list[Any]) -> str:
+    """Which queue is damaged; empty: it is one of the batch."""
+    name: bytes = answer[1]
+    logger.debug("the script has met damage in the queue %r: %r", name, answer[2])
+    return name.decode()
 
 
 def answer_of(request: AnyRequest, answer: Any) -> Any:
     """The answer of the script as the contract has it."""
-    if isinstance(request, Claim):
-        return claimed(request, answer)
-    if isinstance(request, Read | Park):
-        return answer
-    if isinstance(request, Unpark):
-        return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
-    if _is_refusal(answer):
-        return _refusal(request, answer)
     match request:
+        case Claim():
+            return claimed(request, answer)
+        case Read() | Park():
+            return answer
+        case Unpark():
+            return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
+        case _ if is_list(answer) and answer and isinstance(answer[0], bytes):
+            return _refusal(request, answer)
         case Put():
             return tuple(answer)
         case Ack() | Release():
@@ -386,10 +390,6 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
             return bool(answer)
         case _:
             return answer
-
-
-def _is_refusal(answer: Any) -> bool:
-    return is_list(answer) and bool(answer) and isinstance(answer[0], bytes)
 
 
 def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
@@ -444,13 +444,13 @@ def given(message: bytes) -> tuple[int, Claimed]:
     return int(turn), item
 
 
-def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any] | None:
-    """The form of what is left of a claim for which one call had no time; None: it is complete.
+def is_cut_short(answer: Sequence[Any]) -> bool:
+    """Whether one call had no time for all of a claim."""
+    return bool(answer) and answer[-4] < 0
 
-    `items` is what it has leased so far.
-    """
-    if not answer or answer[-4] >= 0:
-        return None
+
+def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any]:
+    """The form of what is left of a claim that was cut short; `items` is what it has leased."""
     rest = _claim(request)
     rest[2] = request.limit - len(items)
     starts: list[Any] = []

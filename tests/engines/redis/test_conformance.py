@@ -69,7 +69,9 @@ class InFull(TestValkey):
 
     @pytest.fixture(autouse=True)
     def leave_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        lone = files("leasedkeyq.engines.redis").joinpath("lua", "0_lone.lua").read_text("utf-8")
+        lone = (
+            files("leasedkeyq.engines.redis").joinpath("lua", "lone_request.lua").read_text("utf-8")
+        )
         change_script(monkeypatch, lone, "")
 
 

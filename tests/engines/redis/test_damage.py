@@ -401,6 +401,33 @@ def test_an_old_server(make: Make, part: str, damage: Damage, prefix: str) -> No
     in_populated(shared_server(make), prefix, work)
 
 
+def test_a_damaged_queue_does_not_keep_others_from_being_swept(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasedkeyq.engines.redis.store.CHECK_EVERY", 0.0)
+    now = 1000.0
+
+    async def main() -> None:
+        nonlocal now
+        server = shared_server()
+        store = opened(server, prefix, clock=lambda: now)
+        for queue in ("a", "b", "c"):
+            await store.put([Put(queue, (("key", b"1"),))])
+            [[item]] = await store.claim([Claim(((queue, 1),), 1)])
+            await store.settle([Ack(queue, "key", item.token, b"1", 5.0)])
+        now += 10.0
+        with server.client() as client:
+            client.set(f"{prefix}:{{b}}:t", "not a zset")
+            with pytest.raises(StoreDamagedError) as raised:
+                await store.sweep(["a", "b", "c"])
+            assert raised.value.queue == "b"
+            left = [queue for queue in "ac" if client.exists(f"{prefix}:{{{queue}}}:d")]
+        assert not left, "old results of the others are forgotten"
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_on_a_cluster(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasedkeyq.engines.redis.store.CHECK_EVERY", 0.0)
 

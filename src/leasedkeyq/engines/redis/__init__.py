@@ -3,5 +3,5 @@
 `store` is the store; `engine` says what to ask of the server for a batch, and `wire` how that and
 the answers are written. Two links do the asking: `loop_link` in the event loop, `link` in a thread,
 for clusters; `subscriber` and `thread_subscriber` hear of changes in the same two ways. The script
-is in `lua`, in the order of the names of its files. Begin with `store`.
+is in `lua`; `link.SCRIPT_PARTS` has its files in order. Begin with `store`.
 """

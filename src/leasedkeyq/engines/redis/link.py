@@ -57,6 +57,24 @@ BACKOFF: Final = (0.01, 0.5)
 """Seconds until a lost link is tried again: at first, and at most."""
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 """Options that name files."""
+SCRIPT_PARTS: Final = (
+    "input",  # the batch, the layout of keys and records, the writes that all have in common
+    "lone_request",  # a put, claim or ack that is alone ends here
+    "queues",  # opens the queues, answers what was answered before, finds out what is needed
+    "writes",  # records, numbers, and writes that are gathered or noted
+    "lease_counts",  # how many leases match the pattern of a cap
+    "items",  # how items go from one state to the next
+    "put",
+    "settle",  # ack, release, extend, bury, cancel, requeue, discard, purge
+    "caps",  # what caps leave room for
+    "claim",
+    "urgency",  # claims that take turns between queues, or go by deadlines
+    "inspect",  # sweep, count, look, browse, results; locks of edits
+    "repair",
+    "parked_claims",
+    "run",  # applies the requests, keeps the answer
+)
+"""The files of the script, in the order in which they are joined: each uses those before it."""
 SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
 
 
@@ -85,10 +103,8 @@ class Script:
 
     def __init__(self) -> None:
         folder = files("leasedkeyq.engines.redis").joinpath("lua")
-        parts = sorted(folder.iterdir(), key=lambda part: part.name)
-        self.text = "\n".join(
-            part.read_text("utf-8") for part in parts if part.name.endswith(".lua")
-        )
+        parts = [folder.joinpath(f"{name}.lua") for name in SCRIPT_PARTS]
+        self.text = "\n".join(part.read_text("utf-8") for part in parts)
         self.digest = ""
 
 

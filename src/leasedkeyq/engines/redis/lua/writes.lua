@@ -1,15 +1,6 @@
--- Records, numbers and writes.
-local pack_item, unpack_item, pack_aside, unpack_aside, hset, hdel, zadd, zrem
-local journal = false
-
-local function place_member(place, key)
-  return spack('>I8', MIDDLE + place) .. key
-end
-
--- How the index of deadlines calls an item: of two with one deadline, the lower id is first.
-local function hurried_member(id, key)
-  return spack('>I8', id) .. key
-end
+-- Records, numbers and writes of a batch.
+local pack_item, unpack_item, pack_aside, unpack_aside, hset, hdel, zadd, zrem, write
+local journal = false -- or what each write of an edit has replaced, so that it can be undone
 
 if puts or keeps or moves then
   function pack_item(item)
@@ -41,28 +32,19 @@ if keeps then
   end
 end
 
--- Ids, fences and places are numbers that follow the server's time, so that they do not come again
--- even if it has lost some. They are counted for the whole store; on a cluster, by queue, and the ids
--- of new items come with the request.
+-- The next number of a batch: how many it needs is known at its end, when the last one is written.
 local last_number, written_number = false, false
-local next_given = false
 
 local function next_number(queue)
   if clustered then
-    queue.last = max(queue.last + 1, micros)
-    queue.noted = true
+    queue.last, queue.noted = reserve_numbers(1, queue.last), true
     return queue.last
+  elseif last_number then
+    last_number = last_number + 1
+  else
+    last_number = reserve_numbers(1)
+    written_number = last_number
   end
-  if not last_number then
-    -- Mostly the time is ahead of the last one, and the first one given is the only one.
-    written_number = micros
-    last_number = tonumber(call('SET', prefix .. ':m', written_number, 'GET') or 0)
-    if last_number >= micros then
-      written_number = last_number + 1
-      call('SET', prefix .. ':m', written_number)
-    end
-  end
-  last_number = max(last_number + 1, micros)
   return last_number
 end
 
@@ -95,6 +77,12 @@ if puts or keeps or moves then
     end
     call('HDEL', hash, field)
   end
+
+  -- As `call`, noted while an edit is applied.
+  function write(command, key, first, second)
+    local write_one = command == 'HSET' and hset or zadd
+    write_one(key, first, second)
+  end
 end
 
 -- Commands with any number of arguments, in steps that fit on Lua's stack.
@@ -111,12 +99,17 @@ local function call_many(command, key, arguments)
   end
 end
 
--- Writes that can wait are made together, before anybody looks.
-local pending = {}
+-- Writes that can wait are made together, before anybody looks: a batch of puts or of acks then makes one
+-- command for each key of the queue. Of a queue, `fresh` has the keys of new items that are not written yet,
+-- `gone` those of acknowledged ones that are not removed yet.
+local pending, arguments_of = {}, {}
 
 local function flush()
+  if not pending[1] then
+    return
+  end
   local writes = pending
-  pending = {}
+  pending, arguments_of = {}, {}
   for number = 1, #writes do
     local command, key, arguments, queue = unpack(writes[number])
     local sound, failure = pcall(call_many, command, key, arguments)
@@ -126,23 +119,30 @@ local function flush()
     end
   end
   for number = 1, #opened do
-    opened[number].new, opened[number].later = false, false
+    local queue = opened[number]
+    queue.fresh, queue.gone = {}, false
   end
 end
 
--- The arguments that are gathered for one command on one key of a queue.
-local function gathered(command, key, queue)
-  local arguments = {}
-  pending[#pending + 1] = { command, key, arguments, queue }
-  return arguments
+-- As `call` on the queue that is looked at, with the next flush. A run of puts or of acks makes one kind of
+-- command on each key.
+local function gather(command, key, first, second)
+  local arguments = arguments_of[key]
+  if not arguments then
+    arguments = {}
+    arguments_of[key] = arguments
+    pending[#pending + 1] = { command, key, arguments, touched }
+  end
+  local size = #arguments
+  arguments[size + 1], arguments[size + 2] = first, second
 end
 
 -- Takes items that are being leased out of the index of deadlines, if they are in it.
-local function no_longer_hurried(queue, keys, records)
+local function drop_deadlines(queue, keys, records)
   for number = 1, #keys do
     local raw = records[number]
     if sub(raw, DEADLINE_AT, DEADLINE_AT + 7) ~= NO_DEADLINE then
-      call('ZREM', queue.u, hurried_member(sunpack('>d', raw), keys[number]))
+      call('ZREM', queue.u, deadline_member(sunpack('>d', raw), keys[number]))
     end
   end
 end

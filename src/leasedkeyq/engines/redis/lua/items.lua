@@ -1,13 +1,16 @@
--- The moves of the items of a queue.
+-- How items go from one state to the next.
 local save, enter, make_ready, place, leave, end_lease, next_of, drop_next, replace, bring_back, remember
+local verbs, dropped = {}, {} -- what requests ask for; {queue, key, ...} of buried items that were dropped
 local find_earliest, advance, set_aside, drop_aside, forget, results_of, end_edit, text, now_text
 
+-- Something of a queue comes due at that moment: nobody has to look before.
 local function expect(queue, due)
   if due < queue.earliest then
     queue.earliest, queue.noted = due, true
   end
 end
 
+-- The queue of a request, as of now: what came due meanwhile, in this call, has moved.
 local function at(name)
   local queue = queues[name]
   touched = queue
@@ -29,7 +32,7 @@ if puts or moves then
   function enter(queue, key, item)
     zadd(queue.r, -item.priority, place_member(item.place, key))
     if item.deadline ~= 0 then
-      zadd(queue.u, item.deadline, hurried_member(item.id, key))
+      zadd(queue.u, item.deadline, deadline_member(item.id, key))
     end
   end
 
@@ -43,7 +46,7 @@ if puts or moves then
   function leave(queue, key, item)
     zrem(item.state == 0 and queue.r or queue.t, place_member(item.place, key))
     if item.state == 0 and item.deadline ~= 0 then
-      zrem(queue.u, hurried_member(item.id, key))
+      zrem(queue.u, deadline_member(item.id, key))
     end
   end
 
@@ -177,33 +180,12 @@ end
 
 -- What has left its key.
 if keeps then
-  function set_aside(queue, part, key, error, item, order)
-    local number, outcome = string.format('%.0f', item.id), part == 'd' and OUTCOMES[item.state]
+  function set_aside(queue, part, key, error, item, order, how)
+    local outcome = part == 'd' and OUTCOMES[item.state]
     queue.changed = true
+    write_aside(how or write, queue[part], item.id, key, pack_aside(key, error, item), order, outcome)
     if part == 'd' and order < queue.over then
       queue.over, queue.noted = order, true
-    end
-    if queue.later then
-      local later = queue.later
-      local size = #later.records
-      later.records[size + 1], later.records[size + 2] = number, pack_aside(key, error, item)
-      later.ids[size + 1], later.ids[size + 2] = item.id, number
-      later.dues[size + 1], later.dues[size + 2] = order, number
-      later.keys[size + 1], later.keys[size + 2] = 0, key .. '\0' .. number
-      if outcome then
-        later[outcome] = later[outcome] or gathered('ZADD', queue.d .. outcome, queue)
-        local ends = later[outcome]
-        ends[#ends + 1], ends[#ends + 2] = order, number
-      end
-      return
-    end
-    local base = queue[part]
-    hset(base, number, pack_aside(key, error, item))
-    zadd(base .. 'o', item.id, number)
-    zadd(base .. 't', order, number)
-    zadd(base .. 'k', 0, key .. '\0' .. number)
-    if outcome then
-      zadd(base .. outcome, order, number)
     end
   end
 

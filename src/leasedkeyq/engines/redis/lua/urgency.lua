@@ -189,7 +189,7 @@ if urgent then
     return score, member, near
   end
 
-  -- As `choose` in 4_claims.lua, and what the caps leave room for, where deadlines bring items forward.
+  -- As `choose` in claim.lua, and what the caps leave room for, where deadlines bring items forward.
   function choose_by_deadline(queue, room, kinds, limits, urgency, start)
     local line, keys, records = open_line(queue, room, false, kinds, limits, urgency, start), {}, {}
     local in_time, last = look_further(line), false

@@ -1,12 +1,11 @@
 -- Parked claims. A worker that has found nothing parks its claim; a put of a lone item leases it to
 -- one that is parked at its queue, and publishes it to the worker, which has it then without asking (see
--- 0_lone.lua). Should that message be lost, the worker finds the lease when it takes its claim back,
+-- lone_request.lua). Should that message be lost, the worker finds the lease when it takes its claim back,
 -- which it does before it claims again.
 --
 -- The key `s` of a worker is its claim (CLAIM; until when, which turn, the seed of its tokens, and for
 -- each claim its kinds and {queue, lease time, ...}) or what that was given (GIVEN). The channel of that
 -- name is where it is told. The set `s` of a queue has workers that may have parked a claim there.
-local CLAIM = 0
 local passed_over = 0 -- claims that are not made, as something was given meanwhile
 
 if parked then

@@ -1,6 +1,22 @@
 -- The queues of the batch, an answer that was given before, and what is wanted.
 local opened, queues = {}, {}
 
+-- Damage: a key of another type, or a record that is not there, is known by what Lua says then. Answers
+-- which queue is damaged: the one that was looked at last. Any other failure is the server's own, and ends
+-- the script, as it would without this.
+local touched = false
+local DAMAGE = { 'WRONGTYPE', 'attempt to ', 'bad argument', 'too short', 'Bad data format', 'Missing bytes' }
+
+local function damage(failure)
+  local said = type(failure) == 'table' and failure.err or failure
+  for number = 1, #DAMAGE do
+    if string.find(said, DAMAGE[number], 1, true) then
+      return { 'damaged', touched and touched.name or '', said }
+    end
+  end
+  error(failure, 0)
+end
+
 local function read_notes(queue)
   local notes = call('GET', queue.m)
   if notes then
@@ -30,7 +46,7 @@ for number = 1, #names do
     l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
     d = base .. 'd', x = base .. 'x', u = base .. 'u',
     written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
-    changed = false, noted = false, new = false, later = false, kept = false, asked = false,
+    changed = false, noted = false, fresh = {}, gone = false, kept = false, asked = false,
     damaged = false,
   }
   opened[number], queues[name] = queue, queue

@@ -1,0 +1,245 @@
+-- What is damaged in a queue, and how it is made usable again.
+--
+-- The records of items, leases, buffered values, buried items and results say where each of them belongs:
+-- the indexes are made anew from them, under other names, while nobody else may change the queue, and then
+-- take the place of the old ones. What is no record is set aside.
+if repairs then
+  -- {'examine', name}: what is damaged, as {part, the type that it has, or ''}.
+  local TYPES = {
+    i = 'hash', l = 'hash', n = 'hash', b = 'hash', d = 'hash', c = 'hash', x = 'hash',
+    o = 'zset', r = 'zset',
+    t = 'zset', p = 'zset', bo = 'zset', bk = 'zset', bt = 'zset', ['do'] = 'zset', dk = 'zset', dt = 'zset',
+    df = 'zset', dc = 'zset',
+    cf = 'zset', cn = 'zset', u = 'zset', m = 'string', s = 'set',
+  }
+
+  local function type_of(key)
+    local found = call('TYPE', key)
+    return type(found) == 'table' and found.ok or found
+  end
+
+  -- {part, type} of the parts of a queue that are of another type than theirs.
+  local function strangers(queue)
+    local found = {}
+    for part, wanted in pairs(TYPES) do
+      local kind = type_of(queue.base .. part)
+      if kind ~= wanted and kind ~= 'none' then
+        found[#found + 1] = { part, kind }
+      end
+    end
+    return found
+  end
+
+  function verbs.examine(request)
+    local queue = queues[request[2]]
+    local found = strangers(queue)
+    if not found[1] then
+      local part = flaw(queue)
+      found[1] = part and { part, '' }
+    end
+    return found
+  end
+
+  local INDEXES = { 'o', 'r', 't', 'u', 'p', 'bo', 'bk', 'bt', 'do', 'dk', 'dt', 'df', 'dc' }
+
+  local function new_index(queue, part)
+    return queue.base .. '~' .. part
+  end
+
+  local function hold(queue, milliseconds)
+    queue.edited, queue.editor, queue.noted = micros + milliseconds * 1000, edit_token, true
+    queue.earliest = -huge -- Whoever comes next has to look.
+  end
+
+  -- {'repair', name, milliseconds}: begins. Answers the keys that were of another type, and their names now.
+  function verbs.repair(request)
+    local queue, aside = queues[request[2]], {}
+    for _, found in ipairs(strangers(queue)) do
+      local key = queue.base .. found[1]
+      local name = key .. ':damaged:' .. string.format('%.0f', micros)
+      call('RENAME', key, name)
+      aside[#aside + 1], aside[#aside + 2] = key, name
+    end
+    for _, part in ipairs(INDEXES) do
+      call('UNLINK', new_index(queue, part))
+    end
+    hold(queue, request[3])
+    return aside
+  end
+
+  -- A record of an item that can be read.
+  local function readable(raw)
+    if #raw < ITEM_SIZE then
+      return false
+    end
+    local _, _, _, _, _, _, _, _, kinds, past = sunpack(ITEM, raw)
+    return #raw >= ITEM_SIZE + kinds + past
+  end
+
+  local function index_item(queue, key, item)
+    call('ZADD', new_index(queue, 'o'), item.id, key)
+    if call('HEXISTS', queue.l, key) == 0 then
+      local due = item.state == 1
+      call('ZADD', new_index(queue, due and 't' or 'r'), due and item.due or -item.priority,
+        place_member(item.place, key))
+      if not due and item.deadline ~= 0 then
+        call('ZADD', new_index(queue, 'u'), item.deadline, deadline_member(item.id, key))
+      end
+    end
+  end
+
+  local function set_record_aside(queue, part, name, raw)
+    call('HSET', queue.base .. part .. ':damaged', name, raw)
+    call('HDEL', queue.base .. part, name)
+    return 'aside'
+  end
+
+  -- The id of the item of a key, as an index has it.
+  local function item_id(queue, key)
+    local found = call('ZSCORE', new_index(queue, 'o'), key)
+    return found
+  end
+
+  local mend = {}
+
+  function mend.l(queue, key, raw)
+    if #raw < 24 or call('HEXISTS', queue.i, key) == 0 then
+      call('HDEL', queue.l, key)
+      return 'gone'
+    end
+    local fence, _, expires = sunpack('>ddd', raw)
+    if expires ~= 0 then
+      call('ZADD', new_index(queue, 't'), expires, place_member(-fence, key))
+    end
+    return 'kept'
+  end
+
+  function mend.i(queue, key, raw)
+    if not readable(raw) then
+      return set_record_aside(queue, 'i', key, raw)
+    end
+    index_item(queue, key, unpack_item(raw))
+    return 'kept'
+  end
+
+  -- Without a lease beside it a buffered value goes where it would have gone at the end of the lease.
+  function mend.n(queue, key, raw)
+    if not readable(raw) then
+      return set_record_aside(queue, 'n', key, raw)
+    elseif call('HEXISTS', queue.l, key) == 1 then
+      call('ZADD', new_index(queue, 'p'), sunpack('>d', raw), key)
+      return 'kept'
+    end
+    local item, before = unpack_item(raw), call('HGET', queue.i, key)
+    if before then
+      local old = unpack_item(before)
+      item.attempt, item.history = old.attempt, old.history
+      call('ZREM', new_index(queue, old.state == 1 and 't' or 'r'), place_member(old.place, key))
+      call('ZREM', new_index(queue, 'u'), deadline_member(old.id, key))
+    end
+    item.place, item.state = next_number(queue), item.due > now and 1 or 0
+    item.due = item.state == 1 and item.due or 0
+    call('HSET', queue.i, key, pack_item(item))
+    call('HDEL', queue.n, key)
+    index_item(queue, key, item)
+    return 'kept'
+  end
+
+  local function mend_aside(queue, part, number, raw)
+    local keys, errors = 0, 0
+    if #raw >= 8 then
+      keys, errors = sunpack('>I4I4', raw)
+    end
+    if #raw < 8 or not tonumber(number) or not readable(sub(raw, 9 + keys + errors)) then
+      return set_record_aside(queue, part, number, raw)
+    end
+    local key, item = unpack_aside(raw)
+    local age = part == 'b' and redis.pcall('ZSCORE', queue.b .. 't', number)
+    local order = part == 'd' and item.due or type(age) == 'string' and age or item.id
+    call('ZADD', new_index(queue, part .. 'o'), item.id, number)
+    call('ZADD', new_index(queue, part .. 't'), order, number)
+    call('ZADD', new_index(queue, part .. 'k'), 0, key .. '\0' .. number)
+    if part == 'd' and OUTCOMES[item.state] then
+      call('ZADD', new_index(queue, part .. OUTCOMES[item.state]), order, number)
+    end
+    return 'kept'
+  end
+
+  function mend.b(queue, number, raw)
+    return mend_aside(queue, 'b', number, raw)
+  end
+
+  function mend.d(queue, number, raw)
+    return mend_aside(queue, 'd', number, raw)
+  end
+
+  -- {'repair_part', name, milliseconds, part, cursor}: goes through some records of a part. Answers where
+  -- to go on ('' at the end), how many were set aside, and the keys of leases on nothing.
+  function verbs.repair_part(request)
+    local queue, part, gone, counts = queues[request[2]], request[4], {}, { kept = 0, aside = 0, gone = 0 }
+    local cursor, found = unpack(call('HSCAN', queue.base .. part, request[5], 'COUNT', CHUNK))
+    for number = 1, #found, 2 do
+      local outcome = mend[part](queue, found[number], found[number + 1])
+      counts[outcome] = counts[outcome] + 1
+      if outcome == 'gone' then
+        gone[#gone + 1] = found[number]
+      end
+    end
+    hold(queue, request[3])
+    return { cursor ~= '0' and cursor or '', counts.aside, gone }
+  end
+
+  -- What a member of an index names: the part with its record, the name of that, and its key.
+  local function named(index, member)
+    if index == 'o' or index == 'p' then
+      return index == 'o' and 'i' or 'n', member, member
+    elseif index == 'r' or index == 't' or index == 'u' then
+      return 'i', sub(member, 9), sub(member, 9)
+    end
+    local at = #member
+    while at > 1 and string.byte(member, at) ~= 0 do
+      at = at - 1
+    end
+    return sub(index, 1, 1), sub(member, at + 1), sub(member, 1, at - 1)
+  end
+
+  -- {'repair_lost', name, milliseconds, index, cursor}: as `repair_part`, with the keys in an old index
+  -- whose records are gone.
+  function verbs.repair_lost(request)
+    local queue, index, gone = queues[request[2]], request[4], {}
+    local cursor, found = unpack(call('ZSCAN', queue.base .. index, request[5], 'COUNT', CHUNK))
+    for number = 1, #found, 2 do
+      local part, name, key = named(index, found[number])
+      -- A buffered value may have become an item meanwhile.
+      if call('HEXISTS', queue.base .. part, name) == 0
+        and (part ~= 'n' or call('ZSCORE', queue.p, name) ~= item_id(queue, name)) then
+        gone[#gone + 1] = key
+      end
+    end
+    hold(queue, request[3])
+    return { cursor ~= '0' and cursor or '', 0, gone }
+  end
+
+  -- {'repair_end', name}: the new indexes take their places.
+  function verbs.repair_end(request)
+    local queue = queues[request[2]]
+    for _, part in ipairs(INDEXES) do
+      local new, old = new_index(queue, part), queue.base .. part
+      if call('EXISTS', new) == 1 then
+        call('RENAME', new, old)
+      else
+        call('UNLINK', old)
+      end
+    end
+    for _, pattern in ipairs(call('HKEYS', queue.x)) do
+      call('UNLINK', queue.x .. ':' .. pattern)
+    end
+    call('UNLINK', queue.x)
+    queue.tally, queue.kept, queue.damaged, queue.changed = nil, false, false, true
+    queue.buffered = call('HLEN', queue.n)
+    find_earliest(queue)
+    queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
+    end_edit(queue)
+    return 1
+  end
+end

@@ -255,7 +255,7 @@ def test_a_repository_keeps_tokens_through_another_name(tmp_path: Path) -> None:
 def test_what_a_person_makes_of_the_tokens_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "queue.yaml"
     engine = FileEngine(path, clock=ManualClock())
-    engine.settled = 0.0
+    engine.file.settled = 0.0
     engine.apply([put("a", "b", "c")])
     assert leased(engine, claim(1, SLOW)) == ["a"]
     good = path.read_text()

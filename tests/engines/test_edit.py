@@ -412,7 +412,7 @@ def test_what_fails_after_the_work_is_told_and_the_work_is_not_called_again(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.engine._ops, "write", full)
+            patch.setattr(store.engine.file._ops, "write", full)
             with pytest.raises(StoreError, match="free some space"):
                 await store.edit("q", work)
         assert work.calls == 1

@@ -77,7 +77,7 @@ def opened(
     clock: Callable[[], float] | None = None,
 ) -> FileEngine:
     engine = FileEngine(path, form=form, name=name, clock=clock)
-    engine.settled = 0.0
+    engine.file.settled = 0.0
     return engine
 
 

@@ -54,5 +54,5 @@ def keys(engine: FileEngine, queue: str = "jobs") -> list[str]:
 
 def opened(path: Path, **options: Any) -> FileEngine:
     engine = FileEngine(path, **options)
-    engine.settled = 0.0
+    engine.file.settled = 0.0
     return engine

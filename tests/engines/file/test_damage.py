@@ -22,7 +22,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", ["yaml", "json"])
 def filled(path: Path, form: DocumentForm) -> FileEngine:
     """Items in all states, in two queues where there can be several."""
     engine = FileEngine(path, form=form, name="mail")
-    engine.settled = 0.0
+    engine.file.settled = 0.0
     one = form == "repository"
     jobs = "mail" if one else "jobs"
     wrap = live if one else bytes
@@ -99,7 +99,7 @@ def harm_often(folder: Path, suffix: str, form: DocumentForm, times: int) -> Non
             continue
         path.write_bytes(bad)
         fresh = FileEngine(path)
-        fresh.settled = 0.0
+        fresh.file.settled = 0.0
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert seen(fresh) == expected, bad
@@ -111,7 +111,7 @@ def harm_often(folder: Path, suffix: str, form: DocumentForm, times: int) -> Non
             assert bad in [file.read_bytes() for file in aside]
             assert "last good version" in str(caught[0].message)
         else:
-            assert "checksum line" in fresh.notices[-1]
+            assert "checksum line" in fresh.file.notices[-1]
         for file in aside:
             file.unlink()
     assert restored > 0.9 * times
@@ -147,4 +147,4 @@ def test_a_single_bit_can_be_edited_by_deleting_the_checksum(
     text = path.read_text().replace("priority: 2", "priority: 3")
     path.write_text(text[: text.rindex("# sum")])
     assert {item.priority for item in seen(engine)} == {0, 1, 3, 5}
-    assert "changed" in engine.notices[-1]
+    assert "changed" in engine.file.notices[-1]

@@ -33,7 +33,7 @@ def test_a_new_item_a_changed_priority_and_comments(path: Path) -> None:
         ),
     )
     assert keys(engine) == ["b", "a", "c", "by-hand"]
-    assert "1 items added, 0 removed, 1 changed" in engine.notices[-1]
+    assert "1 items added, 0 removed, 1 changed" in engine.file.notices[-1]
     item = claim(engine, 4)[3]
     assert (item.key, item.value, item.id) == ("by-hand", b'{"n":1}', 4)
     text = path.read_text()
@@ -293,7 +293,7 @@ def test_an_old_version_that_is_put_back_by_hand_is_an_edit(path: Path, later: i
     # Numbers and fences go on: nothing is given out a second time.
     assert put(engine, "d") == (3 + later,)
     assert claim(engine)[0].fence > lease.fence
-    assert not opened(path).notices
+    assert not opened(path).file.notices
 
 
 NONSENSE = [
@@ -334,7 +334,7 @@ def test_nonsense_is_set_aside_and_the_last_version_restored(
     assert aside.read_bytes() == bad
     assert note.name == f"{aside.name}.reason"
     assert reason in note.read_text()
-    assert reason in engine.notices[-1]
+    assert reason in engine.file.notices[-1]
     assert put(engine, "c") == (3,)
 
 
@@ -398,7 +398,7 @@ def test_warnings_that_are_errors_do_not_lose_the_answer(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [item.key for item in claim(engine)] == ["a"]
-    assert "missing" in engine.notices[-1]
+    assert "missing" in engine.file.notices[-1]
 
 
 def test_yaml_without_ruamel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def value(form: str, text: str) -> bytes:
 
 def keys(path: Path) -> list[str]:
     engine = FileEngine(path)
-    engine.settled = 0.0
+    engine.file.settled = 0.0
 
     def work(model: StoreModel, now: float) -> list[str]:
         return sorted(
@@ -87,7 +87,7 @@ def keys(path: Path) -> list[str]:
 
     found = engine.read(work)
     # Whatever failed, or ended in the middle: it is not damage, and there is nothing to tell.
-    assert not engine.notices
+    assert not engine.file.notices
     return found
 
 
@@ -172,7 +172,7 @@ def test_a_failing_repair_is_repeated(tmp_path: Path, form: DocumentForm) -> Non
         path = tmp_path / f"queue{number}.yaml"
         ops = FailingOps()
         engine = FileEngine(path, form=form, name="q", ops=ops)
-        engine.settled = 0.0
+        engine.file.settled = 0.0
         engine.apply([Put("q", (("a", value(form, "1")), ("b", value(form, "2"))))])
         path.write_bytes(path.read_bytes()[:150])
         ops.left = number

@@ -104,7 +104,7 @@ def test_an_edit_that_comes_while_the_document_is_written(
     text = path.read_text()
     assert text.startswith("# remember\n")
     assert "- key: d # mine\n" in text
-    assert "1 items added, 1 removed, 1 changed" in engine.notices[-1]
+    assert "1 items added, 1 removed, 1 changed" in engine.file.notices[-1]
     assert keys(opened(path)) == ["d", "b", "by-hand", "e", "f"]
     assert _left(path) == []
 
@@ -150,7 +150,7 @@ def test_nonsense_that_comes_while_the_document_is_written(path: Path, means: st
         put(engine, "b")
     assert keys(engine) == ["a", "b"]
     assert _aside(path) == ["queues: 7\n"]
-    assert not opened(path).notices
+    assert not opened(path).file.notices
 
 
 def test_a_field_of_an_item_that_is_claimed_at_the_same_time(path: Path) -> None:
@@ -303,7 +303,8 @@ def test_an_edit_is_not_lost_when_the_process_ends_before_it_is_merged(
         ops.stops = True
 
     ops.race = edit
-    monkeypatch.setattr(engine, "_clean_up", lambda stamp: None)  # dead processes do not tidy up
+    # A dead process does not tidy up.
+    monkeypatch.setattr(engine.file, "_clean_up", lambda stamp: None)
     with pytest.raises(Stop):
         put(engine, "b")
     engine.close()
@@ -462,7 +463,7 @@ def test_a_program_that_does_not_end_is_not_waited_for_for_ever(path: Path, befo
     """What it writes later goes to a file that was set aside."""
     ops = RacingOps()
     engine = FileEngine(path, ops=ops)
-    engine.patience = 0.2
+    engine.file.patience = 0.2
     put(engine, "a")
     files: list[Any] = []
 
@@ -527,7 +528,7 @@ def test_files_that_were_set_aside_have_a_limit(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = opened(path)
-    engine.set_aside_limit = 3
+    engine.file.set_aside_limit = 3
     put(engine, "a")
     for number in range(5):
         path.write_text(f"nonsense {number}")
@@ -542,10 +543,10 @@ def test_what_is_read_again_is_what_was_written(path: Path) -> None:
     """Stamps of a file that was exchanged tell that it is ours."""
     engine = opened(path)
     put(engine, "a")
-    loads = engine.loads
+    loads = engine.file.loads
     for number in range(5):
         put(engine, f"b{number}")
-    assert engine.loads == loads
+    assert engine.file.loads == loads
     stamp: Stamp | None = FileOperations().stamp(path)
-    assert stamp == engine.seen
-    assert os.stat(path).st_ino == os.fstat(engine._held or -1).st_ino
+    assert stamp == engine.file.seen
+    assert os.stat(path).st_ino == os.fstat(engine.file._held or -1).st_ino

@@ -185,7 +185,7 @@ def test_a_new_item_a_changed_priority_and_comments(path: Path) -> None:
     found = seen(engine)
     assert ready(engine)[:3] == ["a", "b", "c"]
     assert [found[key].priority for key in "abc"] == [9, 9, 0]
-    assert "1 items added, 0 removed, 2 changed ('a', 'b')" in engine.notices[-1]
+    assert "1 items added, 0 removed, 2 changed ('a', 'b')" in engine.file.notices[-1]
     new = found[ready(engine)[3]]
     assert (new.id, new.kind, new.attempt) == (4, "mail", 0)
     assert json.loads(new.value)["payload"] == {"to": "ann"}
@@ -274,7 +274,7 @@ def test_a_lease_goes_on_through_an_edit_elsewhere(path: Path) -> None:
     (lease,) = claim(engine, lease_time=60.0)
     edit(path, ("- id: b\n", "# soon\n- id: b\n"))
     assert seen(engine)["a"].state == "in_flight"
-    assert "edited by hand" in engine.notices[-1]
+    assert "edited by hand" in engine.file.notices[-1]
     assert engine.apply([Ack("jobs", "a", lease.token)]) == [None]
 
 

@@ -141,7 +141,7 @@ def test_a_new_name_that_could_not_be_written_does_not_count(
     engine = opened(path)
     put(engine, "a")
     with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="free some space"):
-        patch.setattr(engine._ops, "write", full)
+        patch.setattr(engine.file._ops, "write", full)
         engine.change(lambda model, now: engine.change_settings(name="tasks"))
     assert engine.settings == RepositorySettings(name="jobs")
     assert put(engine, "b") == (2,)

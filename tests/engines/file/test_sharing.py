@@ -99,7 +99,7 @@ def test_without_flock_there_is_another_lock(path: Path, monkeypatch: pytest.Mon
         thread.join()
     counts = engines[0].read(lambda model, now: model.count("jobs", now))
     assert (counts.in_flight, counts.available) == (40, 0)
-    assert not engines[0].notices
+    assert not engines[0].file.notices
     engines[0]._lock.acquire(shared=False)
     waiting = threading.Thread(target=put, args=(engines[1], "late"))
     waiting.start()
@@ -161,6 +161,6 @@ def test_callers_share_a_write(path: Path) -> None:
     async def work(store: FileStore) -> int:
         puts = [store.put([Put("jobs", ((f"k{n}", b"1"),))]) for n in range(200)]
         await asyncio.gather(*puts)
-        return store.engine._document.revision
+        return store.engine.file.document.revision
 
     assert run(work, path) < 20

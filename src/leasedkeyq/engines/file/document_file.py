@@ -28,8 +28,8 @@ mean that: a program has written what it had read before.
 An edit that comes between reading and writing is found in step 5, as the displaced file is not the
 one that was read. It is merged into the version just written, see
 `document_merge`, which is then written again; ``<name>.edit`` is the edit as long
-as that takes. A crash in between leaves ``.displaced`` or ``.edit``, and whoever has the lock next
-goes on with it.
+as that takes. A crash in between leaves ``.displaced`` or ``.edit``, and the next process that has
+the lock goes on with it.
 
 Where the system cannot let two files change names, the file in the place of the document gets a
 second name, and is then replaced. An edit that arrives by a rename between these two steps, some
@@ -63,13 +63,13 @@ logger = logging.getLogger("leasedkeyq")
 DocumentForm: TypeAlias = Literal["queues", "repository"]
 
 SETTLED = 0.05
-"""Seconds for which a file that somebody else wrote must rest before we judge it."""
+"""Seconds for which a file that another program wrote must rest before we judge it."""
 PATIENCE = 2.0
 """Seconds without a change after which a program that has the file open is not waited for."""
 LONGEST = 20.0
-"""Seconds after which it is not waited for, either way."""
+"""Seconds after which no such program is waited for."""
 MOMENT = 2.0
-"""Seconds after a write in which nobody puts back an older version on purpose."""
+"""Seconds after a write in which a person cannot mean to put back an older version."""
 TRIES = 10
 """How often a document that is moved away at the last moment is written again."""
 SET_ASIDE = 100
@@ -94,14 +94,14 @@ class NeedsWriterError(Exception):
 
 
 class DocumentFile:
-    """A document in a file, and its copy. Whoever uses it holds the lock.
+    """A document in a file, and its copy. `FileEngine` holds the lock while it uses this.
 
     Args:
         path: The document, ``.yaml``, ``.yml`` or ``.json``. Its folder must exist.
         form: What a document must be: ``"queues"``, or ``"repository"`` for one queue with the
             items of a repository. None takes what is there, and ``"queues"`` for a new one.
-        name: The name that the queue of a repository must have; the stem of the path is for those
-            whose document does not tell.
+        name: The name that the queue of a repository must have; where its document does not tell
+            one, it is the stem of the path.
         max_size: For a repository whose document does not tell.
         default_max_retries: The same.
         status_map: For a repository in whose document an item has a status of its own: which it is.
@@ -110,8 +110,12 @@ class DocumentFile:
         ops: How files are handled, for tests.
 
     Attributes:
+        document: The document as it was read or written last.
+        model: The model that it describes.
+        writable: Whether this transaction may write; if not, it makes do with what it can read.
         notices: What happened to the document that its owner should know, latest last.
-        seen: The stamp of the document that this engine knows.
+        told: Notices of this transaction that are to be warnings.
+        seen: The stamp of the document that this object knows.
         loads: How often it found a document that it did not write.
     """
 
@@ -143,9 +147,9 @@ class DocumentFile:
         self.set_aside_limit = SET_ASIDE
         self.seen: Stamp | None = None
         self.loads: int = 0
-        self._copy = self._beside(".bak")
-        self._displaced = self._beside(".displaced")
-        self._edit = self._beside(".edit")
+        self._copy = self.beside(".bak")
+        self._displaced = self.beside(".displaced")
+        self._edit = self.beside(".edit")
         self._ops = ops or FileOperations()
         self._clock = clock or _microseconds
         self._latest = float("-inf")
@@ -153,24 +157,24 @@ class DocumentFile:
         if form is not None and form not in forms:
             raise ValueError(f"the form of a document is one of {', '.join(forms)}, not {form!r}")
         self._form = None if form is None else forms[form]
-        self._name: str | None = name
+        self.name: str | None = name
         self._codec = DocumentCodec(
             sorted(forms.values(), key=lambda known: known is not self._form), yaml=self.yaml
         )
         self._known: Known = {}
-        self._document = self._codec.start()
-        self._model = StoreModel(self.limits)
-        self._told: list[str] = []
+        self.document = self._codec.start()
+        self.model = StoreModel(self.limits)
+        self.told: list[str] = []
         self._held: int | None = None
         self._base: Stamp | None = None
         """The stamp of the document that was read: the one that the next write replaces."""
-        self._writable = True
-        """Whether this transaction may write; if not, it makes do with what it can read."""
+        self.writable = True
         self._exchanges = True
         self._merging: Stamp | None = None
         """The stamp of the edit that is being merged."""
 
-    def _beside(self, suffix: str) -> Path:
+    def beside(self, suffix: str) -> Path:
+        """The file beside the document with this suffix behind its name."""
         return self.path.with_name(self.path.name + suffix)
 
     def forget(self) -> None:
@@ -184,19 +188,24 @@ class DocumentFile:
         except OSError:
             return True
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """The time of the store, which never runs back."""
         self._latest = max(self._latest, self._clock())
         return self._latest
 
     # Reading
 
-    def _read_file(self, *, exclusive: bool) -> None:
-        """Make `_document` and `_model` those of the file."""
+    def read(self, *, exclusive: bool) -> None:
+        """Make `document` and `model` those of the file.
+
+        Raises:
+            NeedsWriterError: That takes the exclusive lock.
+        """
         unfinished = self._ops.stamp(self._displaced) or self._ops.stamp(self._edit)
-        if unfinished and self._writable and not exclusive:
+        if unfinished and self.writable and not exclusive:
             raise NeedsWriterError
         self._read_document(exclusive=exclusive)
-        if unfinished and self._writable:
+        if unfinished and self.writable:
             self._finish()
 
     def _read_document(self, *, exclusive: bool) -> None:
@@ -240,11 +249,11 @@ class DocumentFile:
         body, fits = unseal(text, yaml=self.yaml)
         if not fits:
             return False
-        # Without the lock the copy may be newer because somebody is writing just now.
-        if self._writable and text != copy and self._is_old(body, copy):
+        # Without the lock the copy may be newer because another process is writing just now.
+        if self.writable and text != copy and self._is_old(body, copy):
             return False
         document = self._parse_ours(body)
-        self._document, self._model = document, self._load_ours(document)
+        self.document, self.model = document, self._load_ours(document)
         self._hold(self.path, stamp)
         self.loads += 1
         return True
@@ -257,7 +266,7 @@ class DocumentFile:
         copy = self._ops.read(self._copy)
         if copy is None:
             return None, None
-        newer = self._ops.read(self._beside(".bak.new"))
+        newer = self._ops.read(self.beside(".bak.new"))
         if newer is not None:
             body, fits = unseal(newer[0], yaml=self.yaml)
             if fits and not self._is_old(body, copy[0]):
@@ -265,12 +274,12 @@ class DocumentFile:
         return copy[0], copy[0]
 
     def _start(self) -> None:
-        self._document = self._codec.start()
-        self._model = load(self._document, self.limits, self._now(), ours=True)
+        self.document = self._codec.start()
+        self.model = load(self.document, self.limits, self.now(), ours=True)
 
     def _load_ours(self, document: Document) -> StoreModel:
         try:
-            return load(document, self.limits, self._now(), ours=True, known=self._known)
+            return load(document, self.limits, self.now(), ours=True, known=self._known)
         except NonsenseError as error:
             raise self._foreign(error) from error
 
@@ -292,9 +301,9 @@ class DocumentFile:
                 "leave out form=, or give a repository its file:// URL"
             )
         settings = document.settings
-        if self._name is not None and settings is not None and settings.name != self._name:
+        if self.name is not None and settings is not None and settings.name != self.name:
             raise StoreError(
-                f"{self.path} is the queue {settings.name!r}, and not {self._name!r}; use its name"
+                f"{self.path} is the queue {settings.name!r}, and not {self.name!r}; use its name"
             )
 
     def _foreign(self, error: NonsenseError) -> StoreError:
@@ -313,7 +322,7 @@ class DocumentFile:
     def _when_settled(
         self, path: Path, found: tuple[bytes, Stamp], good: bytes | None
     ) -> tuple[bytes, Stamp]:
-        """Wait while somebody is still writing, for a while."""
+        """Wait while another program is still writing the file, for a while."""
         if not self.settled:
             return found
         began = moved = time.monotonic()
@@ -343,7 +352,7 @@ class DocumentFile:
     # Edits and damage
 
     def _put_back(self, text: bytes, good: bytes) -> None:
-        """Somebody put an older version in the place of the document."""
+        """Take up an older version that was put in the place of the document, or refuse it."""
         when = self.path.stat().st_ctime - self._copy.stat().st_mtime
         if when < MOMENT:
             reason = (
@@ -354,8 +363,8 @@ class DocumentFile:
             return
         document = self._parse_ours(unseal(text, yaml=self.yaml)[0])
         last = self._parse_ours(unseal(good, yaml=self.yaml)[0])
-        load(last, self.limits, self._now(), ours=True)
-        load(document, self.limits, self._now(), ours=False)
+        load(last, self.limits, self.now(), ours=True)
+        load(document, self.limits, self.now(), ours=False)
         _go_on(last, document)
         what = _difference(last, document)
         aside = self._set_aside(good, "somebody put an older version in its place")
@@ -421,18 +430,18 @@ class DocumentFile:
         if last is not None and document.form is not last.form:
             raise NonsenseError(f"it is {document.form}, and it was {last.form}")
         self._check(document)
-        load(document, self.limits, self._now(), ours=False, known=self._known)
+        load(document, self.limits, self.now(), ours=False, known=self._known)
         return document
 
     def _adopt(self, document: Document, notice: str, *, ours: bool = False) -> None:
         """Make `document` the current one, in the form that we write."""
         if notice:
             self._notice(f"{self.path}: {notice}")
-        self._document = document
-        self._model = load(document, self.limits, self._now(), ours=ours, known=self._known)
+        self.document = document
+        self.model = load(document, self.limits, self.now(), ours=ours, known=self._known)
         document.head.fields.setdefault("version", "1")
-        sync(document, self._model)
-        self._save()
+        sync(document, self.model)
+        self.save()
 
     def _tell_of_old_edit(self, merge: Merge, aside: Path) -> None:
         self._notice(
@@ -461,7 +470,7 @@ class DocumentFile:
         if found is None:
             return
         self.loads += 1
-        ours = self._document
+        ours = self.document
         text, stamp = self._when_settled(self._edit, found, base)
         sealed = unseal(text, yaml=self.yaml)[1]
         if sealed and base is not None and text != base:
@@ -474,7 +483,7 @@ class DocumentFile:
             )
             return
         if sealed or text == base:
-            # Our own version, which somebody only opened, or wrote again as it was.
+            # Our own version, which a program only opened, or wrote again as it was.
             self._keep_open_file("nothing was written to it yet")
             return
         try:
@@ -529,21 +538,21 @@ class DocumentFile:
             raise NonsenseError(reason)
         edited = self._read_edit(text, ours)
         current = self._codec.parse_ours(self._codec.render(ours))
-        load(current, self.limits, self._now(), ours=True)
+        load(current, self.limits, self.now(), ours=True)
         merge = None
         if base is not None:
             start = self._parse_ours(unseal(base, yaml=self.yaml)[0])
-            load(start, self.limits, self._now(), ours=True)
+            load(start, self.limits, self.now(), ours=True)
             merge = merge_edit(start, current, edited)
         if merge is None:
             merge = add_new_items(current, edited) or Merge(current)
             if base is not None:
                 merge.conflicts.append("it was made from an older version")
-        load(merge.document, self.limits, self._now(), ours=False)
+        load(merge.document, self.limits, self.now(), ours=False)
         return merge
 
     def _keep_open_file(self, reason: str) -> None:
-        """Remove ``.edit``, unless somebody may still write it."""
+        """Remove ``.edit``, unless a program may still write it."""
         if self._ops.is_being_written(self._edit):
             aside = self._set_edit_aside(f"some program has it open for writing; {reason}")
             self._notice(
@@ -555,7 +564,7 @@ class DocumentFile:
             self._ops.remove(self._edit)
 
     def _set_edit_aside(self, reason: str) -> Path:
-        """Keep the file itself: somebody may still write it."""
+        """Keep the file itself: a program may still write it."""
         aside = self._name_aside()
         self._ops.write(_reason(aside), f"{reason}\n".encode(), self._access())
         self._ops.rename(self._edit, aside)
@@ -581,7 +590,7 @@ class DocumentFile:
 
     def _set_aside(self, text: bytes, reason: str) -> Path:
         aside = self._name_aside()
-        if not self._writable:
+        if not self.writable:
             return aside
         self._ops.write(aside, text, self._access())
         self._ops.write(_reason(aside), f"{reason}\n".encode(), self._access())
@@ -592,7 +601,7 @@ class DocumentFile:
 
     def _name_aside(self) -> Path:
         when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        return self._beside(f".damaged-{when}")
+        return self.beside(f".damaged-{when}")
 
     def _limit_set_aside(self) -> None:
         """Remove the oldest of too many files that were set aside."""
@@ -611,22 +620,23 @@ class DocumentFile:
             )
 
     def _notice(self, message: str, *, warn: bool = False) -> None:
-        if not self._writable:
+        if not self.writable:
             message += "; this process may not write, and has left the files as they are"
         self.notices.append(message)
         if warn:
-            self._told.append(message)
+            self.told.append(message)
         else:
             logger.info(message)
 
     # Writing
 
-    def _save(self) -> None:
-        if not self._writable:
+    def save(self) -> None:
+        """Write `document`; it is durable on return, and an edit that came meanwhile is merged."""
+        if not self.writable:
             self.forget()
             return
-        text = seal(self._codec.render(self._document), yaml=self.yaml)
-        ops, new, copy = self._ops, self._beside(".new"), self._beside(".bak.new")
+        text = seal(self._codec.render(self.document), yaml=self.yaml)
+        ops, new, copy = self._ops, self.beside(".new"), self.beside(".bak.new")
         access = self._access()
         stamp = None
         try:
@@ -677,13 +687,13 @@ class DocumentFile:
         return ops.stamp(displaced) is not None
 
     def _clean_up(self, stamp: Stamp | None) -> None:
-        """After an error: leave no files behind, but for what somebody else may have written."""
+        """After an error: leave no files behind, but for those that others may have written."""
         with suppress(OSError):
-            self._ops.remove(self._beside(".new"))
+            self._ops.remove(self.beside(".new"))
             if stamp is not None and self._ops.stamp(self.path) == stamp:
-                self._ops.rename(self._beside(".bak.new"), self._copy)
+                self._ops.rename(self.beside(".bak.new"), self._copy)
                 return
-            self._ops.remove(self._beside(".bak.new"))
+            self._ops.remove(self.beside(".bak.new"))
             if stamp is not None and self._ops.stamp(self._displaced) == stamp:
                 self._ops.remove(self._displaced)
 
@@ -704,7 +714,7 @@ class DocumentFile:
             ops.rename(self._displaced, self._edit)
             self._merge_edit(None if before is None else before[0])
         except OSError as error:
-            # The write itself is done. Whoever has the lock next goes on with the rest.
+            # The write itself is done. The next process that has the lock goes on with the rest.
             logger.warning("%s: will look for edits again later: %s", self.path, error)
             self.forget()
 
@@ -714,7 +724,7 @@ class DocumentFile:
         It is kept open, so that no other file can get its inode: the clock of a file system is
         too coarse to tell two writes apart.
         """
-        self._let_go()
+        self.close()
         self._held, found = self._ops.open(path)
         self.seen = stamp if found == stamp else None
 
@@ -722,11 +732,15 @@ class DocumentFile:
         # A document that comes back is for the same people as the one that was lost.
         return self._ops.access(self.path) or self._ops.access(self._copy)
 
-    def _let_go(self) -> None:
-        """Close the file that `_hold` keeps open."""
+    def close(self) -> None:
+        """Let go of the document."""
         held, self._held = self._held, None
         if held is not None:
             os.close(held)
+
+    def __del__(self) -> None:
+        if getattr(self, "_held", None) is not None:
+            self.close()
 
 
 def _forms(
@@ -742,7 +756,7 @@ def _forms(
 
 
 def _microseconds() -> float:
-    """Unix time without the digits that nobody wants to read in a document."""
+    """Unix time to the microsecond: more digits would make a document hard to read."""
     return round(time.time(), 6)
 
 

@@ -1,8 +1,7 @@
 """The engine of the file store: whole transactions on one document, synchronous, safe by itself.
 
 A transaction takes the lock, reads the document unless it is the one we know, applies the whole
-batch to the model, and if that changed anything writes a new document: see
-`document_file`.
+batch to the model, and if that changed anything writes a new document: see `document_file`.
 
 What happened to the document is kept in `FileEngine.notices`, logged, and, where something was set
 aside, told by a `FileStoreWarning`.
@@ -51,21 +50,26 @@ class FileStoreWarning(UserWarning):
     """The document was damaged or edited into nonsense; the message says what was done."""
 
 
-class FileEngine(DocumentFile):
+class FileEngine:
     """Applies batches to a document. Any number of threads and processes may do so at a time.
 
     It is made as a `DocumentFile` is.
+
+    Attributes:
+        file: The document, which is used under the lock.
+        path: Where that is.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
-        super().__init__(path, **options)
+        self.file = DocumentFile(path, **options)
+        self.path = self.file.path
         self._settings: RepositorySettings | None = None
         self._wanted: RepositorySettings | None = None
         self._changing = False
         self._closed = False
         self._mutex = threading.Lock()
         self._process = os.getpid()
-        self._lock = file_lock(self._beside(".lock"), self.path)
+        self._lock = file_lock(self.file.beside(".lock"), self.path)
 
     # Transactions
 
@@ -88,18 +92,18 @@ class FileEngine(DocumentFile):
             try:
                 self._load(exclusive=True)
                 self._changing = True
-                result = work(self._model, self._now())
-                dropped, self._model.dropped = self._model.dropped, []
+                result = work(self.file.model, self.file.now())
+                dropped, self.file.model.dropped = self.file.model.dropped, []
                 if self._sync():
-                    self._save()
+                    self.file.save()
             except BaseException:
-                self.forget()
+                self.file.forget()
                 raise
             else:
                 # That of the document: a person may have changed it at the same time.
-                self._settings = self._wanted = self._document.settings
-                if self._name is not None and self._settings is not None:
-                    self._name = self._settings.name
+                self._settings = self._wanted = self.file.document.settings
+                if self.file.name is not None and self._settings is not None:
+                    self.file.name = self._settings.name
             finally:
                 self._changing = False
         report_dropped((item.queue, item.key) for item in dropped)
@@ -110,21 +114,21 @@ class FileEngine(DocumentFile):
         try:
             with self._transaction(shared=True):
                 self._load(exclusive=False)
-                return work(self._model, self._now())
+                return work(self.file.model, self.file.now())
         except NeedsWriterError:
             pass
         try:
             with self._transaction(shared=False):
                 self._load(exclusive=True)
-                return work(self._model, self._now())
+                return work(self.file.model, self.file.now())
         except StoreError as error:
             if getattr(error.__cause__, "errno", None) not in _FORBIDDEN:
                 raise
-        # Who may not write sees what would be written.
+        # A process that may not write sees the document that would be written.
         with self._transaction(shared=True):
-            self._writable = False
+            self.file.writable = False
             self._load(exclusive=True)
-            return work(self._model, self._now())
+            return work(self.file.model, self.file.now())
 
     @property
     def settings(self) -> RepositorySettings | None:
@@ -158,15 +162,11 @@ class FileEngine(DocumentFile):
         with self._mutex:
             self._closed = True
             self._lock.close()
-            self._let_go()
-
-    def __del__(self) -> None:
-        if getattr(self, "_held", None) is not None:
-            self.close()
+            self.file.close()
 
     def _load(self, *, exclusive: bool) -> None:
-        self._read_file(exclusive=exclusive)
-        self._settings = self._wanted = self._document.settings
+        self.file.read(exclusive=exclusive)
+        self._settings = self._wanted = self.file.document.settings
 
     @contextmanager
     def _transaction(self, *, shared: bool) -> Generator[None]:
@@ -174,7 +174,7 @@ class FileEngine(DocumentFile):
             # After a fork: the other threads are gone, whatever they held.
             self._mutex = threading.Lock()
             self._process = os.getpid()
-            self.forget()
+            self.file.forget()
         told: list[str] = []
         try:
             with self._mutex:
@@ -186,10 +186,10 @@ class FileEngine(DocumentFile):
                         yield
                     finally:
                         self._lock.release()
-                        self._writable = True
-                        told, self._told = self._told, []
+                        self.file.writable = True
+                        told, self.file.told = self.file.told, []
                 except OSError as error:
-                    self.forget()
+                    self.file.forget()
                     raise self._explain(error) from error
         finally:
             for message in told:
@@ -201,27 +201,27 @@ class FileEngine(DocumentFile):
         except OSError as error:
             if not shared or error.errno not in _FORBIDDEN:
                 raise
-            # Who may read the document and not its lock reads without: a document is replaced at
-            # once, and so is never half written but by other programs.
-            self._writable = False
+            # A process that may read the document and not its lock reads without: a document is
+            # replaced at once, and so is never half written but by other programs.
+            self.file.writable = False
 
     def _sync(self) -> bool:
         try:
             if self._wanted != self._settings and self._wanted is not None:
                 self._configure(self._wanted)
-            return sync(self._document, self._model)
+            return sync(self.file.document, self.file.model)
         except NonsenseError as error:
             raise UnstorableError(f"{self.path}: this cannot be stored: {error}") from error
 
     def _configure(self, settings: RepositorySettings) -> None:
-        document = self._document
+        document = self.file.document
         ((old, section),) = document.sections.items()
         document.sections = {settings.name: section}
         document.settings = settings
         document.touched = True
-        queue_model = self._model.queues.pop(old, None)
+        queue_model = self.file.model.queues.pop(old, None)
         if queue_model is not None:
-            self._model.queues[settings.name] = queue_model
+            self.file.model.queues[settings.name] = queue_model
             for number, done in queue_model.done.items():
                 queue_model.done[number] = msgspec.structs.replace(done, queue=settings.name)
 

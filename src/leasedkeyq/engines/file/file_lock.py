@@ -15,7 +15,7 @@ POLL = 0.01
 
 
 def file_lock(path: Path, document: Path) -> "FileLock | PolledLock":
-    """A lock between processes, by the means of the platform, for those who use a document.
+    """A lock between processes, by the means of the platform, for the users of a document.
 
     Raises:
         StoreError: It takes filelock, which is not installed.
@@ -42,7 +42,7 @@ class FileLock:
         while True:
             file = self._open()
             fcntl.flock(file, how)
-            # Somebody may have removed the file while we waited, and others lock a new one.
+            # The file may have been removed while we waited, and others lock a new one.
             try:
                 current = self.path.stat()
             except FileNotFoundError:
@@ -56,7 +56,7 @@ class FileLock:
             self.close()
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Let the next process in."""
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -79,7 +79,7 @@ class FileLock:
         return self._file
 
     def _open_shared(self) -> int:
-        """Open the file so that everybody who may use the document may use the lock."""
+        """Open the file so that all users of the document may use the lock."""
         access = None if self._document is None else FileOperations().access(self._document)
         flags = os.O_CREAT | os.O_CLOEXEC
         try:
@@ -87,7 +87,7 @@ class FileLock:
         except OSError as error:
             if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
                 raise
-            # It is the file of somebody else. Who may read it may lock it.
+            # It is the file of another user. A process that may read it may lock it.
             try:
                 return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -122,7 +122,7 @@ class PolledLock:
         self._lock.acquire(poll_interval=POLL)
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Let the next process in."""
         self._lock.release()
 
     def close(self) -> None:

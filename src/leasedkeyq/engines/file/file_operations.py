@@ -34,7 +34,7 @@ _EXCHANGE: Final = 2
 
 
 class Access(NamedTuple):
-    """Who may do what with a file."""
+    """The rights on a file: its mode, its user and its group."""
 
     mode: int
     user: int
@@ -48,7 +48,7 @@ class FileOperations:
         """The content of a file with its stamp, or None where there is no file."""
         try:
             with path.open("rb") as file:
-                # First the stamp: what is written while we read must not pass for what was read.
+                # First the stamp: bytes that come while we read must not pass for those we read.
                 stamp = _stamp(os.fstat(file.fileno()))
                 return file.read(), stamp
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class FileOperations:
         return file, _stamp(os.fstat(file))
 
     def access(self, path: Path) -> Access | None:
-        """Who may do what with a file, or None where there is no file."""
+        """The rights on a file, or None where there is no file."""
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -79,7 +79,7 @@ class FileOperations:
         # A file that a crash left half written may be there.
         path.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        # Nobody else may look into it before the right people may.
+        # No other user may look into it before it has its rights.
         file = os.open(path, flags, 0o666 if access is None else 0o600)
         try:
             if access is not None:
@@ -131,9 +131,9 @@ class FileOperations:
         path.unlink(missing_ok=True)
 
     def is_being_written(self, path: Path) -> bool | None:
-        """Whether anybody has a file open for writing; None where the system does not tell.
+        """Whether a process has a file open for writing; None where the system does not tell.
 
-        Linux tells those who own the file: it grants a lease for reading only while nobody has
+        Linux tells the owner of the file: it grants a lease for reading only while no process has
         the file open for writing.
         """
         if fcntl is None or not sys.platform.startswith("linux"):
@@ -143,7 +143,7 @@ class FileOperations:
         except OSError:
             return None
         try:
-            # Who opens the file in this moment is held up until the lease is given back, and we
+            # A process that opens the file now is held up until the lease is given back, and we
             # are told by a signal. The usual one would end this process; this one is ignored.
             fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -165,7 +165,7 @@ def give_access(file: int, path: Path, access: Access) -> None:
             try:
                 os.fchown(file, -1, access.group)
             except OSError:
-                # What the old group may do is not for this one: it gets what everybody has.
+                # The rights of the old group are not for this one: it gets those of all others.
                 mode = mode & 0o707 | (mode & 0o007) << 3
         if mine.st_uid != access.user:
             with suppress(OSError):

@@ -99,7 +99,7 @@ class FileStore(Store):
             ops=ops,
         )
         self.path: Path = self.engine.path
-        super().__init__(f"file store {self.path}", self.engine.limits)
+        super().__init__(f"file store {self.path}", self.engine.file.limits)
         self._loads = 0
         self._batcher: ThreadBatcher[Call, Any] = ThreadBatcher(
             self._apply, name=self._name, undo=undo_claim, at_end=self.engine.close
@@ -109,7 +109,7 @@ class FileStore(Store):
     @property
     def warnings(self) -> list[str]:
         """What happened to the document: damage that was mended, edits that were taken up."""
-        return list(self.engine.notices)
+        return list(self.engine.file.notices)
 
     # A repository
 
@@ -257,9 +257,9 @@ class FileStore(Store):
         # Reading does not need the exclusive lock.
         reading = all(callable(call) and not isinstance(call, _Sweep) for call in calls)
         answers = engine.read(work) if reading else engine.change(work)
-        if engine.loads != self._loads:
+        if engine.file.loads != self._loads:
             # Whatever others did before this transaction, somebody here may wait for it.
-            self._loads = engine.loads
+            self._loads = engine.file.loads
             self._watchers.wake_all()
         touched: set[str] = set()
         for call, answer in zip(calls, answers, strict=True):
@@ -273,7 +273,7 @@ class FileStore(Store):
 
     def _heard(self) -> None:
         """The document was written, maybe by ourselves."""
-        if self.engine.changed_by_others():
+        if self.engine.file.changed_by_others():
             self._watchers.wake_all()
 
 

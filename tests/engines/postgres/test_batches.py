@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore, connect
-from leasedkeyq.engines.postgres.batch import MOST_KNOWN, Batch, Leased
-from leasedkeyq.engines.postgres.lone import LonePut
+from leasedkeyq.engines.postgres.batch import Batch
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores import Ack, Cap, Claim, Claimed, Counts, Extend, Put, Refusal, Release
-from tests.engines.postgres.plans import explained
+from leasedkeyq.stores import Ack, Cap, Claim, Counts, Extend, Put, Refusal, Release
+from leasedkeyq.testing import ManualClock
 from tests.engines.postgres.test_races import (
     QUEUE,
     beside,
@@ -33,19 +32,6 @@ async def all_leased(store: PostgresStore, keys: str, lease_time: float | None =
     await store.put([one(key) for key in keys])
     [items] = await store.claim([Claim(((QUEUE, len(keys)),), len(keys), None, lease_time)])
     return items
-
-
-def test_acks_do_not_look_for_their_rows() -> None:
-    async def test(store: PostgresStore) -> None:
-        with explained(store) as plans:
-            items = await all_leased(store, "abc")
-            plans.texts.clear()
-            await store.settle([Ack(QUEUE, item.key, item.token) for item in items])
-            [text] = [text for text in plans.texts if "Delete on items" in text]
-            assert "Tid Scan on items" in text
-            assert "Index" not in text
-
-    with_store(test)
 
 
 @pytest.mark.parametrize("change", ["extend", "update", "buffer"])
@@ -105,18 +91,6 @@ def test_an_ack_of_a_lease_that_has_ended() -> None:
         await other.close()
 
     with_store(test)
-
-
-def test_only_the_latest_leases_are_remembered() -> None:
-    def item(number: int) -> Claimed:
-        return Claimed("q", "k", b"", 1, f"t{number}", 1, 1, 0, None, 0.0)
-
-    known = Leased()
-    known.add([(item(number), f"(0,{number})") for number in range(MOST_KNOWN + 2)])
-    assert known.pop("t1", "q", "k") is None
-    assert known.pop("t2", "q", "other") is None
-    assert known.pop("t3", "q", "k") == "(0,3)"
-    assert known.pop("t3", "q", "k") is None
 
 
 @pytest.mark.parametrize("lease_time", [60.0, None])
@@ -226,10 +200,34 @@ def test_a_key_that_is_put_again_with_another_priority() -> None:
     with_store(test)
 
 
-def test_puts_go_together_if_no_key_moves() -> None:
+def test_puts_go_together() -> None:
+    """A key that moves, too: each put has got its place before the first is done."""
     puts = [Put(QUEUE, ((key, b"1"),), priority=2) for key in "aab"]
     assert len(Batch("lkq", [*puts, Put(QUEUE, (("c", b"1"),))])._runs) == 1
-    assert len(Batch("lkq", [*puts, Put(QUEUE, (("a", b"1"),))])._runs) == 2
+    assert len(Batch("lkq", [*puts, Put(QUEUE, (("a", b"1"),), delay=1.0)])._runs) == 1
+
+
+def test_keys_that_are_put_again_with_a_delay() -> None:
+    """Those that come due at the same time are in the order of the last puts of their keys."""
+    clock = ManualClock()
+    puts = [
+        Put(QUEUE, (("z", b"1"), ("y", b"1"), ("live", b"1"))),
+        Put(QUEUE, (("live", b"2"), ("c", b"2")), delay=5.0),
+        Put(QUEUE, (("z", b"3"), ("b", b"3")), delay=5.0),
+        Put(QUEUE, (("c", b"4"), ("a", b"4")), delay=0.0, priority=1),
+    ]
+
+    async def test(store: PostgresStore) -> None:
+        found: list[list[tuple[str, bytes]]] = []
+        for asked in (store, MemoryStore(clock=clock)):
+            await asked.put([one("live")])
+            await asked.put(puts)
+            clock.advance(6.0)
+            [items] = await asked.claim([Claim(((QUEUE, 9),), 9)])
+            found.append([(item.key, item.value) for item in items])
+        assert found[0] == found[1]
+
+    with_store(test, clock=clock)
 
 
 def test_claims_with_one_that_asks_for_nothing_in_between() -> None:
@@ -253,7 +251,6 @@ def test_an_answer_that_cannot_be_read_makes_nothing_happen_twice(
     async def test(store: PostgresStore) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(Batch, "answers", fail)
-            patch.setattr(LonePut, "answers", fail)
             with pytest.raises(StoreError, match=r"was applied, but the answer .* cannot be read"):
                 await store.put([one("a")])
             with pytest.raises(StoreError, match="was applied"):

@@ -262,6 +262,6 @@ def fill(url: str, schema: str, queued: int) -> None:
     )
     for index in indexes.split(";"):
         run_sql(url, index)
-    for sequence in ("ids", "places", "turns"):
+    for sequence in ("ids", "places"):
         run_sql(url, f"SELECT setval('{schema}.{sequence}', {queued * 2})")
     run_sql(url, f"ANALYZE {schema}.items")

@@ -136,6 +136,26 @@ def test_puts_of_new_keys_beside_a_put_of_one_of_them(keys: str) -> None:
     with_store(test)
 
 
+@pytest.mark.parametrize("options", [{}, {"delay": 60.0}])
+def test_batches_put_the_same_new_keys_in_opposite_order(options: Any) -> None:
+    """They do not wait for each other: the server would end one of them, after a second."""
+
+    async def test(store: PostgresStore) -> None:
+        other = connect(store._url, schema=store.schema, patience=0.0)
+        await store.put([one("live0"), one("live1")])
+        for turn in range(20):
+            keys = [f"{turn}.{number}" for number in range(100)]
+            puts = [
+                Put(QUEUE, tuple((key, b"2") for key in (f"live{n}", *order)), **options)
+                for n, order in enumerate((keys, keys[::-1]))
+            ]
+            answers = await asyncio.gather(store.put([puts[0]]), other.put([puts[1]]))
+            assert all(isinstance(ids, tuple) and len(ids) == 101 for [ids] in answers)
+        await other.close()
+
+    with_store(test, patience=0.0)
+
+
 def test_acks_of_which_some_are_out_of_the_ordinary() -> None:
     """In one call: of a plain lease, of one with a value beside it, and of none; and a claim."""
 

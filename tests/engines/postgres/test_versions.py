@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import connect
-from leasedkeyq.engines.postgres.rows import STATES
+from leasedkeyq.engines.postgres.batch import STATES
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.lanes import EventEmitter, LaneConfig, QueueManagerBuilder
 from leasedkeyq.stores import Ack, Claim, Purge, Put, Store

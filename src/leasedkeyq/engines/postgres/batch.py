@@ -5,10 +5,9 @@ What is alike and follows each other goes together: one statement for many rows.
 
 import hashlib
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby, islice, repeat
+from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -19,6 +18,7 @@ from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
+    Attempt,
     Bury,
     Cancel,
     Cap,
@@ -33,36 +33,51 @@ from leasedkeyq.model.requests import (
     Release,
     Request,
     Requeue,
+    StoredItem,
+    StoredState,
     Urgency,
 )
 from leasedkeyq.model.store_model import queue_full
 
-SAID: Final = len(Claimed.__struct_fields__) + 1
+CLAIMED: Final = len(Claimed.__struct_fields__) + 1
 FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
+COLUMNS: Final = 7
+"""Of an item that is put."""
 MOST_LEASED: Final = 1_000_000
 """By one claim: more than that is no limit."""
-
-MOST_KNOWN: Final = 10_000
-"""Leases of which it is remembered where their rows are."""
 
 STATEMENTS: Final = {
     "apply_1": (
         "SELECT * FROM lkq.apply_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
     ),
     "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
-    "work_1": (
-        "SELECT * FROM lkq.work_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
+    "ack_and_claim_1": (
+        "SELECT * FROM lkq.ack_and_claim_1"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
     ),
     "count_leased_1": "SELECT lkq.count_leased_1($1)",
 }
 """Of the functions that apply a batch, or prepare for it."""
 
+STATES: Final[tuple[StoredState, ...]] = (
+    "available",
+    "scheduled",
+    "in_flight",
+    "buffered",
+    "buried",
+    "done",
+)
+"""By their numbers in the server."""
+EVERY_STATE: Final = list(range(len(STATES)))
+NO_LIMIT: Final = 2**62
+
+
 _encode = msgspec.json.Encoder().encode
+_decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """What a call of the server has to say beside what was claimed."""
 
     said: list[tuple[int, str, Any]]
@@ -71,7 +86,7 @@ class Outcome(msgspec.Struct, frozen=True):
     dropped: list[tuple[str, str]]
 
 
-decode_outcome = msgspec.json.Decoder(Outcome).decode
+decode_reply = msgspec.json.Decoder(Reply).decode
 
 
 @lru_cache(4096)
@@ -83,31 +98,6 @@ def lock_number(schema: str, sort: str, queue: str) -> int:
 
 Told: TypeAlias = tuple[str, tuple[Any, ...]]
 """A function of the server, and what it is called with, but for its first four arguments."""
-
-
-class Leased:
-    """Where the rows of leases are that were claimed here, by their tokens; of the latest ones.
-
-    A row stays there until somebody changes it.
-    """
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
-
-    def add(self, rows: Iterable[tuple[Claimed, str]]) -> None:
-        """Remember where these are."""
-        known = self._known
-        for item, at in rows:
-            known[item.token] = (item.queue, item.key, at)
-        while len(known) > MOST_KNOWN:
-            known.popitem(last=False)
-
-    def pop(self, token: str, queue: str, key: str) -> str | None:
-        """Where a row is that is changed now; None: not known."""
-        known = self._known.pop(token, None)
-        return known[2] if known is not None and known[:2] == (queue, key) else None
 
 
 class Run:
@@ -129,110 +119,72 @@ class Batch:
     Args:
         schema: Where the tables are; the locks of queues depend on it.
         requests: What is asked for.
-        leased: Where the rows of leases are; None: nothing is known.
         edit: Whether they are those of an edit, which has the queue for itself: they are applied in
             this order, and to what it has seen, and not to what has come to the inbox since.
     """
 
-    def __init__(
-        self,
-        schema: str,
-        requests: Sequence[Request],
-        leased: Leased | None = None,
-        *,
-        edit: bool = False,
-    ) -> None:
+    def __init__(self, schema: str, requests: Sequence[Request], *, edit: bool = False) -> None:
         self._schema = schema
-        self._leased = Leased() if leased is None else leased
-        self._at: list[str | None] = []
         self._edit = edit
         self._order = None if edit else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[Run] = []
-        self._keys: list[str] = []
-        self._tokens: list[str] = []
-        self._values: list[bytes] = []
-        self._priorities: list[int | None] = []
-        self._kinds: list[str] = []
-        self._deadlines: list[float | None] = []
+        self._items: list[tuple[Any, ...]] = []
+        """What is put: the columns of ``put_items_1``."""
+        self._results: list[bytes] = []
         self._alone: set[int] = set()
         self._named: set[tuple[str, str]] = set()
         self._naming = 0
         self._acked: set[str] = set()
         """The keys of the last run of acks."""
-        self._putting: dict[str, int | None] = {}
-        """Those of the last run of puts, with their priorities."""
         self.queues: set[str] = set()
         """All that are named."""
         self.counted: set[str] = set()
         """Those of which the leased keys of a pattern are counted."""
         self.claims = False
         """Whether something may be leased."""
-        start = self._first_acks()
-        for number, request in enumerate(self._requests[start:], start):
+        for number, request in enumerate(self._requests):
             _ADD[type(request)](self, number, request)
 
-    def arguments(self) -> tuple[Any, ...]:
-        """What ``apply_1`` is called with, but for its first four arguments."""
+    def told(self) -> Told:
+        """The function that applies this batch the fastest, and what it is called with."""
+        return self._lean() or self._any()
+
+    def _lean(self) -> Told | None:
+        """A lone put, or acks and a claim of one queue: functions that cost less do these."""
+        if len(self.queues) != 1 or self._alone or self._edit:
+            return None
+        [queue] = self.queues
+        where = lock_number(self._schema, "queue", queue), queue
+        match [run.told for run in self._runs]:
+            case [{"op": "puts"} as puts] if (
+                len(self._items) == 1 and self._items[0][-1] is None and "policy" not in puts
+            ):
+                return "put_1", (*where, *self._items[0][:-1])
+            case [{"op": "acks"} as acks, *claims] if "keeps" not in acks:
+                told = _told_acks(acks)
+            case claims:
+                told = 0, None
+        claim = _told_claim(claims)
+        return claim and ("ack_and_claim_1", (*where, _secret(), *told, *claim))
+
+    def _any(self) -> Told:
         queues = names = None
         if self._naming > 1:
             # Who changes several keys that others may change, too, takes them in one order.
             queues = [queue for queue, _ in self._named]
             names = [key for _, key in self._named]
-        return (
+        items = zip(*self._items, strict=True) if self._items else [None] * COLUMNS
+        return "apply_1", (
             _secret(),
             sorted(lock_number(self._schema, "queue", q) for q in self.queues if not self._edit),
             sorted(self._alone),
             queues,
             names,
             _encode([run.told for run in self._runs]).decode(),
-            self._keys,
-            self._tokens,
-            self._values,
-            self._priorities,
-            self._kinds,
-            self._deadlines,
+            *items,
+            self._results or None,
         )
-
-    def told(self) -> Told:
-        """The function that applies this batch the fastest, and what it is called with."""
-        return self._plain() or ("apply_1", self.arguments())
-
-    def _plain(self) -> Told | None:
-        """The same, if ``apply_1`` is not needed."""
-        if len(self.queues) != 1 or self._alone or self._edit:
-            return None
-        [queue] = self.queues
-        where = lock_number(self._schema, "queue", queue), queue
-        told = [run.told for run in self._runs]
-        match [run["op"] for run in told]:
-            case ["puts"] if len(self._keys) == 1:
-                items = (
-                    self._keys,
-                    self._tokens,
-                    self._values,
-                    self._priorities,
-                    self._kinds,
-                    self._deadlines,
-                )
-                return "put_1", (*where, *[column[0] for column in items])
-            case ["acks"]:
-                return "work_1", (*where, "", *self._acks(), 0, 0, 1, None, None, None)
-            case ["claims"] | ["claim"] | ["acks", "claims"] | ["acks", "claim"]:
-                claim = _plain_claim(told[-1])
-                if claim is not None:
-                    return "work_1", (*where, _secret(), *self._acks(), *claim)
-            case _:
-                pass
-        return None
-
-    def _acks(self) -> tuple[int, str, str | None, str | None]:
-        """What ``work_1`` is told of the acks; texts, as the driver is slow with lists."""
-        acks = _encode((self._keys, self._tokens)).decode()
-        at = [at for at in self._at if at is not None]
-        if len(at) < len(self._keys):
-            return len(self._keys), acks, None, None
-        return len(at), acks, " ".join(self._tokens), " ".join(at)
 
     # Runs
 
@@ -248,68 +200,26 @@ class Batch:
             return self._runs[-1]
         return None
 
-    def _item(
-        self,
-        key: str = "",
-        token: str = "",
-        value: bytes = b"",
-        priority: int | None = None,
-        kind: str = "",
-        *,
-        deadline: float | None = None,
-    ) -> int:
-        """Pass an item; returns its number."""
-        self._keys.append(key)
-        self._tokens.append(token)
-        self._values.append(value)
-        self._priorities.append(priority)
-        self._kinds.append(kind)
-        self._deadlines.append(deadline)
-        return len(self._keys)
-
     def _put(self, number: int, put: Put) -> None:
         if not put.items:
             return
         queue = put.queue
         self.queues.add(queue)
         self._named.update([(queue, key) for key, _ in put.items])
-        start = len(self._keys) + 1
-        if put.policy == "reject" or put.max_items or put.delay is not None:
+        refusable = put.policy == "reject" or put.max_items
+        run = None if refusable else self._joined(number, ("puts", queue))
+        if run is None:
             self._naming += 1
+            run = self._add(number, None if refusable else ("puts", queue), op="puts", queue=queue)
+            run.told["from"] = len(self._items) + 1
+            if refusable:
+                run.told.update(policy=put.policy, max_items=put.max_items)
             if put.max_items:
                 self._alone.add(lock_number(self._schema, "room", queue))
-            for _, value in put.items:
-                self._item(value=value)
-            run = self._add(
-                number,
-                None,
-                op="put",
-                queue=queue,
-                keys=[key for key, _ in put.items],
-                policy=put.policy,
-                priority=put.priority,
-                delay=_seconds(put.delay),
-                max_items=put.max_items,
-                kind=put.kind,
-                deadline=_seconds(put.deadline),
-            )
-            run.told["from"] = start
-            run.sizes.append(len(put.items))
-            return
-        like = ("puts", queue)
-        # A key that comes again with another priority moves: not before what is put in between.
-        moves = any(self._putting.get(key, put.priority) != put.priority for key, _ in put.items)
-        joined = None if moves else self._joined(number, like)
-        if joined is None:
-            self._naming += 1
-            self._putting.clear()
-            joined = self._add(number, like, op="puts", queue=queue)
-            joined.told["from"] = start
-        joined.sizes.append(len(put.items))
-        for key, value in put.items:
-            self._putting[key] = put.priority
-            self._item(key, put.policy, value, put.priority, put.kind, deadline=put.deadline)
-        joined.told["to"] = len(self._keys)
+        run.sizes.append(len(put.items))
+        alike = put.priority, put.kind, put.deadline, put.delay
+        self._items += [(key, put.policy, value, *alike) for key, value in put.items]
+        run.told["to"] = len(self._items)
 
     def _change(self, number: int, change: Change) -> None:
         self.queues.add(change.queue)
@@ -324,7 +234,8 @@ class Batch:
                 told["id"] = change.id
                 told["keep"] = _seconds(change.keep)
                 told["outcome"] = OUTCOMES.index(change.outcome)
-                told["from"] = self._item(value=_result_of(change))
+                self._results.append(_result_of(change))
+                told["from"] = len(self._results)
             case Release():
                 told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
                 told["error"] = _storable(change.error)
@@ -345,57 +256,27 @@ class Batch:
             self._named.add((change.queue, change.key))
         if isinstance(change, Release | Extend | Bury):
             told["token"] = change.token
-            self._leased.pop(change.token, change.queue, change.key)
 
     def _ack(self, number: int, ack: Ack) -> None:
         """Those that follow each other are one run as long as each is of another key."""
-        sort, outcome = _sort_of_ack(ack)
-        like = (sort, ack.queue, outcome)
-        result = _result_of(ack) if sort == "kept" else b""
-        item = self._item(ack.key, ack.token, result, deadline=ack.keep)
-        self._at.append(self._leased.pop(ack.token, ack.queue, ack.key))
+        outcome = OUTCOMES.index(ack.outcome) if ack.keep > 0 else None
+        like = ("acks", ack.queue, outcome)
         run = None if ack.key in self._acked else self._joined(number, like)
         if run is None:
             self._naming += 1
             self._acked.clear()
-            run = self._add(number, like, op=sort, queue=ack.queue, outcome=outcome)
-            run.told["from"] = item
-        run.told["to"] = item
+            run = self._add(number, like, op="acks", queue=ack.queue, keys=[], tokens=[])
+            if outcome is not None:
+                run.told.update({"outcome": outcome, "keeps": [], "from": len(self._results) + 1})
+        told = run.told
+        told["keys"].append(ack.key)
+        told["tokens"].append(ack.token)
+        if outcome is not None:
+            told["keeps"].append(_seconds(ack.keep))
+            self._results.append(_result_of(ack))
+            told["to"] = len(self._results)
         self._acked.add(ack.key)
         self._named.add((ack.queue, ack.key))
-
-    def _first_acks(self) -> int:
-        """Take the acks that come first, if each is of another key: a worker's batch has many.
-
-        It does at once what `_ack` does for each. Returns how many they are.
-        """
-        acks: list[Ack] = []
-        for request in self._requests:
-            if type(request) is not Ack:
-                break
-            acks.append(request)
-        many = len(acks)
-        keys = [ack.key for ack in acks]
-        likes = {(*_sort_of_ack(ack), ack.queue) for ack in acks}
-        if len(likes) != 1 or len(set(keys)) < many:
-            return 0
-        [(sort, outcome, queue)] = likes
-        self.queues.add(queue)
-        self._keys = keys
-        self._tokens = [ack.token for ack in acks]
-        pop = self._leased.pop
-        self._at = [pop(ack.token, queue, ack.key) for ack in acks]
-        self._values = [_result_of(ack) if sort == "kept" else b"" for ack in acks]
-        self._priorities = [None] * many
-        self._kinds = [""] * many
-        self._deadlines = [ack.keep for ack in acks]
-        run = self._add(0, (sort, queue, outcome), op=sort, queue=queue, outcome=outcome)
-        run.told.update({"from": 1, "to": many})
-        run.numbers = list(range(many))
-        self._naming = 1
-        self._acked.update(keys)
-        self._named.update(zip(repeat(queue), keys, strict=False))
-        return many
 
     def _claim(self, number: int, claim: Claim) -> None:
         queues = [
@@ -420,14 +301,15 @@ class Batch:
         queue, most, lease = queues[0]
         if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
-            like = ("claims", queue, each, lease)
+            like = ("claim", queue, each, lease)
             # The server counts on from the first: none that asks for nothing is in between.
             follows = bool(self._runs) and self._runs[-1].numbers[-1] == number - 1
             run = self._joined(number, like) if follows else None
             if run is None:
-                run = self._add(number, like, op="claims", queue=queue, many=0, each=each)
-                run.told["lease"] = _seconds(lease)
-            run.told["many"] += each
+                place = [queue, 0, _seconds(lease), None]
+                run = self._add(number, like, op="claim", queues=[place], limit=0, each=each)
+            run.told["limit"] += each
+            run.told["queues"][0][1] += each
             return
         limit = min(claim.limit, MOST_LEASED)
         urgencies = [
@@ -454,20 +336,13 @@ class Batch:
 
     # Answers
 
-    def answers(self, claimed: Iterable[Sequence[Any]], outcome: Outcome) -> list[Any]:
-        """The answers to the requests.
-
-        Of a row of `claimed` the first is the request, and the last one of use where it is.
-        """
+    def answers(self, claimed: Iterable[Sequence[Any]], reply: Reply) -> list[Any]:
+        """The answers to the requests. The first column of `claimed` is the number of a request."""
         answers: list[Any] = [_NOTHING.get(type(request)) for request in self._requests]
-        leased = [
-            (row[0], Claimed(*row[1:SAID]), row[SAID]) for row in sorted(claimed, key=_fence_of)
-        ]
-        self._leased.add([(item, at) for _, item, at in leased])
-        for number, of_one in groupby(leased, itemgetter(0)):
-            answers[number] += tuple([item for _, item, _ in of_one])
+        for number, rows in groupby(sorted(claimed, key=_fence_of), itemgetter(0)):
+            answers[number] += tuple([Claimed(*row[1:CLAIMED]) for row in rows])
         runs = {run.numbers[0]: run for run in self._runs}
-        for number, word, what in outcome.said:
+        for number, word, what in reply.said:
             run = runs[number]
             if word == "ids":
                 ids: Iterator[int] = iter(what)
@@ -536,26 +411,27 @@ def _secret() -> str:
     return secrets.token_hex(16)
 
 
-def _sort_of_ack(ack: Ack) -> tuple[str, int]:
-    """Whether an ack keeps a result, and its outcome: acks that go together share both."""
-    return ("kept", OUTCOMES.index(ack.outcome)) if ack.keep > 0 else ("acks", 0)
+def _told_acks(run: dict[str, Any]) -> tuple[int, str | None]:
+    """As text, as the driver is slow with lists."""
+    return len(run["keys"]), _encode((run["keys"], run["tokens"])).decode()
+
+
+def _told_claim(runs: Sequence[dict[str, Any]]) -> tuple[Any, ...] | None:
+    """What ``ack_and_claim_1`` is to claim; None if it cannot be told."""
+    if not runs:
+        return 0, 0, 1, None, None, None
+    run, *others = runs
+    if others or run["op"] != "claim" or "key" in run or "caps" in run or len(run["queues"]) > 1:
+        return None
+    [(_, most, lease, urgency)] = run["queues"]
+    many = min(most, run["limit"])
+    hurry = None if urgency is None else _encode(urgency).decode()
+    each = run.get("each", many)
+    return run["n"], many, each, lease and float(lease), run.get("kinds"), hurry
 
 
 def _result_of(change: Ack | Cancel) -> bytes:
     return b"null" if change.result is None else change.result
-
-
-def _plain_claim(told: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Which items ``work_1`` is to claim; None if it cannot be told."""
-    if told["op"] == "claims":
-        lease = told["lease"]
-        return told["n"], told["many"], told["each"], lease and float(lease), None, None
-    if "key" in told or "caps" in told or len(told["queues"]) > 1:
-        return None
-    [(_, most, lease, urgency)] = told["queues"]
-    many = min(most, told["limit"])
-    hurry = None if urgency is None else _encode(urgency).decode()
-    return told["n"], many, many, lease and float(lease), told.get("kinds"), hurry
 
 
 def _seconds(seconds: float | None) -> float | str | None:
@@ -615,3 +491,29 @@ def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
     if "full" in what and not isinstance(request, Claim):
         return queue_full(request.queue, what["full"])
     return Refusal(getattr(request, "key", ""))
+
+
+def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem:
+    """An item out of a row of ``list_1``."""
+    number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
+    kind, leased_at, token, deadline, outcome = row[11:16]
+    state: StoredState = STATES[int(code)]
+    return StoredItem(
+        id=number,
+        queue=queue,
+        key=key,
+        state=state,
+        value=value,
+        priority=priority,
+        attempt=attempt,
+        put_at=put_at,
+        place=place if state == "available" else 0,
+        due=due if state != "available" else None,
+        error=error,
+        history=_decode_history(history) if history else (),
+        kind=kind,
+        leased_at=leased_at if state == "in_flight" else None,
+        token=token if reveal and token else "",
+        deadline=deadline,
+        outcome=None if outcome is None else OUTCOMES[int(outcome)],
+    )

@@ -17,18 +17,24 @@ from typing import Any, Final, cast
 import msgspec
 
 from leasedkeyq.engines.postgres.batch import (
+    EVERY_STATE,
+    NO_LIMIT,
     STATEMENTS,
     Batch,
-    Leased,
-    Outcome,
+    Reply,
     Told,
-    decode_outcome,
+    decode_reply,
     lock_number,
+    shown,
 )
-from leasedkeyq.engines.postgres.driver import LOST, REPEATABLE, UNDONE, UNSTORABLE, asyncpg
-from leasedkeyq.engines.postgres.errors import explain
-from leasedkeyq.engines.postgres.lone import AnyBatch, batch_of
-from leasedkeyq.engines.postgres.rows import EVERY_STATE, NO_LIMIT, shown
+from leasedkeyq.engines.postgres.errors import (
+    LOST,
+    REPEATABLE,
+    UNDONE,
+    UNSTORABLE,
+    asyncpg,
+    explain,
+)
 from leasedkeyq.engines.postgres.schema import in_schema
 from leasedkeyq.errors import (
     LeasedKeyQError,
@@ -182,7 +188,6 @@ class PostgresLink(BatchEngine):
         """The calls that may have to be asked for."""
         self._raise_at = float("-inf")
         self._raise_pause = RAISE_PAUSES[0]
-        self._leased = Leased()
         self._counted: set[str] = set()
         """Queues of which the server knows that their leased keys are counted."""
         self._count_at = float("-inf")
@@ -267,7 +272,7 @@ class PostgresLink(BatchEngine):
         return answers
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
-        batch = batch_of(self._settings.schema, requests, self._leased)
+        batch = Batch(self._settings.schema, requests)
         told = batch.told()
         deadline = self.deadline()
         lost = False
@@ -300,27 +305,27 @@ class PostgresLink(BatchEngine):
                 found = await self._ask(writer, batch, call, deadline, error)
                 if found is None:
                     continue
-                claimed, outcome = found
+                claimed, reply = found
             else:
-                claimed, outcome = rows[:-1], self._outcome(rows[-1]["answers"])
+                claimed, reply = rows[:-1], self._reply(rows[-1]["answers"])
             if self._troubles:
                 self.found(WRITING)
-            self._tell(outcome)
-            return await self._answers(writer, batch, claimed, outcome)
+            self._tell(reply)
+            return await self._answers(writer, batch, claimed, reply)
 
-    def _outcome(self, said: str) -> Outcome:
+    def _reply(self, said: str) -> Reply:
         """What the server said of a batch that it has applied."""
         try:
-            return decode_outcome(said)
+            return decode_reply(said)
         except Exception as error:
             raise self._unreadable(error) from error
 
     async def _answers(
-        self, writer: Writer, batch: AnyBatch, claimed: Sequence[Any], outcome: Outcome
+        self, writer: Writer, batch: Batch, claimed: Sequence[Any], reply: Reply
     ) -> list[Any]:
         """The answers to a batch that was applied: no error in them makes it be applied again."""
         try:
-            return batch.answers(claimed, outcome)
+            return batch.answers(claimed, reply)
         except Exception as error:
             back = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
             if back:
@@ -368,8 +373,8 @@ class PostgresLink(BatchEngine):
         return rows
 
     async def _ask(
-        self, writer: Writer, batch: AnyBatch, call: str, deadline: float, error: BaseException
-    ) -> tuple[list[Any], Outcome] | None:
+        self, writer: Writer, batch: Batch, call: str, deadline: float, error: BaseException
+    ) -> tuple[list[Any], Reply] | None:
         """Find out what became of a call; if it was not applied, see that it never is.
 
         A call writes its name together with what it does. Who writes it first, wins.
@@ -403,18 +408,18 @@ class PostgresLink(BatchEngine):
             except StoreError as given_up:
                 raise self._unknown(given_up) from error
             else:
-                return claimed, self._outcome(said)
+                return claimed, self._reply(said)
 
     def _unknown(self, error: StoreError) -> StoreError:
         return StoreUnavailableError(
             f"{error}; the answer to the last call was lost: it is not known whether it was applied"
         )
 
-    def _tell(self, outcome: Outcome) -> None:
-        report_dropped(outcome.dropped)
-        if outcome.changed:
-            self._touched.update(outcome.changed)
-            self._changed(outcome.changed)
+    def _tell(self, reply: Reply) -> None:
+        report_dropped(reply.dropped)
+        if reply.changed:
+            self._touched.update(reply.changed)
+            self._changed(reply.changed)
 
     def _next_call(self, writer: Writer) -> str:
         self._calls += 1
@@ -426,7 +431,7 @@ class PostgresLink(BatchEngine):
         deadline = self.deadline()
         call = self._next_call(writer)
         while True:
-            done: list[tuple[Batch, Outcome]] = []
+            done: list[tuple[Batch, Reply]] = []
             try:
                 connection = await self._connected(writer, deadline)
                 async with connection.transaction():
@@ -449,11 +454,11 @@ class PostgresLink(BatchEngine):
                     raise type(told)(f"{told}; the edit has not happened") from error
             if self._troubles:
                 self.found(WRITING)
-            [(batch, outcome)] = done
-            self._tell(outcome)
-            return await self._answers(writer, batch, (), outcome)
+            [(batch, reply)] = done
+            self._tell(reply)
+            return await self._answers(writer, batch, (), reply)
 
-    async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Outcome]:
+    async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Reply]:
         schema = self._settings.schema
         wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
         await connection.execute(f"SET LOCAL lock_timeout = {wait}")
@@ -472,13 +477,13 @@ class PostgresLink(BatchEngine):
             None if edit.keys is None else list(edit.keys),
         )
         changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
-        batch = Batch(schema, changes, self._leased, edit=True)
+        batch = Batch(schema, changes, edit=True)
         sent = await self._send(connection, call, now, batch.told())
-        outcome = decode_outcome(sent[-1]["answers"])
-        for answer in batch.answers((), outcome):
+        reply = decode_reply(sent[-1]["answers"])
+        for answer in batch.answers((), reply):
             if isinstance(answer, LeasedKeyQError):
                 raise EditStoppedError(answer)
-        return batch, outcome
+        return batch, reply
 
     # Looking
 

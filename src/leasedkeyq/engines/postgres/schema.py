@@ -3,18 +3,41 @@
 Tables of an older version are brought up to date when a store is opened, in one transaction, while
 older workers go on: a migration may add, but never takes away what the version before it uses.
 Never change a migration that was released: add one.
+
+The SQL of a version is in a folder, a file for each subject. A line ``--> include NAME`` in it
+stands for the file ``fragments/NAME.sql`` beside it, so that what several functions do is written
+once and yet is a part of each: to call another function takes time. ``python -m
+leasedkeyq.engines.postgres.schema`` prints the whole text.
 """
 
 import re
 from importlib.resources import files
+from textwrap import indent
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
 
 OLDEST_SERVER: Final = 140000
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (("tables_1.sql", "functions_1.sql"),)
-"""The files of each version."""
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        "tables",
+        "items",
+        "floors",
+        "sweep",
+        "put",
+        "inbox",
+        "urgency",
+        "caps",
+        "claim",
+        "settle",
+        "apply",
+        "lean",
+        "inspection",
+    ),
+)
+"""The files of each version, in the order in which they are run."""
 VERSION: Final = len(MIGRATIONS)
+INCLUDE: Final = re.compile(r"^( *)--> include (\w+)\n", re.MULTILINE)
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
@@ -29,11 +52,20 @@ def in_schema(sql: str, schema: str) -> str:
 
 def migration(version: int, schema: str) -> str:
     """What brings a schema from the version before to this one."""
-    texts = [
-        files("leasedkeyq.engines.postgres").joinpath("sql", name).read_text()
-        for name in MIGRATIONS[version - 1]
-    ]
+    folder = f"version_{version}"
+    texts = [assembled(f"{folder}/{name}") for name in MIGRATIONS[version - 1]]
     return in_schema("\n".join(texts), schema)
+
+
+def assembled(name: str) -> str:
+    """The text of a file, with the fragments in the place of the lines that include them."""
+    text = files("leasedkeyq.engines.postgres").joinpath("sql", f"{name}.sql").read_text()
+    folder = name.partition("/")[0]
+
+    def fragment(line: re.Match[str]) -> str:
+        return indent(assembled(f"{folder}/fragments/{line[2]}"), line[1])
+
+    return INCLUDE.sub(fragment, text)
 
 
 def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:

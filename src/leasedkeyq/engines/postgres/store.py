@@ -12,11 +12,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
-from leasedkeyq.engines.postgres.driver import LOST, asyncpg
-from leasedkeyq.engines.postgres.errors import explain, is_hopeless, names_missing_file
+from leasedkeyq.engines.postgres.batch import STATES, shown
+from leasedkeyq.engines.postgres.errors import (
+    LOST,
+    asyncpg,
+    explain,
+    is_hopeless,
+    names_missing_file,
+)
 from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, ReadInTurn, Settings
 from leasedkeyq.engines.postgres.queue import PostgresQueue
-from leasedkeyq.engines.postgres.rows import STATES, shown
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
 from leasedkeyq.errors import LeasedKeyQError, StoreError

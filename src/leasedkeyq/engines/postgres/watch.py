@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.engines.postgres.driver import LOST, asyncpg
+from leasedkeyq.engines.postgres.errors import LOST, asyncpg
 from leasedkeyq.engines.postgres.link import LISTENING, PAUSES, PostgresLink
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores.watching import LISTENER, Watchers

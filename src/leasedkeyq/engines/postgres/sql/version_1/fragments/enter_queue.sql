@@ -1,0 +1,21 @@
+-- Of the queue `q`: the tally, where to begin to look, and what has come due in it.
+IF q IS DISTINCT FROM t.queue THEN
+    nothing := lkq.tally_1(t) IS NULL;
+    t := lkq.no_change_1(q);
+END IF;
+hot := false;
+SELECT * INTO floor_ FROM lkq.floors WHERE queue = q; -- as `floor_1`, which costs more
+IF floor_.place IS NULL THEN
+    floor_.place := 0;
+    floor_.counted := false;
+END IF;
+IF floor_.due IS NULL OR floor_.due > now_ THEN
+    floor_.due := '-infinity';
+END IF;
+IF floor_.queue IS NOT NULL AND floor_.due = '-infinity' THEN
+    -- The clock was set back, and what begins now may end before what is known.
+    UPDATE lkq.floors SET due = '-infinity' WHERE queue = q AND due > now_;
+END IF;
+IF EXISTS (SELECT FROM lkq.items WHERE queue = q AND due >= floor_.due AND due <= now_) THEN
+    hot := lkq.advance_1(q, now_, p_history, floor_.due);
+END IF;

@@ -1,0 +1,3 @@
+IF hot AND q <> ALL (changed) THEN
+    changed := changed || q;
+END IF;

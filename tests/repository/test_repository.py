@@ -438,3 +438,15 @@ def test_remove_item(world: World, repository: QueueRepository, status: QueueIte
     assert not repository.remove_item(made.id)
     repository.enqueue(made)
     assert taken(repository).id == made.id
+
+
+@pytest.mark.parametrize("item_id", ["a\0b", "\ud800"])
+def test_no_item_has_an_id_that_no_store_can_have(
+    repository: QueueRepository, item_id: str
+) -> None:
+    assert repository.get_item(item_id) is None
+    assert repository.update_item(item_id, lambda found: found.cancel()) is None
+    assert repository.remove_item(item_id) is False
+    for settle in (repository.complete, repository.cancel, repository.retry, repository.release):
+        with pytest.raises(ItemNotFoundError):
+            settle(item_id)

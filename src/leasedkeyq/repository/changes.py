@@ -21,6 +21,7 @@ from leasedkeyq.repository.mapping import (
     STATUS,
     ItemRequest,
     ItemTerms,
+    is_storable_id,
     latest,
     lease_lost,
     show,
@@ -146,6 +147,8 @@ class Changes:
 
         Returns the changed item, or the removed one; None if there is none.
         """
+        if not is_storable_id(item_id):
+            return None
         held = self.held.get(item_id)
         with self.edit([item_id]) as edit:
             stored = latest(edit.items).get(item_id)

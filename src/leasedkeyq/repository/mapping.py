@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from leasedkeyq.checks import is_text
 from leasedkeyq.errors import (
     InvalidLeaseError,
     LeaseEnd,
@@ -103,6 +104,11 @@ def latest(found: Iterable[StoredItem]) -> dict[str, StoredItem]:
         newest.values(), key=lambda s: (-s.priority, ORDER[s.state], s.place, s.due or 0, s.id)
     )
     return {stored.key: stored for stored in in_order}
+
+
+def is_storable_id(item_id: str) -> bool:
+    """Whether a store can have an item with this id. Stores refuse to be asked for others."""
+    return "\x00" not in item_id and is_text(item_id)
 
 
 def claimed_item(claimed: Claimed, leased_at: float) -> StoredItem:

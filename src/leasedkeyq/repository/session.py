@@ -18,7 +18,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
-from leasedkeyq.repository.mapping import ItemRequest
+from leasedkeyq.repository.mapping import ItemRequest, is_storable_id
 from leasedkeyq.repository.thread_batching import CallerBatcher, Change, ChangeEdits, Look
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
@@ -107,6 +107,9 @@ class Session:
 
         What it raises is raised, and so is what the store refuses; then nothing has changed.
         """
+        if not is_storable_id(item_id):
+            look(None)
+            return []
         answers = wait_for(self._changes.submit(Change(item_id, look)))
         if isinstance(answers, Exception):
             raise answers

@@ -65,17 +65,22 @@ class Trap:
 
 
 def mark_store(store: Store, trap: Trap) -> None:
-    """Add the points around the work of the thread that serves the callers."""
+    """Add the points around the work for callers, in the thread or in the event loop."""
     batcher: Any = vars(store)["_batcher"]
-    apply = batcher._apply
 
-    def apply_between_points(requests: Any) -> Any:
-        trap("before applying")
-        answers = apply(requests)
-        trap("before answering")
-        return answers
+    def between_points(apply: Any) -> Any:
+        def apply_between_points(requests: Any) -> Any:
+            trap("before applying")
+            answers = apply(requests)
+            if answers is not None:
+                trap("before answering")
+            return answers
 
-    batcher._apply = apply_between_points
+        return apply_between_points
+
+    batcher._apply = between_points(batcher._apply)
+    if batcher._apply_here is not None:
+        batcher._apply_here = between_points(batcher._apply_here)
 
 
 class MarkedOps(FileOperations):

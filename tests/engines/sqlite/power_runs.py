@@ -128,14 +128,15 @@ class Worker:
         connection = store._connection
         assert connection is not None
         connection.execute("PRAGMA journal_size_limit = 30000")
-        deliver = store._batcher._deliver
+        transact = store._transact_once
 
-        def tell(outcomes: Any) -> None:
-            """In the writer's thread, before any caller knows."""
+        def tell(*arguments: Any) -> Any:
+            """Before any caller knows."""
+            committed = transact(*arguments)
             self._told.append(Told(len(self._steps), content_of(store)))
-            deliver(outcomes)
+            return committed
 
-        setattr(store._batcher, "_deliver", tell)  # noqa: B010  # type checkers know that it is a method
+        setattr(store, "_transact_once", tell)  # noqa: B010  # type checkers know that it is a method
         return store
 
     async def _round(self, store: SqliteStore) -> None:

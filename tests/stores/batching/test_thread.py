@@ -274,3 +274,181 @@ def test_many_event_loops_share_one_batcher() -> None:
     assert not wrong
     assert sum(map(len, recorder.batches)) == 2000
     assert len(recorder.threads) == 1
+
+
+class HereRecorder(Recorder):
+    """Applies batches in the event loop, but for those with an odd number or that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.here: list[list[int]] = []
+        self.willing = True
+
+    def apply_here(self, requests: list[int]) -> list[int] | None:
+        if not self.willing or any(request % 2 for request in requests if request > 0):
+            return None
+        self.here.append(list(requests))
+        if -1 in requests:
+            raise OSError("broken")
+        return [2 * request for request in requests]
+
+    def batcher(self) -> ThreadBatcher[int, int]:
+        return ThreadBatcher(self, apply_here=self.apply_here, undo=undo)
+
+
+def test_a_lone_call_is_applied_in_the_event_loop_and_needs_no_thread() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        assert [await batcher.submit(2), await batcher.submit(4)] == [4, 8]
+        assert (recorder.here, recorder.batches) == ([[2], [4]], [])
+        assert batcher._thread is None
+        await batcher.close()
+        with pytest.raises(StoreClosedError):
+            await batcher.submit(2)
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_runs_between_calls_that_it_applies_itself() -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        batcher = HereRecorder().batcher()
+        counting = asyncio.create_task(count())
+        for _ in range(10):
+            await batcher.submit(2)
+        assert turns >= 10
+        counting.cancel()
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_calls_of_one_turn_are_one_batch_in_the_event_loop() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        assert await asyncio.gather(*(batcher.submit(n) for n in (2, 4, 6))) == [4, 8, 12]
+        assert (recorder.here, recorder.batches) == ([[2, 4, 6]], [])
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_event_loop_does_not_apply_goes_to_the_thread_in_order() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        recorder.gate.clear()
+        tasks = await start(batcher, 1, 2)
+        await recorder.has_begun()
+        tasks += await start(batcher, 4)  # the thread is busy: it does not overtake
+        await asyncio.sleep(0.01)
+        assert recorder.here == []
+        recorder.gate.set()
+        assert await asyncio.gather(*tasks) == [2, 4, 8]
+        assert recorder.batches == [[1, 2], [4]]
+        while not batcher._idle:
+            await asyncio.sleep(0.001)
+        assert await batcher.submit(6) == 12
+        assert recorder.here == [[6]]
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_wants_to_be_alone_goes_to_the_thread() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        before, alone = batcher.submit(2), batcher.submit_many((4, 6), alone=True)
+        assert list(await asyncio.gather(before, alone)) == [4, [8, 12]]
+        assert (recorder.here, recorder.batches) == ([], [[2], [4, 6]])
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_failure_in_the_event_loop_goes_to_the_callers() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        answers = await asyncio.gather(
+            batcher.submit(-1), batcher.submit(2), return_exceptions=True
+        )
+        assert [str(answer) for answer in answers] == ["broken", "broken"]
+        assert await batcher.submit(2) == 4
+        await batcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_goes_before_the_event_loop_applies_its_call_withdraws_it() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        tasks = await start(batcher, 2, 4)
+        tasks[0].cancel()
+        assert await tasks[1] == 8
+        # A caller that goes together with the answer has not got it: it is undone.
+        (task,) = await start(batcher, 6)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await batcher.close()
+        assert recorder.here in ([[2, 4], [6]], [[4], [6]])
+        assert recorder.batches[-1][-1] == 1006
+
+    asyncio.run(main())
+
+
+def test_closing_finishes_what_the_event_loop_was_about_to_apply() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        tasks = [asyncio.create_task(batcher.submit(2))]
+        loop = asyncio.get_running_loop()
+        closing: list[asyncio.Task[None]] = []
+        loop.call_soon(lambda: closing.append(asyncio.create_task(batcher.close())))
+        assert await asyncio.gather(*tasks) == [4]
+        await asyncio.gather(*closing)
+
+    asyncio.run(main())
+
+
+def test_event_loops_of_several_threads_apply_one_batch_at_a_time() -> None:
+    inside = 0
+    most = 0
+    applied: list[int] = []
+
+    def apply(requests: list[int]) -> list[int]:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.0005)
+        applied.extend(requests)
+        inside -= 1
+        return list(requests)
+
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(apply, apply_here=apply)
+
+    async def main(first: int) -> None:
+        for number in range(first, first + 40):
+            assert await batcher.submit(number) == number
+
+    threads = [threading.Thread(target=asyncio.run, args=(main(40 * n),)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(batcher.close())
+    assert most == 1
+    assert sorted(applied) == list(range(160))

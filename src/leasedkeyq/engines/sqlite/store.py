@@ -19,19 +19,26 @@ from leasedkeyq.engines.sqlite.schema import (
     open_database,
     primary_code,
 )
-from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction
+from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction, TooMuchError
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
 from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
+    Ack,
     Answer,
+    Bury,
+    Cancel,
     Capabilities,
     Change,
     Claim,
     Claimed,
     Counts,
+    Discard,
+    Extend,
     Limits,
     Put,
+    Release,
+    Requeue,
     StoredItem,
     StoredState,
 )
@@ -40,8 +47,19 @@ from leasedkeyq.stores.store import Store, report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""
+QUICK: Final = 0.001
+"""Seconds for which an event loop may stand still while it commits a transaction itself."""
+SHORTEST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 10.0
+"""Seconds for which the thread commits everything after a commit in an event loop was slow."""
+FEW: Final = 4
+"""So many requests are a transaction that an event loop commits itself."""
+FEW_ITEMS: Final = 16
+FEW_BYTES: Final = 65536
+"""So many items, with values of so many bytes together, may be in one of them."""
 MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Browse, Results)
 """Requests that often have nothing to write."""
+SMALL: Final = (Ack, Release, Extend, Bury, Cancel, Requeue, Discard, Sweep)
 FAULTS_OF_THE_REQUEST: Final = frozenset(
     {
         0,  # of Python's module, such as a value that SQLite has no type for
@@ -60,8 +78,9 @@ class SqliteStore(Store):
     """Queues in a SQLite database, which any number of processes may use.
 
     One thread of each store object writes; whatever many callers ask for at a time goes into one
-    transaction and one fsync. Opening blocks for some milliseconds. A store object must not be
-    carried over a fork.
+    transaction and one fsync. What a caller asks for alone is written by its own event loop, as
+    long as that stops the loop for less than a millisecond. Opening blocks for some milliseconds. A
+    store object must not be carried over a fork.
 
     Args:
         path: The database file. It is created if need be, its folder is not. Beside it SQLite
@@ -102,10 +121,17 @@ class SqliteStore(Store):
         self._latest = float("-inf")
         self._own_commits = 0
         self._seen_commits = 0
+        self._thread_until = 0.0
+        """Until then the thread does everything, by the monotonic clock."""
+        self._pause = SHORTEST_PAUSE
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
         self._batcher: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
-            self._apply, name=self._name, undo=undo_claim, at_end=self._disconnect
+            self._apply,
+            apply_here=self._apply_here,
+            name=self._name,
+            undo=undo_claim,
+            at_end=self._disconnect,
         )
         self._watch = CommitWatch(
             self.path,
@@ -177,7 +203,7 @@ class SqliteStore(Store):
         self._watch.close()
         await self._batcher.close()
 
-    # In the writer's thread
+    # In the writer's thread, or in an event loop
 
     def _apply(self, requests: list[AnyRequest]) -> list[Any]:
         """One transaction for all; if one of them cannot be stored at all, one for each."""
@@ -193,6 +219,43 @@ class SqliteStore(Store):
         announce()
         return answers
 
+    def _apply_here(self, requests: list[AnyRequest]) -> list[Any] | None:
+        """Apply a few small requests in the event loop of their callers; None: the thread should.
+
+        That saves two changes of threads. One caller that puts, gets and acknowledges is 1.1 times
+        as fast by it at `full` on a quick disk, and 1.4 times where nothing is synced; an idle
+        consumer in another process gets an item after 1.0 ms instead of 1.4. The event loop stands
+        still meanwhile; so this is done as long as the disk is quick, and nobody else has the lock.
+        Otherwise it is tried again after a pause.
+        """
+        began = time.monotonic()
+        if began < self._thread_until or len(requests) > FEW:
+            return None
+        try:
+            if not all(map(_is_small, requests)):
+                return None
+            answers, announce = self._transact(requests, here=True)
+        except sqlite3.Error as error:
+            code = primary_code(error)
+            if code == sqlite3.SQLITE_BUSY:
+                self._rest()
+            elif code not in FAULTS_OF_THE_REQUEST:
+                raise explain(error, self.path) from error
+            return None
+        except (TooMuchError, TypeError, ValueError, OverflowError):
+            return None  # nothing has happened; the thread finds out which request it is
+        if time.monotonic() - began > QUICK:
+            self._rest()
+        else:
+            self._pause = max(self._pause / 2, SHORTEST_PAUSE)
+        announce()
+        return answers
+
+    def _rest(self) -> None:
+        """Let the thread do everything for a while, each time for longer."""
+        self._thread_until = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
     def _apart(self, requests: list[AnyRequest], error: Exception) -> list[Any]:
         if len(requests) > 1:
             return [self._alone(request) for request in requests]
@@ -207,7 +270,7 @@ class SqliteStore(Store):
         except StoreError as error:
             return error
 
-    def _transact(self, requests: list[AnyRequest]) -> Committed:
+    def _transact(self, requests: list[AnyRequest], *, here: bool = False) -> Committed:
         """Try until other processes let us, in short steps.
 
         SQLite's own steps grow to 100 ms, and whoever has waited long waits longest. A connection
@@ -217,6 +280,10 @@ class SqliteStore(Store):
         an empty queue must not hold up those who work. If there is something to write, SQLite
         takes the lock then. Where another process has written since this one began, it refuses
         that, and the transaction begins anew, with the lock.
+
+        Args:
+            requests: What to apply.
+            here: Whether this is an event loop, which must not wait or do much at a time.
         """
         begin = "BEGIN"
         if not all(isinstance(request, MAY_ONLY_READ) for request in requests):
@@ -225,7 +292,7 @@ class SqliteStore(Store):
         renewed = False
         while True:
             try:
-                return self._transact_once(requests, begin)
+                return self._transact_once(requests, begin, here)
             except sqlite3.OperationalError as error:
                 if _cannot_repeat(requests):
                     raise
@@ -238,18 +305,20 @@ class SqliteStore(Store):
                 if begin == "BEGIN":
                     begin = "BEGIN IMMEDIATE"
                     continue
+                if here:
+                    raise
                 now = time.monotonic()
                 deadline = deadline or now + self._busy_timeout
                 if now >= deadline:
                     raise
             time.sleep(random.uniform(*BUSY_STEP))
 
-    def _transact_once(self, requests: list[AnyRequest], begin: str) -> Committed:
+    def _transact_once(self, requests: list[AnyRequest], begin: str, here: bool) -> Committed:
         connection = self._connected()
         own_commits = self._own_commits
         try:
             connection.execute(begin)
-            transaction = SqliteTransaction(connection, self.limits, self._now())
+            transaction = SqliteTransaction(connection, self.limits, self._now(), brief=here)
             answers = transaction.apply_all(requests)
             changed = transaction.finish()
             self._own_commits += transaction.changed
@@ -332,6 +401,16 @@ class SqliteStore(Store):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _is_small(request: AnyRequest) -> bool:
+    """Whether it takes hardly any time, whatever is stored."""
+    if isinstance(request, Put):
+        items = request.items
+        return len(items) <= FEW_ITEMS and sum(len(value) for _, value in items) <= FEW_BYTES
+    if isinstance(request, Claim):
+        return request.limit <= FEW_ITEMS
+    return isinstance(request, SMALL)
 
 
 def _cannot_repeat(requests: list[AnyRequest]) -> bool:

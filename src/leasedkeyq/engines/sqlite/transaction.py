@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import cached_property
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, cast
@@ -303,11 +304,22 @@ class ItemRow(msgspec.Struct):
     """Whether the buffered value takes the place of the value when the row is written."""
 
 
+class TooMuchError(Exception):
+    """A transaction that must be brief would take long. It has to be rolled back."""
+
+
 class SqliteTransaction:
     """Applies requests as of `now`, within a transaction that the store begins and ends.
 
     The store may begin it for reading: the first statement that writes then asks SQLite for the
     lock, and fails if another process has written meanwhile.
+
+    Args:
+        connection: It is in a transaction.
+        limits: How much the store takes.
+        now: The time of the store.
+        brief: Whether to raise `TooMuchError` rather than deal with a whole chunk of items that
+            have come due.
 
     Attributes:
         dropped: Queue and key of buried items that had to make room.
@@ -315,14 +327,16 @@ class SqliteTransaction:
         commits: How many transactions before this one have changed something, by any process.
     """
 
-    def __init__(self, connection: sqlite3.Connection, limits: Limits, now: float) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, limits: Limits, now: float, *, brief: bool = False
+    ) -> None:
+        self._connection = connection
         self._execute = connection.execute
         self._many = connection.executemany
         self._limits = limits
+        self._brief = brief
         self._now = now
         self._queues: dict[str, QueueRow] = {}
-        self._buckets = TokenBuckets(connection, now)
-        self._inspection = Inspection(connection, now)
         self._forgettable = FORGET_CHUNK
         """How many old results this transaction may still delete."""
         self.dropped: list[tuple[str, str]] = []
@@ -343,6 +357,14 @@ class SqliteTransaction:
             self._burials,
             self.commits,
         ) = self._execute(READ_COUNTERS).fetchone()
+
+    @cached_property
+    def _buckets(self) -> TokenBuckets:
+        return TokenBuckets(self._connection, self._now)
+
+    @cached_property
+    def _inspection(self) -> Inspection:
+        return Inspection(self._connection, self._now)
 
     def finish(self) -> set[str]:
         """Write the counters before the commit; return the names of the queues that changed.
@@ -407,16 +429,16 @@ class SqliteTransaction:
         if queue is None:
             row = self._execute(READ_QUEUE, (name,)).fetchone()
             queue = self._queues[name] = QueueRow(name, *(row or ()))
-            self._find_earliest(queue)
+            if queue.scheduled or queue.in_flight:
+                self._find_earliest(queue)
         if queue.earliest is not None and queue.earliest <= self._now:
             self._advance(queue)
         return queue
 
-    def _stored(self, queue: QueueRow) -> int:
-        """The id of the queue, which is stored if it was not."""
-        if not queue.id:
-            row = self._execute("INSERT INTO queues (name) VALUES (?)", (queue.name,))
-            queue.id = cast("int", row.lastrowid)
+    def _store(self, queue: QueueRow) -> int:
+        """Store a queue that is not, and return its id."""
+        row = self._execute("INSERT INTO queues (name) VALUES (?)", (queue.name,))
+        queue.id = cast("int", row.lastrowid)
         return queue.id
 
     def _find_earliest(self, queue: QueueRow) -> None:
@@ -432,6 +454,8 @@ class SqliteTransaction:
         while again:
             rows = self._execute(COMING_DUE, (queue.id, now)).fetchall()
             again = len(rows) == EXPIRY_CHUNK
+            if again and self._brief:
+                raise TooMuchError
             for row in rows:
                 item = ItemRow(*row)
                 moment = cast("float", item.due)
@@ -614,7 +638,7 @@ class SqliteTransaction:
             keys = {key for key, _, _ in wanted}
             if len(keys) < size or self._execute(LIVE_AMONG[size], (queue.id, *keys)).fetchone():
                 return [self._put_portion(queue, [one], wanted_at)[0] for one in wanted]
-        now, number, item = self._now, self._stored(queue), self._last_id
+        now, number, item = self._now, queue.id or self._store(queue), self._last_id
         due = wanted_at if wanted_at is not None and wanted_at > now else None
         later = due is not None
         state, place, turn = AVAILABLE, self._back, 0
@@ -768,7 +792,7 @@ class SqliteTransaction:
         for queue, rooms in limited:
             self._buckets.keep(queue.name, rooms.taken)
         claimed: list[Claimed] = []
-        for number, run in groupby(chosen, itemgetter(0)):
+        for number, run in groupby(chosen, lambda entry: entry[0]):
             rows = [self._execute(READY_ID, (item,)).fetchone() for _, item in run]
             self._lease(queues[number], rows, request.lease_time_of(number), claimed)
         return tuple(claimed)

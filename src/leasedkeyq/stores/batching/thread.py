@@ -25,12 +25,15 @@ PATIENCE: Final = 1.0
 class ThreadBatcher(Batcher[Request, Answer]):
     """Gathers the requests of many callers and applies them batch by batch in one thread.
 
-    The thread starts with the first call, and is the only one that ever runs `apply`. Callers may
-    be in the event loops of any number of threads.
+    The thread starts with the first call that needs it, and is the only one that ever runs
+    `apply`. Callers may be in the event loops of any number of threads.
 
     Args:
         apply: Gets a list of requests and returns as many answers; what it raises goes to every
             caller of the batch.
+        apply_here: The same in the event loop of the callers, if that holds up the loop for no
+            longer than two changes of threads do; None if the thread should do it. It is asked
+            while the thread has nothing to do, with what was called in one turn of the loop.
         name: The name of the thread and, in errors, of what was closed.
         most: How many requests go into one batch; a call with more is a batch of its own.
         undo: Says how to take back an answer that nobody waits for.
@@ -41,6 +44,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
         self,
         apply: Callable[[list[Request]], Sequence[Answer]],
         *,
+        apply_here: Callable[[list[Request]], Sequence[Answer] | None] | None = None,
         name: str = "leasedkeyq store",
         most: int = 1000,
         undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
@@ -48,8 +52,15 @@ class ThreadBatcher(Batcher[Request, Answer]):
     ) -> None:
         super().__init__(name=name, most=most, undo=undo)
         self._apply = apply
+        self._apply_here = apply_here
         self._at_end = at_end
         self._lock = threading.Lock()
+        self._applying = threading.Lock()
+        """Held while a batch is applied, by the thread or in an event loop."""
+        self._idle = True
+        """Whether the thread has nothing to do, and no call is on its way to it."""
+        self._gathered: dict[asyncio.AbstractEventLoop, list[LoopCall[Request, Answer]]] = {}
+        """The calls that were made in this turn of an event loop while the thread was idle."""
         self._thread: threading.Thread | None = None
         self._arrived: SimpleQueue[LoopCall[Request, Answer] | None] = SimpleQueue()
         """Calls on their way to the thread; None has it look whether it is time to end."""
@@ -65,6 +76,8 @@ class ThreadBatcher(Batcher[Request, Answer]):
         loop = asyncio.get_running_loop()
         with self._lock:
             self._closed = True
+            while self._gathered and self._process == os.getpid():
+                self._pass_on(self._gathered.popitem()[1])
             thread = self._thread
             if thread is None or self._ended or self._process != os.getpid():
                 if thread is None and not self._ended and self._at_end is not None:
@@ -83,17 +96,60 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 self._check_open()
             elif self._ended:
                 return
+            if call.turn is None or self._apply_here is None:
+                self._pass_on([call])
+                return
+            loop = call.turn.get_loop()
+            gathered = self._gathered.get(loop)
+            if gathered is not None:
+                gathered.append(call)
+            elif self._idle:
+                self._gathered[loop] = [call]
+                loop.call_soon(self._try_here, loop)
+            else:
+                self._pass_on([call])
+
+    def _pass_on(self, calls: list[LoopCall[Request, Answer]]) -> None:
+        """Have the thread apply calls; with the lock."""
+        self._idle = False
+        for call in calls:
             self._arrived.put(call)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _try_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Apply in the event loop what was called in this turn of it, or leave it to the thread."""
+        with self._lock:
+            calls = self._gathered.pop(loop, [])
+            batch = [call for call in calls if call.turn is not None and not call.turn.done()]
+            if not batch:
+                return
+            here = self._idle and not any(call.alone for call in batch)
+            if not here or not self._applying.acquire(blocking=False):
+                self._pass_on(batch)
+                return
+        assert self._apply_here is not None
+        answers: Sequence[Answer] | BaseException | None
+        try:
+            answers = self._apply_here([request for call in batch for request in call.requests])
+        except BaseException as error:
+            answers = error
+        finally:
+            self._applying.release()
+        if answers is not None:
+            self._hand_out(outcomes_of(batch, answers))
+        else:
+            with self._lock:
+                self._pass_on(batch)
 
     # The thread
 
     def _run(self) -> None:
         while batch := self._next_batch():
             try:
-                answers = self._apply([request for call in batch for request in call.requests])
+                with self._applying:
+                    answers = self._apply([request for call in batch for request in call.requests])
             except BaseException as error:
                 self._deliver(outcomes_of(batch, error))
             else:
@@ -118,6 +174,8 @@ class ThreadBatcher(Batcher[Request, Answer]):
             if self._undelivered and self._bring_back():
                 continue
             if not self._closed:
+                with self._lock:
+                    self._idle = self._arrived.empty()
                 self._arrive(self._arrived.get())
             elif not self._undelivered:
                 return batch

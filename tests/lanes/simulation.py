@@ -304,7 +304,12 @@ class Simulation:
             job.lease = None
             if job.task is not None:
                 job.task.cancel()
-        for timer in (engine._limit_alarm, engine._alarm, engine._results._soon):
+        for timer in (
+            engine._limit_alarm,
+            engine._alarm,
+            engine._follow_up,
+            engine._results._soon,
+        ):
             if timer is not None:
                 timer.cancel()
         for job in engine._held.values():
@@ -317,7 +322,7 @@ class Simulation:
         engine._unwatch.clear()
         engine._tasks.clear()
         engine._outbox._waiting.clear()
-        engine._prefetch = Prefetch(lambda: engine._loop, lambda job: None)
+        engine._prefetch = engine._plan._prefetch = Prefetch(lambda: engine._loop, lambda job: None)
         engine._outbox.empty.set()
         engine.stopped = True
         for task in self.tasks.values():

@@ -108,7 +108,7 @@ class MemoryEngine(LaneEngine):
         """Put a command where it waits for its turn."""
         key, kind, command = submitted
         policy, priority, delay, deadline, _ = terms
-        timeout = terms.time_limit(lane.timeout)
+        timeout = lane.timeout if terms.timeout is None else terms.time_limit(lane.timeout)
         number = next(self._numbers)
         if key is None:
             key = f"{self._prefix}-{number}"
@@ -417,7 +417,7 @@ class MemoryEngine(LaneEngine):
         error = self._error(CommandCancelledError, job, "was cancelled")
         self._finish(job, "cancelled", None, error)
 
-    def _give_back(self, job: Job) -> None:
+    def _take_back(self, job: Job) -> None:
         state = job.partition.state
         beside = state.held(job.lease).buffered
         self._note(job.partition, state.unclaim(job.lease))

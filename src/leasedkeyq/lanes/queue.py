@@ -304,7 +304,8 @@ class CommandQueue:
     def _open_lane(self, lane_id: str) -> Lane:
         """The lane of this name, for a new command."""
         lane = self.lanes.get(lane_id) or self.lane(lane_id)
-        self._engine.check_failure()
+        if self._engine.failure is not None:
+            raise self._engine.failure
         if self._shutting_down:
             raise ShuttingDownError(
                 f"lane {lane_id!r}: the manager is shutting down and takes no more commands",

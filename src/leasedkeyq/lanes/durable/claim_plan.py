@@ -2,19 +2,18 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
-from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.outbox import MANY, Outbox
 from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.tracing import GuardedTracing
-from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts, Release
+from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts
 from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.take_back import take_back
 
 NONE = Counts()
 MOST = 1000
@@ -24,28 +23,43 @@ LONGEST_TRY = 1.0
 """Seconds between claims in vain of a lane with a rate limit; more where its tokens are rarer."""
 
 
-class Claims(Protocol):
-    """What a plan needs of its engine."""
-
-    partitions: list[Partition]
-    slots: Slots
-    running: set[Job]
-    registry: CommandRegistry
-    _prefetch: Prefetch
-    _outbox: Outbox
-    _tracing: GuardedTracing | None
-
-    def wake(self) -> None:
-        """A command may be able to start."""
-        ...
-
-
 class ClaimPlan:
-    """Claims for all lanes of an engine."""
+    """Claims for all lanes of an engine.
 
-    def __init__(self, engine: Claims, store: Store) -> None:
-        self._engine = engine
+    Args:
+        store: Where it claims.
+        partitions: Those of all lanes. The list may grow.
+        slots: How many commands may run.
+        running: The jobs that run.
+        types: Tells the types of commands that are known.
+        prefetch: The jobs that were claimed and wait for a slot.
+        outbox: Takes what is given back.
+        tracing: Told of claims.
+        wake: Called when a command may be able to start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        partitions: list[Partition],
+        slots: Slots,
+        running: set[Job],
+        types: Callable[[], Iterable[str]],
+        prefetch: Prefetch,
+        outbox: Outbox,
+        tracing: GuardedTracing | None,
+        wake: Callable[[], None],
+    ) -> None:
         self._store = store
+        self._partitions = partitions
+        self._slots = slots
+        self._running = running
+        self._types = types
+        self._prefetch = prefetch
+        self._outbox = outbox
+        self._tracing = tracing
+        self._wake = wake
         self._claimer = Claimer(store)
         self.coming: Counter[Partition] = Counter()
         """What is being claimed at present, or was and has not been taken yet."""
@@ -78,7 +92,7 @@ class ClaimPlan:
         """Take nothing more, at once."""
         self._claimer.abandon()
 
-    def give_back(
+    def take_back(
         self, partition: Partition, item: Claimed, told: Callable[[Answer], None] | None = None
     ) -> None:
         """Let others have what was claimed, as if it had not been; `told` is passed the answer.
@@ -88,8 +102,8 @@ class ClaimPlan:
         """
         self._going[partition] += 1
         self._gone[partition] += 1
-        change = Release(item.queue, item.key, item.token, undo=True)
-        self._engine._outbox.add(change, partial(self._is_back, partition, told))
+        [change] = take_back([item])
+        self._outbox.add(change, partial(self._is_back, partition, told))
 
     def _is_back(
         self, partition: Partition, told: Callable[[Answer], None] | None, answer: Answer
@@ -98,13 +112,12 @@ class ClaimPlan:
         if told is not None:
             told(answer)
         if not self._going[partition]:
-            self._engine.wake()
+            self._wake()
 
     def has_room(self) -> bool:
         """Whether any lane has room for enough to be worth a claim."""
         return any(
-            self._room(partition) > 0 and self.wants(partition)
-            for partition in self._engine.partitions
+            self._room(partition) > 0 and self.wants(partition) for partition in self._partitions
         )
 
     def wants(self, partition: Partition) -> bool:
@@ -113,13 +126,13 @@ class ClaimPlan:
         Where commands are claimed ahead, that takes half of what may be leased: so claims stay
         large. But no slot waits for that.
         """
-        line = self._engine._prefetch.lines.get(partition)
+        line = self._prefetch.lines.get(partition)
         if line is None or not line.most:
             return True
         lane = partition.lane
         active, most = lane.active, lane.most
         coming = self._coming_of(lane)
-        waiting = self._engine._prefetch.of_lane(lane)
+        waiting = self._prefetch.of_lane(lane)
         if 2 * (active + waiting + coming) <= most + line.most:
             return True
         return active < most and not waiting and not coming
@@ -132,11 +145,11 @@ class ClaimPlan:
         coming = self._coming_of(lane)
         if coming and lane.most == 1:
             return 0  # Of two answers, the second may come first.
-        line = self._engine._prefetch.lines.get(partition)
+        line = self._prefetch.lines.get(partition)
         if line is not None and line.most:
-            waiting = self._engine._prefetch.of_lane(lane)
+            waiting = self._prefetch.of_lane(lane)
             return lane.most + line.most - lane.active - waiting - coming
-        if self._engine.slots.may_start(partition, coming):
+        if self._slots.may_start(partition, coming):
             return lane.most - lane.active - coming
         return 0
 
@@ -156,7 +169,7 @@ class ClaimPlan:
         if self.coming.total() and sum(rooms.values()) < MANY:
             return None
         if rooms:
-            self._engine._prefetch.decide(self._engine.running)
+            self._prefetch.decide(self._running)
             rooms = self._rooms()
         if not rooms:
             await self._claimer.claim([], idle=False)  # What stands would be given something.
@@ -167,7 +180,7 @@ class ClaimPlan:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            answers = await self._claimer.claim(requests, idle=not self._engine.running)
+            answers = await self._claimer.claim(requests, idle=not self._running)
         finally:
             self.coming.subtract(rooms)
         trip = loop.time() - began
@@ -179,14 +192,14 @@ class ClaimPlan:
             if self._gone[partition] == gone[partition] and trip < partition.lane.lease_time:
                 found.append((partition, item))
             else:
-                self.give_back(partition, item)
+                self.take_back(partition, item)
         self._note_asked(rooms, requests, Counter(partition for partition, _ in found))
         if found:
             self._vain = 0
-            self._engine._prefetch.travelled(trip)
-        if found and self._engine._tracing is not None:
+            self._prefetch.travelled(trip)
+        if found and self._tracing is not None:
             for lane_id, count in Counter(partition.lane.id for partition, _ in found).items():
-                self._engine._tracing.claimed(lane_id, count)
+                self._tracing.claimed(lane_id, count)
         return found
 
     @contextmanager
@@ -212,7 +225,7 @@ class ClaimPlan:
         self._empty = set() if self.left_out else {p for p in asked if found[p] < rooms[p]}
         # A partition that shares its room with others may have been left out, and one with caps
         # may have room when a token comes.
-        alone = self._engine.slots.capacity is None and len(requests) == 1
+        alone = self._slots.capacity is None and len(requests) == 1
         if found and not (alone and not any(p.caps or p.lane.linked for p in asked)):
             self._empty.clear()
         self.more = self.left_out or any(p not in self._empty for p in found)
@@ -224,13 +237,13 @@ class ClaimPlan:
         room. But where limits count what runs, there may be something now; and where claims can be
         parked, a worker that has become idle parks one.
         """
-        if partition.caps or self._engine.slots.capacity is not None or self._claimer.parks:
+        if partition.caps or self._slots.capacity is not None or self._claimer.parks:
             return False
         return partition in self._empty or self.coming.get(partition, 0) > 0
 
     def may_overlap(self, partition: Partition) -> bool:
         """Whether there may be room for a second claim beside the one that is under way."""
-        return self._room(partition) * len(self._engine.partitions) >= MANY
+        return self._room(partition) * len(self._partitions) >= MANY
 
     async def next_try(self, due: float) -> float:
         """After a claim in vain: in how many seconds to claim again.
@@ -242,7 +255,7 @@ class ClaimPlan:
         """
         rates = {
             partition.queue: max(rates)
-            for partition in self._engine.partitions
+            for partition in self._partitions
             if (rates := [cap.rate for cap in partition.caps if cap.rate is not None])
             if self._room(partition) > 0
         }
@@ -264,7 +277,7 @@ class ClaimPlan:
             return {}
         rooms = {
             partition: self._room(partition)
-            for partition in sorted(self._engine.partitions, key=_priority)
+            for partition in sorted(self._partitions, key=_priority)
         }
         return {partition: room for partition, room in rooms.items() if room > 0}
 
@@ -273,7 +286,7 @@ class ClaimPlan:
 
         Without one, no lane takes anything from another.
         """
-        spare = self._engine.slots.spare()
+        spare = self._slots.spare()
         if spare is None:
             return self._requests_by_lane(rooms)
         reserved = {
@@ -348,7 +361,7 @@ class ClaimPlan:
             tuple((partition.queue, room) for partition, room in rooms.items()),
             min(sum(rooms.values()), most if spare is None else spare, MOST),
             lease_time=times[0],
-            kinds=tuple(self._engine.registry.types),
+            kinds=tuple(self._types()),
             caps=tuple(cap for partition in rooms for cap in partition.caps),
             urgencies=urgencies if urgent else (),
             lease_times=times if len(set(times)) > 1 else (),

@@ -19,7 +19,6 @@ from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.durable.cancellation import Cancelling
 from leasedkeyq.lanes.durable.claim_plan import ClaimPlan
 from leasedkeyq.lanes.durable.dead_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import (
@@ -58,14 +57,26 @@ from leasedkeyq.lanes.running.limits import caps
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import check_name
-from leasedkeyq.model.requests import Ack, Answer, Bury, Change, Claimed, Refusal, Release, Urgency
+from leasedkeyq.model.requests import (
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Change,
+    Claimed,
+    Put,
+    Refusal,
+    Release,
+    StoredItem,
+    Urgency,
+)
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq")
 
-GIVING_BACK = 1.0
+TAKING_BACK = 1.0
 """Seconds for which partitions stay with a worker that ends, until what it prefetched is back."""
 FOLLOW_UP = 0.02
 """Seconds for which a worker that settles commands does not look for what comes due next.
@@ -73,6 +84,8 @@ FOLLOW_UP = 0.02
 What it settles is heard and leads to a claim, after which it looks. If it looked before, too, that
 would be one trip more before the result of each single command.
 """
+CANCELLED_LATELY = 1000
+"""Commands. So many are remembered after they were cancelled."""
 PATIENCE = 10.0
 """Seconds for which closing waits for the store to take what has ended."""
 
@@ -99,7 +112,7 @@ class StoreEngine(LaneEngine):
     ) -> None:
         self.store = store
         self.registry = registry
-        self._prefetch = Prefetch(lambda: self._loop, self._give_back)
+        self._prefetch = Prefetch(lambda: self._loop, self._take_back)
         super().__init__(
             lanes,
             slots=slots,
@@ -111,8 +124,8 @@ class StoreEngine(LaneEngine):
         self.dlq = StoreDeadLetterQueue(
             store, lanes, max_dead_letters, closed=lambda: self.shutting_down
         )
-        self._plan = ClaimPlan(self, store)
-        self._cancelling = Cancelling(self)
+        self._cancelled_lately: dict[int, None] = {}
+        """The ids of commands that were cancelled of late. A claim under way may bring them."""
         self._results = ResultWatch(
             store, registry, self._finish_elsewhere, self._watch, self._spawn
         )
@@ -121,6 +134,17 @@ class StoreEngine(LaneEngine):
         self._held: dict[str, Job] = {}
         """All that is leased by this engine, by token: ahead, running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
+        self._plan = ClaimPlan(
+            store,
+            partitions=self.partitions,
+            slots=slots,
+            running=self.running,
+            types=lambda: registry.types,
+            prefetch=self._prefetch,
+            outbox=self._outbox,
+            tracing=self._tracing,
+            wake=self.wake,
+        )
         self._tasks: list[Task[None]] = []
         self._errands: set[Task[None]] = set()
         self._ending: list[Task[None]] = []
@@ -325,7 +349,7 @@ class StoreEngine(LaneEngine):
         self._wanted.set()  # so that no claim is left standing
         self._prefetch.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(GIVING_BACK):
+            async with asyncio.timeout(TAKING_BACK):
                 await self._outbox.empty.wait()  # or others would begin with what comes after it
         self._workers.leave()
         await super().quiet()
@@ -504,9 +528,9 @@ class StoreEngine(LaneEngine):
         `since` is when it could have run, if that is known, as Unix time of the store.
         """
         lane = partition.lane
-        gone = claimed.id in self._cancelling.lately
+        gone = claimed.id in self._cancelled_lately
         if gone or self.stopped or lane.paused or not partition.owned:  # since the claim was begun
-            self._plan.give_back(partition, claimed)
+            self._plan.take_back(partition, claimed)
             return
         job = self._results.jobs.get(claimed.id)
         if job is not None and job.lease is not None and job.lease.token in self._held:
@@ -672,18 +696,18 @@ class StoreEngine(LaneEngine):
             ack = Ack(lease.queue, lease.key, lease.token, kept, keep, "cancelled")
             self._send(job, ack, partial(self._end_cancelled, job))
         else:
-            self._errand(self._cancelling.elsewhere(job))
+            self._errand(self._cancel_elsewhere(job))
 
     def _end_cancelled(self, job: Job) -> None:
         job.partition.lane.cancelled += 1
         error = self._error(CommandCancelledError, job, "was cancelled")
         self._finish(job, "cancelled", None, error)
 
-    def _give_back(self, job: Job) -> None:
+    def _take_back(self, job: Job) -> None:
         lease = job.lease
         if lease.token in self._held:
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
-            self._plan.give_back(job.partition, lease, told)
+            self._plan.take_back(job.partition, lease, told)
 
     def _back(self, job: Job, status: Any) -> None:
         """It is in the store again, for whoever takes it."""
@@ -740,11 +764,81 @@ class StoreEngine(LaneEngine):
 
     async def cancel(self, lane: Lane, key: str) -> bool:
         """As `LaneEngine.cancel`."""
-        return await self._cancelling.cancel(lane, key)
+        partition = lane.partition_of(key)
+        running = self.running
+        mine = {
+            job.id: job
+            for job in running
+            if job.key == key and job.partition is partition and job.interruption != "lost"
+        }
+        cancelled = await self._cancel_stored(partition, key, lambda number: number not in mine)
+        for job in mine.values():
+            if job in running:
+                self._cancel_run(job)
+                cancelled = True
+            else:  # it has ended meanwhile, maybe to be tried again
+                cancelled |= await self.cancel_job(job.latest())
+        return cancelled
 
     async def cancel_job(self, job: Job) -> bool:
         """As `LaneEngine.cancel_job`."""
-        return await self._cancelling.cancel_job(job)
+        if job.status in ENDED:
+            return False
+        if job in self.running:
+            self._cancel_run(job)
+            return True
+        return await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
+
+    async def _cancel_elsewhere(self, job: Job) -> None:
+        """Its lease was lost before it could be cancelled: somebody else has it by now."""
+        try:
+            await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
+        except Exception as error:
+            lane = job.partition.lane.id
+            logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
+
+    async def _cancel_stored(
+        self, partition: Partition, key: str, wanted: Callable[[int], bool]
+    ) -> bool:
+        """Cancel those items of a key in the store whose ids are wanted.
+
+        One that waits here for a slot does not begin meanwhile.
+        """
+        cancelled: list[int] = []
+        aside = [job for job in self._prefetch.of_key(partition, key) if wanted(job.id)]
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            live = [item.id for item in items if item.state not in ("done", "buried")]
+            cancelled.extend(filter(wanted, live))
+            keep = partition.lane.keep_results
+            return [Cancel(partition.queue, key, CANCELLED, keep, number) for number in cancelled]
+
+        for job in aside:
+            self._prefetch.remove(job)
+        try:
+            await self.store.edit(partition.queue, work, keys=[key])
+        except BaseException:
+            for job in aside:
+                self._take_back(job)
+            raise
+        for job in aside:
+            if job.id in cancelled:
+                self._held.pop(job.lease.token, None)
+            else:
+                self._take_back(job)
+        for number in cancelled:
+            self._cancelled_lately[number] = None
+            found = self._results.jobs.get(number)
+            if found is not None and found.status not in ENDED:
+                if found.lease is not None:  # it may have been claimed meanwhile, and have begun
+                    self._held.pop(found.lease.token, None)
+                self._prefetch.remove(found)
+                if found in self.running and found.interruption is None:
+                    self._interrupt(found, "lost")
+                self._end_cancelled(found)
+        while len(self._cancelled_lately) > CANCELLED_LATELY:
+            del self._cancelled_lately[next(iter(self._cancelled_lately))]
+        return bool(cancelled)
 
     async def stats(self) -> QueueStats:
         """As `LaneEngine.stats`; waiting and running commands are those of all processes."""

@@ -83,18 +83,18 @@ class Prefetch:
 
     Args:
         loop: Asked for the event loop.
-        give_back: Told a job that this worker lets others have. Its attempt does not count.
+        take_back: Told a job that this worker lets others have. Its attempt does not count.
 
     Attributes:
         lines: What waits, for each partition of a lane that may claim ahead.
     """
 
     def __init__(
-        self, loop: Callable[[], AbstractEventLoop], give_back: Callable[[Job], None]
+        self, loop: Callable[[], AbstractEventLoop], take_back: Callable[[Job], None]
     ) -> None:
         self.lines: dict[Partition, Line] = {}
         self._loop = loop
-        self._give_back = give_back
+        self._take_back = take_back
         self._trip = 0.0
 
     def serve(self, partition: Partition) -> None:
@@ -147,7 +147,7 @@ class Prefetch:
             return False
         line = self.lines.get(partition)
         if line is None:
-            self._give_back(job)
+            self._take_back(job)
             return True
         now = self._loop().time()
         line.jobs[job] = now
@@ -212,7 +212,7 @@ class Prefetch:
         waiting = list(line.jobs)
         line.jobs.clear()
         for job in waiting:
-            self._give_back(job)
+            self._take_back(job)
 
     def _look(self, line: Line) -> None:
         """Give back what could not begin in time."""

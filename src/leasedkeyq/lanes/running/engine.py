@@ -262,7 +262,7 @@ class LaneEngine(ABC):
         """Its command was cancelled while it ran."""
 
     @abstractmethod
-    def _give_back(self, job: Job) -> None:
+    def _take_back(self, job: Job) -> None:
         """Its run was stopped because the engine stops, through no fault of the command."""
 
     # Running
@@ -349,7 +349,7 @@ class LaneEngine(ABC):
             case "lost":
                 self._measure(job, "lost", None)
             case "stop":
-                self._give_back(job)
+                self._take_back(job)
         self.wake(job.partition)
 
     def _timed_out(self, job: Job, *, stuck: bool = False) -> None:
@@ -456,7 +456,7 @@ class LaneEngine(ABC):
             case "timeout":
                 self._timed_out(job, stuck=True)
             case "stop":
-                self._give_back(job)
+                self._take_back(job)
             case "cancel":
                 self._measure(job, "cancelled", None)
                 self._cancelled(job)

@@ -15,7 +15,7 @@ from leasedkeyq.model.requests import (
     Counts,
     Release,
 )
-from leasedkeyq.transfer.item_transfer import Arrivals, Record
+from leasedkeyq.transfer.item_transfer import ItemRecord, ItemTransfer
 from tests.transfer.support import Faulty, claim, clock, counts, drain, fill, items, memory, put
 
 # What arrives
@@ -62,17 +62,17 @@ async def test_every_state_order_priority_and_kind_arrive() -> None:
 async def test_a_deadline_that_is_set_during_the_move_arrives() -> None:
     source, target = memory(), memory()
     await put(source, "k")
-    add = Arrivals.add
+    add = ItemTransfer.add
     put_again: list[str] = []
 
-    async def change_meanwhile(arrivals: Arrivals, records: Sequence[Record]) -> None:
+    async def change_meanwhile(arrivals: ItemTransfer, records: Sequence[ItemRecord]) -> None:
         await add(arrivals, records)
         if not put_again:
             put_again.append("k")
             await put(source, "k", deadline=60.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arrivals, "add", change_meanwhile)
+        patch.setattr(ItemTransfer, "add", change_meanwhile)
         await move(source, target, "q")
     [[item]] = await target.look("q", ["k"])
     assert item.deadline is not None

@@ -70,12 +70,12 @@ def kill_a_move(first: str, second: str) -> None:
     asyncio.run(produce())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", MOVER, first, second]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as mover:
-        assert mover.stdout is not None
-        for line in mover.stdout:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as transfer:
+        assert transfer.stdout is not None
+        for line in transfer.stdout:
             if int(line) > 60:
-                mover.send_signal(signal.SIGKILL)
-    assert mover.returncode == -signal.SIGKILL
+                transfer.send_signal(signal.SIGKILL)
+    assert transfer.returncode == -signal.SIGKILL
     asyncio.run(resume())
     asyncio.run(look())
 

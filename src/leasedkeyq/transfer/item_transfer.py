@@ -1,4 +1,4 @@
-"""Items that arrive in the store that a queue is moved to."""
+"""Items of a queue that is moved: how they get into the target, and are read back there."""
 
 import asyncio
 from collections import Counter
@@ -34,14 +34,14 @@ HIDDEN = "leasedkeyq.moving"
 HOLD = 30.0
 """Seconds for which such an item is leased, in which it reaches its place.
 
-That is over before another mover takes the place of a dead one.
+That is over before another move takes the place of a dead one.
 """
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks at what another move has leased."""
+"""Seconds between two looks at items in flight, at most."""
 
 
-class Record(msgspec.Struct):
+class ItemRecord(msgspec.Struct):
     """An item of the source.
 
     `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
@@ -66,23 +66,35 @@ class Record(msgspec.Struct):
         return int.from_bytes(blake2b(b"".join((sizes.encode(), *parts)), digest_size=16).digest())
 
 
-def checksum(total: int, records: Iterable[Record]) -> int:
+def checksum(total: int, records: Iterable[ItemRecord]) -> int:
     """A checksum with some more records in it, in whatever order they came."""
     return (total + sum(record.digest() for record in records)) % 2**128
 
 
-def _holds(item: StoredItem, record: Record) -> bool:
+def _equal(records: Iterable[ItemRecord], others: Iterable[ItemRecord]) -> list[ItemRecord]:
+    """The records that have an equal among `others`; each of those is the equal of one only."""
+    left = Counter(other.digest() for other in others)
+    found: list[ItemRecord] = []
+    for record in records:
+        digest = record.digest()
+        if left[digest] > 0:
+            left[digest] -= 1
+            found.append(record)
+    return found
+
+
+def _holds(item: StoredItem, record: ItemRecord) -> bool:
     return (item.value, item.kind) == (record.value, record.kind)
 
 
-class Arrivals:
+class ItemTransfer:
     """Puts records into their place in the target, and reads them back.
 
     Attributes:
         changed: Keys that were put before, and have changed in the source meanwhile.
         superseded: How many were not put, as the target had something newer.
         verified: How many were read back.
-        checksum: Over those.
+        checksum: Over the records that were read back.
     """
 
     def __init__(self, target: Store, queue: str, newer: Newer) -> None:
@@ -95,12 +107,12 @@ class Arrivals:
         self._newer = newer
         self._put: set[str] = set()
         self._stood: set[str] = set()
-        self._read_back: dict[str, Record] = {}
+        self._read_back: dict[str, ItemRecord] = {}
         self._results_seen: Counter[int] = Counter()
 
     # Live items
 
-    async def add(self, records: Sequence[Record]) -> None:
+    async def add(self, records: Sequence[ItemRecord]) -> None:
         """Put records, in their order, as available or scheduled items; and read them back.
 
         Raises:
@@ -115,7 +127,7 @@ class Arrivals:
             live = [item for item in items if item.state not in ("buried", "done")]
             leased = {item.key: item for item in live if item.state == "in_flight"}
             waiting = {item.key: item for item in live if item.state != "in_flight"}
-            puts: list[tuple[Record, InFlightPolicy]] = []
+            puts: list[tuple[ItemRecord, InFlightPolicy]] = []
             for record in records:
                 there = waiting.get(record.key)
                 ours = there is not None and record.key in self.changed
@@ -134,14 +146,14 @@ class Arrivals:
         self._put, self._stood = put, stood
         found = await self._target.look(self._queue, keys)
         self._read_back = {
-            record.key: Record(record.key, item.value, item.kind, item.priority)
+            record.key: ItemRecord(record.key, item.value, item.kind, item.priority)
             for record, items in zip(records, found, strict=True)
             for item in items
             if _holds(item, record)
         }
 
     def _puts(
-        self, records: Sequence[tuple[Record, InFlightPolicy]], waiting: dict[str, StoredItem]
+        self, records: Sequence[tuple[ItemRecord, InFlightPolicy]], waiting: dict[str, StoredItem]
     ) -> list[Put]:
         """As few requests as they can be put with."""
         puts: list[Put] = []
@@ -163,7 +175,7 @@ class Arrivals:
                 puts.append(one)
         return puts
 
-    def _check(self, records: Sequence[Record]) -> None:
+    def _check(self, records: Sequence[ItemRecord]) -> None:
         limits = self._target.limits
         for record in records:
             check_name("key", record.key, limits)
@@ -184,18 +196,18 @@ class Arrivals:
         read = [record for key, record in self._read_back.items() if key in keys]
         self._count(read)
 
-    def kept(self, records: Sequence[Record]) -> list[Record]:
+    def kept(self, records: Sequence[ItemRecord]) -> list[ItemRecord]:
         """Those of the last call of `add` that are in the target now."""
         return [record for record in records if record.key not in self._stood]
 
-    def _count(self, read: Sequence[Record]) -> None:
+    def _count(self, read: Sequence[ItemRecord]) -> None:
         self.verified += len(read)
         self.checksum = checksum(self.checksum, read)
 
-    async def withdraw(self, records: Sequence[Record]) -> None:
+    async def withdraw(self, records: Sequence[ItemRecord]) -> None:
         """Take records of the last call of `add` back: the source does not have them any more.
 
-        They were cancelled there, or their leases have ended and somebody works on them.
+        They were cancelled there, or their leases have ended and a consumer works on them.
         """
         mine = {record.key: record for record in records if record.key in self._put}
 
@@ -203,9 +215,7 @@ class Arrivals:
             return [
                 Cancel(self._queue, item.key)
                 for item in items
-                if item.state in ("available", "scheduled")
-                and item.value == mine[item.key].value
-                and item.kind == mine[item.key].kind
+                if item.state in ("available", "scheduled") and _holds(item, mine[item.key])
             ]
 
         if mine:
@@ -213,7 +223,9 @@ class Arrivals:
 
     # Buried items and results
 
-    async def bury(self, records: Sequence[Record], under_way: frozenset[int]) -> list[Record]:
+    async def bury(
+        self, records: Sequence[ItemRecord], under_way: frozenset[int]
+    ) -> list[ItemRecord]:
         """Add records to the buried items; returns those that are there now.
 
         The others wait: their keys are in use in the target. Of the records whose ids are
@@ -225,13 +237,7 @@ class Arrivals:
         self._check(records)
         await self._check_room(len(records))
         suspects = [record for record in records if record.id in under_way]
-        there = await self._read([record.key for record in suspects], "buried")
-        missing = Counter(record.digest() for record in there)
-        moved: list[Record] = []
-        for record in suspects:
-            if missing[record.digest()] > 0:
-                missing[record.digest()] -= 1
-                moved.append(record)
+        moved = _equal(suspects, await self._read([record.key for record in suspects], "buried"))
         done = {record.id for record in moved}
         left = [record for record in records if record.id not in done]
         moved += await self._place(left, _burial)
@@ -250,17 +256,17 @@ class Arrivals:
             )
 
     def begin_results(self) -> None:
-        """The results of the source are told from the beginning."""
+        """The results of the source come again from the first one."""
         self._results_seen.clear()
 
-    async def keep(self, records: Sequence[Record]) -> list[Record]:
+    async def keep(self, records: Sequence[ItemRecord]) -> list[ItemRecord]:
         """Add records to the results, unless they are there; returns those that were added."""
         self._check(records)
         there = Counter(
             record.digest()
             for record in await self._read([record.key for record in records], "done")
         )
-        new: list[Record] = []
+        new: list[ItemRecord] = []
         for record in records:
             digest = record.digest()
             self._results_seen[digest] += 1
@@ -271,15 +277,15 @@ class Arrivals:
         return moved
 
     async def _place(
-        self, records: Sequence[Record], change: Callable[[Record, Claimed], Change]
-    ) -> list[Record]:
+        self, records: Sequence[ItemRecord], change: Callable[[ItemRecord, Claimed], Change]
+    ) -> list[ItemRecord]:
         """Put records, lease them, and settle each by `change`; returns those that were free."""
-        moved: list[Record] = []
-        waiting: list[Record] = list(records)
+        moved: list[ItemRecord] = []
+        waiting: list[ItemRecord] = list(records)
         patience = asyncio.get_running_loop().time() + HOLD + LOOK_AGAIN
         while waiting:
             # Of each key one at a time.
-            turn: dict[str, Record] = {record.key: record for record in reversed(waiting)}
+            turn: dict[str, ItemRecord] = {record.key: record for record in reversed(waiting)}
             waiting = [record for record in waiting if turn[record.key] is not record]
             leases: dict[str, Claimed] = {}
             try:
@@ -295,12 +301,12 @@ class Arrivals:
 
     async def _settle(
         self,
-        records: dict[str, Record],
+        records: dict[str, ItemRecord],
         leases: dict[str, Claimed],
-        change: Callable[[Record, Claimed], Change],
-    ) -> list[Record]:
+        change: Callable[[ItemRecord, Claimed], Change],
+    ) -> list[ItemRecord]:
         """Give leased records their kinds back and settle them, both in one step."""
-        settled: list[Record] = []
+        settled: list[ItemRecord] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             changes: list[Put | Change] = []
@@ -309,7 +315,7 @@ class Arrivals:
                 record, lease = records[item.key], leases[item.key]
                 if item.state != "in_flight" or item.token != lease.token:
                     continue
-                # Where somebody has put the key meanwhile, that is for the consumers.
+                # A value that was put under the key meanwhile is for the consumers.
                 if item.kind != HIDDEN:
                     changes.append(Release(item.queue, item.key, item.token, undo=True))
                 elif item.key in buffered:
@@ -343,12 +349,12 @@ class Arrivals:
         except LeasedKeyQError:
             return  # the next move finds them
 
-    async def _lease(self, records: dict[str, Record]) -> tuple[dict[str, Claimed], list[str]]:
+    async def _lease(self, records: dict[str, ItemRecord]) -> tuple[dict[str, Claimed], list[str]]:
         """Put records so that no lane takes them, where their keys are free, and lease them.
 
         Returns the leases, and the keys that are still leased by a move that was interrupted.
         """
-        free: list[Record] = []
+        free: list[ItemRecord] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             live = {item.key: item for item in items if item.state not in ("buried", "done")}
@@ -368,13 +374,13 @@ class Arrivals:
         leases = {lease.key: lease for answer in answers for lease in answer}
         return leases, [record.key for record in free if record.key not in leases]
 
-    async def _read(self, keys: Sequence[str], state: StoredState) -> list[Record]:
-        """What the target has of these keys in a state."""
-        found: list[Record] = []
+    async def _read(self, keys: Sequence[str], state: StoredState) -> list[ItemRecord]:
+        """The items of the target with these keys in a state."""
+        found: list[ItemRecord] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             found.extend(
-                Record(
+                ItemRecord(
                     item.key,
                     item.value,
                     item.kind,
@@ -391,21 +397,17 @@ class Arrivals:
             await self._target.edit(self._queue, work, keys=[*dict.fromkeys(keys)])
         return found
 
-    async def _matching(self, records: Sequence[Record], state: StoredState) -> list[Record]:
-        """Those of the target that are equal to `records`."""
-        wanted = Counter(record.digest() for record in records)
-        matching: list[Record] = []
-        for record in await self._read([record.key for record in records], state):
-            if wanted[record.digest()] > 0:
-                wanted[record.digest()] -= 1
-                matching.append(record)
-        return matching
+    async def _matching(
+        self, records: Sequence[ItemRecord], state: StoredState
+    ) -> list[ItemRecord]:
+        """The items of the target that are equal to `records`."""
+        return _equal(await self._read([record.key for record in records], state), records)
 
 
-def _burial(record: Record, lease: Claimed) -> Change:
+def _burial(record: ItemRecord, lease: Claimed) -> Change:
     return Bury(lease.queue, lease.key, lease.token, record.error)
 
 
-def _result(record: Record, lease: Claimed) -> Change:
+def _result(record: ItemRecord, lease: Claimed) -> Change:
     keep, outcome = record.delay or 0.0, record.outcome or "completed"
     return Ack(lease.queue, lease.key, lease.token, record.value, keep, outcome)

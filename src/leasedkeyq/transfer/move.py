@@ -15,7 +15,7 @@ from leasedkeyq.transfer.queue_transfer import (
     MoveProgress,
     Newer,
     QueueMove,
-    QueueMover,
+    QueueTransfer,
     unfinished,
 )
 from leasedkeyq.types import Duration
@@ -121,20 +121,22 @@ async def _move(  # noqa: PLR0917  # checked by the caller
     batch: int,
     progress: Callable[[MoveProgress], None] | None,
 ) -> MoveReport:
-    movers: dict[str, QueueMover] = {}
+    transfers: dict[str, QueueTransfer] = {}
 
     async def run(name: str, seconds: float | None) -> None:
-        if name not in movers:
-            movers[name] = QueueMover(
+        if name not in transfers:
+            transfers[name] = QueueTransfer(
                 source, target, name, newer=newer, batch=batch, progress=progress
             )
-        await movers[name].run(seconds)
+        await transfers[name].run(seconds)
 
     async def run_all() -> None:
         """Move all that can go at once, also what has come while other queues were moved."""
         while True:
             left = await _left(source)
-            more = [name for name in left if name not in movers or left[name] > movers[name].left]
+            more = [
+                name for name in left if name not in transfers or left[name] > transfers[name].left
+            ]
             for name in more:
                 await run(name, 0.0)
             if not more:
@@ -148,10 +150,10 @@ async def _move(  # noqa: PLR0917  # checked by the caller
             # What is in flight is waited for at the end, in all queues together.
             loop = asyncio.get_running_loop()
             began = loop.time()
-            for name in [name for name, mover in movers.items() if mover.left]:
+            for name in [name for name, transfer in transfers.items() if transfer.left]:
                 await run(name, None if wait is None else max(0.0, wait - (loop.time() - began)))
             await run_all()
-    return MoveReport({name: mover.report() for name, mover in movers.items()})
+    return MoveReport({name: transfer.report() for name, transfer in transfers.items()})
 
 
 async def _left(store: Store) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -24,18 +24,17 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.stores.store import Store
-from leasedkeyq.transfer.item_transfer import Arrivals, Newer, Record, checksum
+from leasedkeyq.stores.take_back import take_back
+from leasedkeyq.transfer.item_transfer import LOOK_AGAIN, ItemRecord, ItemTransfer, Newer, checksum
 
 OWN_QUEUES = "leasedkeyq."
 """How the names of the queues begin in which leasedkeyq keeps its own affairs."""
 MOVES = "leasedkeyq.moves"
 """The queue in the source with an item for each queue that is being moved."""
 LEASE = 60.0
-"""Seconds after which what a dead mover had leased is free again."""
-LOOK_AGAIN = 1.0
-"""Seconds between two looks at what is in flight, at most."""
+"""Seconds after which the items that a dead move had leased are free again."""
 
-__all__ = ["MoveProgress", "Newer", "QueueMove", "QueueMover"]
+__all__ = ["MoveProgress", "Newer", "QueueMove", "QueueTransfer"]
 
 
 class MoveProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +73,8 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True):
         return self.available + self.scheduled + self.buried + self.results
 
 
-class Note(msgspec.Struct):
-    """What a move has to know about the one before, should that have been interrupted."""
+class TransferNote(msgspec.Struct):
+    """What an interrupted move tells the next one."""
 
     nonce: str = ""
     """Tells the store in which it is noted from all others."""
@@ -83,7 +82,7 @@ class Note(msgspec.Struct):
     """Items that may have been copied and not removed."""
 
 
-class QueueMover:
+class QueueTransfer:
     """Moves one queue. It may run several times, as long as something is left.
 
     Attributes:
@@ -107,7 +106,7 @@ class QueueMover:
         self._queue = queue
         self._batch = min(batch, source.limits.batch_size, target.limits.batch_size)
         self._progress = progress
-        self._arrivals = Arrivals(target, queue, newer)
+        self._items = ItemTransfer(target, queue, newer)
         self._moved: dict[str, int] = {}
         self._checksum = 0
         self._expected = 0
@@ -122,15 +121,15 @@ class QueueMover:
         """How it went so far."""
         return QueueMove(
             **self._moved,
-            superseded=self._arrivals.superseded,
+            superseded=self._items.superseded,
             left=self.left,
-            verified=self._arrivals.verified,
+            verified=self._items.verified,
             source_checksum=f"{self._checksum:032x}",
-            target_checksum=f"{self._arrivals.checksum:032x}",
+            target_checksum=f"{self._items.checksum:032x}",
         )
 
     async def run(self, wait: float | None) -> None:
-        """Move what there is, and wait at most `wait` seconds for what is in flight."""
+        """Move the items, and wait at most `wait` seconds for those in flight."""
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         unwatch = self._source.watch(self._queue, changed.set)
@@ -156,7 +155,7 @@ class QueueMover:
             await self._move_results()
             await self._end(Ack)
         except BaseException:
-            # Whoever goes on need not wait for the lease to end.
+            # The next move need not wait for the lease to end.
             await asyncio.shield(self._let_go())
             raise
         finally:
@@ -176,12 +175,12 @@ class QueueMover:
         except TimeoutError:
             pass
 
-    # One mover at a time
+    # One move of a queue at a time
 
     async def _begin(self) -> None:
-        """Wait for any other mover of the queue to end, or to be dead for long enough."""
+        """Wait until any other move of the queue has ended, or has been dead for long enough."""
         key = self._queue
-        fresh = msgspec.json.encode(Note())
+        fresh = msgspec.json.encode(TransferNote())
         loop = asyncio.get_running_loop()
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
@@ -192,7 +191,7 @@ class QueueMover:
             try:
                 await self._source.edit(MOVES, work, keys=[key])
             except ValueError:
-                # It can hold no other queue than its own. So nobody is kept from a second move.
+                # The source can hold no other queue than its own: a second move is not kept out.
                 self._ahead = time.time() - loop.time()
                 return
             claim = Claim(((MOVES, 1),), 1, key, LEASE)
@@ -200,7 +199,7 @@ class QueueMover:
                 self._lock = claimed
                 self._renewed = loop.time()
                 self._ahead = (claimed.expires_at or 0.0) - LEASE - self._renewed
-                note = msgspec.json.decode(claimed.value, type=Note)
+                note = msgspec.json.decode(claimed.value, type=TransferNote)
                 self._under_way = frozenset(note.buried)
             if self._lock is None:
                 await asyncio.sleep(LOOK_AGAIN)
@@ -210,9 +209,9 @@ class QueueMover:
                 raise ValueError("source and target are the same store")
 
     async def _note(self, numbers: Iterable[int]) -> None:
-        """Note which buried items are copied next, besides those that may have been before."""
+        """Note the buried items that are copied next, besides those that may have been copied."""
         if self._lock is not None:
-            note = Note(self._nonce, sorted({*numbers, *self._under_way}))
+            note = TransferNote(self._nonce, sorted({*numbers, *self._under_way}))
             pair = ((self._queue, msgspec.json.encode(note)),)
             for answer in await self._source.put([Put(MOVES, pair)]):
                 if isinstance(answer, LeasedKeyQError):
@@ -248,11 +247,11 @@ class QueueMover:
         """The time of the source."""
         return asyncio.get_running_loop().time() + self._ahead
 
-    def _records(self, items: Iterable[Claimed | StoredItem]) -> list[Record]:
+    def _records(self, items: Iterable[Claimed | StoredItem]) -> list[ItemRecord]:
         """Those with one deadline are put together: so one moment is now for all of them."""
         now = self._now()
         return [
-            Record(
+            ItemRecord(
                 item.key,
                 item.value,
                 item.kind,
@@ -274,22 +273,23 @@ class QueueMover:
                 return total
             try:
                 records = self._records(claimed)
-                await self._arrivals.add(records)
+                await self._items.add(records)
                 total += await self._remove_claimed(claimed, records)
             except BaseException:
-                # Whoever consumes from the source need not wait for the leases to end.
-                await asyncio.shield(self._give_back(claimed))
+                # Consumers of the source need not wait for the leases to end.
+                await asyncio.shield(self._take_back(claimed))
                 raise
 
-    async def _give_back(self, claimed: Sequence[Claimed]) -> None:
-        releases = [Release(item.queue, item.key, item.token, undo=True) for item in claimed]
+    async def _take_back(self, claimed: Sequence[Claimed]) -> None:
         try:
-            await self._source.settle(releases)
+            await self._source.settle(take_back(claimed))
         except LeasedKeyQError:
             return  # they are free again when their leases have ended
 
-    async def _remove_claimed(self, claimed: Sequence[Claimed], records: Sequence[Record]) -> int:
-        """Remove from the source what was copied as it was, and give the rest back."""
+    async def _remove_claimed(
+        self, claimed: Sequence[Claimed], records: Sequence[ItemRecord]
+    ) -> int:
+        """Remove the items from the source that are as they were copied, and release the others."""
         by_key = {item.key: item for item in claimed}
         copied: set[str] = set()
         changed: set[str] = set()
@@ -308,65 +308,67 @@ class QueueMover:
                     copied.add(item.key)
                     changes.append(Ack(item.queue, item.key, item.token))
                 else:
-                    # Somebody has put another value meanwhile: that is moved next.
+                    # Another value was put meanwhile: that is moved next.
                     changed.add(item.key)
                     changes.append(Release(item.queue, item.key, item.token, undo=True))
             return changes
 
         await self._source.edit(self._queue, work, keys=[*by_key])
-        return await self._account("available", records, copied, changed)
+        return await self._end_batch("available", records, copied, changed)
 
-    async def _account(
-        self, part: str, records: Sequence[Record], copied: set[str], changed: set[str]
+    async def _end_batch(
+        self, part: str, records: Sequence[ItemRecord], copied: set[str], changed: set[str]
     ) -> int:
-        """Count what was moved, and take back what the source does not have any more.
+        """Count the items that were moved, and withdraw those that the source has no more.
 
         Returns how many have left the source or are to be looked at again.
         """
         gone = [record for record in records if record.key not in copied | changed]
         if gone:
-            await self._arrivals.withdraw(gone)
-        self._arrivals.changed = changed
-        self._arrivals.confirm(copied)
-        moved = self._arrivals.kept([record for record in records if record.key in copied])
-        self._checksum = checksum(self._checksum, moved)
-        self._tell(part, len(moved))
+            await self._items.withdraw(gone)
+        self._items.changed = changed
+        self._items.confirm(copied)
+        moved = self._items.kept([record for record in records if record.key in copied])
+        self._account(part, moved)
         return len(copied) + len(changed)
 
-    def _tell(self, part: str, count: int) -> None:
-        self._moved[part] = self._moved.get(part, 0) + count
-        if self._progress is not None and count:
-            moved = sum(self._moved.values())
-            left = max(0, self._expected - moved)
-            self._progress(MoveProgress(queue=self._queue, moved=moved, left=left))
+    def _account(self, part: str, moved: Sequence[ItemRecord]) -> None:
+        """Count the records that were moved, and tell how far the move is."""
+        self._checksum = checksum(self._checksum, moved)
+        self._moved[part] = self._moved.get(part, 0) + len(moved)
+        if self._progress is not None and moved:
+            total = sum(self._moved.values())
+            left = max(0, self._expected - total)
+            self._progress(MoveProgress(queue=self._queue, moved=total, left=left))
 
     # Scheduled items
 
     async def _move_scheduled(self) -> int:
         total = 0
+        async for items in self._pages("scheduled"):
+            records = self._records(items)
+            for record, item in zip(records, items, strict=True):
+                record.delay = self._remaining(item.due)
+            await self._items.add(records)
+            total += await self._remove_scheduled(items, records)
+        return total
+
+    async def _pages(self, state: StoredState) -> AsyncIterator[tuple[StoredItem, ...]]:
+        """The items of the source in a state, a batch at a time."""
         cursor: str | None = None
         while True:
             await self._renew()
-            items, cursor = await self._page("scheduled", cursor)
-            if items:
-                records = self._records(items)
-                for record, item in zip(records, items, strict=True):
-                    record.delay = self._remaining(item.due)
-                await self._arrivals.add(records)
-                total += await self._remove_scheduled(items, records)
+            page = await self._source.browse(
+                self._queue, states=(state,), cursor=cursor, limit=self._batch
+            )
+            if page.items:
+                yield page.items
+            cursor = page.cursor
             if cursor is None:
-                return total
-
-    async def _page(
-        self, state: StoredState, cursor: str | None
-    ) -> tuple[tuple[StoredItem, ...], str | None]:
-        page = await self._source.browse(
-            self._queue, states=(state,), cursor=cursor, limit=self._batch
-        )
-        return page.items, page.cursor
+                return
 
     async def _remove_scheduled(
-        self, scheduled: Sequence[StoredItem], records: Sequence[Record]
+        self, scheduled: Sequence[StoredItem], records: Sequence[ItemRecord]
     ) -> int:
         by_key = {item.key: item for item in scheduled}
         copied: set[str] = set()
@@ -392,55 +394,41 @@ class QueueMover:
             return changes
 
         await self._source.edit(self._queue, work, keys=[*by_key])
-        return await self._account("scheduled", records, copied, changed)
+        return await self._end_batch("scheduled", records, copied, changed)
 
     # Buried items and results
 
     async def _move_buried(self) -> int:
         total = 0
-        cursor: str | None = None
-        while True:
-            await self._renew()
-            items, cursor = await self._page("buried", cursor)
-            if items:
-                await self._note([item.id for item in items])
-                records = [
-                    Record(item.key, item.value, item.kind, item.priority, item.error, item.id)
-                    for item in items
-                ]
-                moved = await self._arrivals.bury(records, self._under_way)
-                discards = [Discard(self._queue, record.id) for record in moved]
-                if discards:
-                    await self._source.settle(discards)
-                self._checksum = checksum(self._checksum, moved)
-                self._tell("buried", len(moved))
-                total += len(moved)
-            if cursor is None:
-                return total
+        async for items in self._pages("buried"):
+            await self._note([item.id for item in items])
+            records = [
+                ItemRecord(item.key, item.value, item.kind, item.priority, item.error, item.id)
+                for item in items
+            ]
+            moved = await self._items.bury(records, self._under_way)
+            if moved:
+                await self._source.settle([Discard(self._queue, record.id) for record in moved])
+            self._account("buried", moved)
+            total += len(moved)
+        return total
 
     async def _move_results(self) -> None:
-        self._arrivals.begin_results()
-        cursor: str | None = None
-        while True:
-            await self._renew()
-            items, cursor = await self._page("done", cursor)
-            if items:
-                records = [
-                    Record(
-                        item.key,
-                        item.value,
-                        item.kind,
-                        item.priority,
-                        delay=self._remaining(item.due),
-                        outcome=item.outcome,
-                    )
-                    for item in items
-                ]
-                moved = await self._arrivals.keep([one for one in records if one.delay])
-                self._checksum = checksum(self._checksum, moved)
-                self._tell("results", len(moved))
-            if cursor is None:
-                return
+        self._items.begin_results()
+        async for items in self._pages("done"):
+            records = [
+                ItemRecord(
+                    item.key,
+                    item.value,
+                    item.kind,
+                    item.priority,
+                    delay=self._remaining(item.due),
+                    outcome=item.outcome,
+                )
+                for item in items
+            ]
+            moved = await self._items.keep([one for one in records if one.delay])
+            self._account("results", moved)
 
 
 def unfinished(counts: Counts) -> int:

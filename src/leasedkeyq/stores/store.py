@@ -57,9 +57,11 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.observation import VERBS, StoreObservation
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing
 from leasedkeyq.types import Duration, QueueObserver
 
 T = TypeVar("T")
@@ -149,6 +151,25 @@ class Store(ABC):
         """
         del take
         return Claimer(self)
+
+    def instrument(
+        self, *instruments: StoreInstrument, tracing: StoreTracing | None = None
+    ) -> None:
+        """Measure the calls of this store object from now on; the last such call counts.
+
+        Queues, lanes, repositories and moves on it are measured by it, too. A store that nobody
+        measures pays nothing for this: the verbs that tell of their calls stand before the plain
+        ones of this object only.
+
+        Args:
+            instruments: Told the numbers: a `StoreMetrics`, a `PrometheusInstrument`, an
+                `OtelInstrument`, or your own.
+            tracing: Makes a span of each call, as an `OtelInstrument` does.
+        """
+        observation = StoreObservation(instruments, tracing)
+        for verb in VERBS:
+            plain = getattr(type(self), verb).__get__(self)
+            setattr(self, verb, observation.observed(verb, plain))
 
     def queue(
         self,
@@ -248,7 +269,6 @@ class Store(ABC):
         """
         self._check_usable()
         check_names("queue", [queue])
-        check_names("keys", keys or ())
         try:
             return _answered(await self.do_edit(Edit(queue, work, keys, self.limits)))
         except EditStoppedError as stopped:

@@ -1,16 +1,29 @@
-"""Telemetry: what happens in the lanes, measured.
+"""Telemetry: what happens in lanes and stores, measured.
 
-`LaneMetrics` keeps counters and latencies in memory. `leasedkeyq.telemetry.prometheus` and
-`leasedkeyq.telemetry.otel` pass them on, and need the extras of their names.
+`LaneMetrics` and `StoreMetrics` keep counters and latencies in memory.
+`leasedkeyq.telemetry.prometheus` and `leasedkeyq.telemetry.otel` pass them on, and need the extras
+of their names. Begin reading with `instrument`, which says what is told.
 """
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier, Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    Carrier,
+    Instrument,
+    ItemOutcome,
+    Outcome,
+    StoreCall,
+    StoreInstrument,
+    StoreTracing,
+    StoreVerb,
+    Tracing,
+)
 from leasedkeyq.telemetry.metrics import (
     LaneMetrics,
     LatencySnapshot,
     MetricsSnapshot,
     SeriesSnapshot,
 )
+from leasedkeyq.telemetry.store_metrics import StoreMetrics, StoreSnapshot, VerbSnapshot
 
 __all__ = [
     # Metrics in memory
@@ -18,10 +31,18 @@ __all__ = [
     "LatencySnapshot",
     "MetricsSnapshot",
     "SeriesSnapshot",
+    "StoreMetrics",
+    "StoreSnapshot",
+    "VerbSnapshot",
     # What an instrument of your own implements
     "AttemptEnd",
     "Carrier",
     "Instrument",
+    "ItemOutcome",
     "Outcome",
+    "StoreCall",
+    "StoreInstrument",
+    "StoreTracing",
+    "StoreVerb",
     "Tracing",
 ]

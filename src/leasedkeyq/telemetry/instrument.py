@@ -41,6 +41,66 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """What it raised, where it failed."""
 
 
+StoreVerb: TypeAlias = Literal[
+    "put", "claim", "settle", "edit", "sweep", "count", "heads", "look", "browse", "results"
+]
+"""The verbs of a store that are measured."""
+
+ItemOutcome: TypeAlias = Literal[
+    "put",
+    "claimed",
+    "acknowledged",
+    "released",
+    "extended",
+    "buried",
+    "cancelled",
+    "requeued",
+    "purged",
+    "discarded",
+    "refused",
+]
+"""What a call has done to an item. ``"refused"``: nothing, as the store said no: a lease that does
+not hold its key any more, a queue that is full, a value beyond the limits."""
+
+
+class StoreCall(msgspec.Struct, frozen=True):
+    """One call of a verb of a store that has ended, as a `StoreInstrument` is told of it."""
+
+    verb: StoreVerb
+    queues: tuple[str, ...]
+    """The queues that it named, each once. None: it was for all of them."""
+    requests: int
+    """Requests, keys, ids or queues in the call: the size of the batch."""
+    items: Mapping[str, Mapping[ItemOutcome, int]]
+    """By queue: to how many items it has done what."""
+    seconds: float
+    """How long the caller has waited for it."""
+    error: BaseException | None = None
+    """What it raised."""
+
+
+class StoreInstrument(Protocol):
+    """Told of every call of a store, in the event loop of the caller, when the call has ended.
+
+    The method must be quick, and safe for threads if the store is used in several. What it raises
+    is logged and harms nobody.
+    """
+
+    def called(self, call: StoreCall) -> None:
+        """A call has ended."""
+        ...
+
+
+class StoreTracing(Protocol):
+    """Surrounds the calls of a store with spans."""
+
+    def calling(
+        self, verb: StoreVerb, queues: tuple[str, ...], requests: int
+    ) -> AbstractContextManager[None]:
+        """Around a call, as in `StoreCall`. Exceptions pass through."""
+        ...
+
+
 class Instrument(Protocol):
     """Told of every command, in the event loop, while the command is handled.
 

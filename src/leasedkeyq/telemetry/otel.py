@@ -1,4 +1,4 @@
-"""Traces and metrics of lanes for OpenTelemetry.
+"""Traces and metrics of lanes and stores for OpenTelemetry.
 
 Needs the extra: ``pip install 'leasedkeyq[otel]'``. The names are those of the semantic
 conventions for messaging. These are not final yet, so the strings are kept here.
@@ -18,8 +18,8 @@ except ImportError as error:
         "pip install 'leasedkeyq[otel]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier
-from leasedkeyq.telemetry.series import Series
+from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier, StoreCall, StoreVerb
+from leasedkeyq.telemetry.series import KnownNames, Series
 from leasedkeyq.telemetry.stats import QueueStats
 
 SYSTEM = "messaging.system"
@@ -33,13 +33,16 @@ COMMAND_TYPE = "leasedkeyq.command.type"
 ATTEMPT = "leasedkeyq.command.attempt"
 OUTCOME = "leasedkeyq.command.outcome"
 LANE = "leasedkeyq.lane"
+ITEM_OUTCOME = "leasedkeyq.item.outcome"
 
 _SCOPE = "leasedkeyq"
 _Attributes = dict[str, str | int]
+_OPERATION_TYPES = {"put": "send", "claim": "receive"}
+"""What the conventions call the verbs of a store, where they have a word."""
 
 
 class OtelInstrument:
-    """An `Instrument` and a `Tracing` that speak to OpenTelemetry.
+    """An `Instrument` and a `Tracing` that speak to OpenTelemetry, for lanes and for stores.
 
     Spans, whose names end with that of the lane:
 
@@ -49,20 +52,26 @@ class OtelInstrument:
       it runs; spans that the command opens are its children.
     - ``settle``: telling a store how commands have ended.
 
+    A store has a span for each call, named after the verb and the queue, such as ``put mail``; a
+    call that names several queues has the verb alone.
+
     Metrics: ``messaging.client.sent.messages``, ``messaging.client.consumed.messages``,
     ``messaging.client.operation.duration`` (send and settle), ``messaging.process.duration``, and
     of our own ``leasedkeyq.command.waiting``, ``leasedkeyq.command.dead_lettered`` and the gauges
     ``leasedkeyq.lane.pending``, ``.active``, ``.scheduled``, ``.oldest_age`` and
     ``leasedkeyq.dead_letters``. The gauges show what the manager said when it was last asked for
-    its statistics; a `QueueMonitor` asks it regularly.
+    its statistics; a `QueueMonitor` asks it regularly. A store has ``leasedkeyq.store.items``, by
+    queue and outcome (see `ItemOutcome`), ``leasedkeyq.store.call.duration`` and
+    ``leasedkeyq.store.call.requests``, by verb.
 
     Args:
         tracer_provider: Takes the spans; the global one if None.
         meter_provider: Takes the metrics; the global one if None.
         child: False begins a new trace with each ``process`` and only links it to ``send``. That
             suits commands that run days after their submission.
-        most: How many pairs of lane and command type the metrics tell apart. The types beyond it
-            are counted together for each lane, as the type ``"(other)"``.
+        most: How many pairs of lane and command type the metrics tell apart, and how many queues.
+            What is beyond it is counted together, as the type ``"(other)"`` of each lane and the
+            queue ``"(other)"``.
     """
 
     def __init__(
@@ -111,6 +120,16 @@ class OtelInstrument:
         self._dead_letters = meter.create_gauge(
             "leasedkeyq.dead_letters", "{command}", "Letters in the dead letter queue."
         )
+        self._queues = KnownNames(most)
+        self._store_items = meter.create_counter(
+            "leasedkeyq.store.items", "{message}", "Items of queues on stores, by what was done."
+        )
+        self._store_calls = meter.create_histogram(
+            "leasedkeyq.store.call.duration", "s", "How long calls of stores take."
+        )
+        self._store_requests = meter.create_histogram(
+            "leasedkeyq.store.call.requests", "{request}", "How many requests a call has."
+        )
 
     # Metrics
 
@@ -149,7 +168,29 @@ class OtelInstrument:
             self._scheduled.set(lane.scheduled, attributes)
             self._oldest_age.set(lane.oldest_age or 0.0, attributes)
 
+    def called(self, call: StoreCall) -> None:
+        """Count a call of a store."""
+        attributes: dict[str, str] = {SYSTEM: _SCOPE, OPERATION_NAME: call.verb}
+        self._store_requests.record(call.requests, attributes)
+        if call.error is not None:
+            attributes[ERROR_TYPE] = _name_of(call.error)
+        self._store_calls.record(call.seconds, attributes)
+        for queue, outcomes in call.items.items():
+            destination = {SYSTEM: _SCOPE, DESTINATION: self._queues.known(queue)}
+            for outcome, number in outcomes.items():
+                self._store_items.add(number, {**destination, ITEM_OUTCOME: outcome})
+
     # Traces
+
+    @contextmanager
+    def calling(
+        self, verb: StoreVerb, queues: tuple[str, ...], requests: int
+    ) -> Generator[None, None, None]:
+        """A span around a call of a store."""
+        queue = queues[0] if len(queues) == 1 else ""
+        kind = trace.SpanKind.PRODUCER if verb == "put" else trace.SpanKind.CLIENT
+        with self._span(verb, queue, kind, {BATCH_COUNT: requests}):
+            yield
 
     @contextmanager
     def submitting(self, lane: str, kind: str, command_id: str) -> Generator[Carrier, None, None]:
@@ -233,11 +274,12 @@ class OtelInstrument:
         named: _Attributes = {
             SYSTEM: _SCOPE,
             OPERATION_NAME: operation,
-            OPERATION_TYPE: operation,
-            DESTINATION: lane,
+            OPERATION_TYPE: _OPERATION_TYPES.get(operation, operation),
         }
+        if lane:
+            named[DESTINATION] = lane
         span = self._tracer.start_span(
-            f"{operation} {lane}", context, kind, {**named, **attributes}, links
+            f"{operation} {lane}".rstrip(), context, kind, {**named, **attributes}, links
         )
         with trace.use_span(span, True, record_exception=False, set_status_on_exception=False):
             try:

@@ -1,6 +1,10 @@
-"""Metrics of lanes for Prometheus. Needs the extra: ``pip install 'leasedkeyq[prometheus]'``."""
+"""Metrics of lanes and stores for Prometheus.
+
+Needs the extra: ``pip install 'leasedkeyq[prometheus]'``.
+"""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple, get_args
 
 try:
@@ -10,9 +14,9 @@ except ImportError as error:
         "metrics for Prometheus take prometheus-client: pip install 'leasedkeyq[prometheus]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
+from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome, StoreCall
 from leasedkeyq.telemetry.metrics import ENDS
-from leasedkeyq.telemetry.series import Series
+from leasedkeyq.telemetry.series import KnownNames, Series
 from leasedkeyq.telemetry.stats import QueueStats
 
 BUCKETS = (
@@ -20,6 +24,28 @@ BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """Seconds: from what an idle lane takes to what a long backlog takes."""
+
+
+BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Requests in a call of a store."""
+
+
+class _StoreCounts:
+    """The metrics of stores, which are there once a store is measured."""
+
+    def __init__(
+        self, registry: CollectorRegistry, namespace: str, buckets: Sequence[float]
+    ) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, namespace, registry=registry)
+
+        def histogram(name: str, text: str, ends: Sequence[float]) -> Histogram:
+            return Histogram(name, text, ("verb",), namespace, registry=registry, buckets=ends)
+
+        self.items = counter("store_items", "Items, by what was done.", "queue", "outcome")
+        self.errors = counter("store_errors", "Calls that raised.", "verb", "error")
+        self.seconds = histogram("store_call_seconds", "How long calls take.", buckets)
+        self.requests = histogram("store_call_requests", "How many requests.", BATCH_BUCKETS)
 
 
 class _Children(NamedTuple):
@@ -34,9 +60,10 @@ class _Children(NamedTuple):
 
 
 class PrometheusInstrument:
-    """An `Instrument` that counts and measures in a registry of prometheus-client.
+    """An `Instrument` and a `StoreInstrument` that count in a registry of prometheus-client.
 
-    With the default namespace these are, by ``lane`` and, except for the gauges, ``type``:
+    With the default namespace these are, for lanes, by ``lane`` and, except for the gauges,
+    ``type``:
 
     - ``leasedkeyq_commands_submitted_total``,
     - ``leasedkeyq_attempts_ended_total``, also by ``outcome``,
@@ -47,6 +74,13 @@ class PrometheusInstrument:
       ``leasedkeyq_lane_oldest_age_seconds``, gauges, and ``leasedkeyq_dead_letters`` without a
       lane.
 
+    And for stores, from the first call of one:
+
+    - ``leasedkeyq_store_items_total``, by ``queue`` and ``outcome`` (see `ItemOutcome`),
+    - ``leasedkeyq_store_call_seconds`` and ``leasedkeyq_store_call_requests``, histograms by
+      ``verb`` of how long calls take and how large their batches are,
+    - ``leasedkeyq_store_errors_total``, by ``verb`` and ``error``.
+
     The gauges show what the manager said when it was last asked for its statistics; a
     `QueueMonitor` asks it regularly. Managers in one process share one instrument, as a registry
     takes each name once.
@@ -55,8 +89,9 @@ class PrometheusInstrument:
         registry: Where the metrics are kept; the default registry of prometheus-client if None.
         namespace: What all names begin with.
         buckets: The upper ends of the buckets of the histograms, in seconds.
-        most: How many pairs of lane and command type are told apart. The types beyond it are
-            counted together for each lane, as the type ``"(other)"``.
+        most: How many pairs of lane and command type are told apart, and how many queues. What is
+            beyond it is counted together, as the type ``"(other)"`` of each lane and the queue
+            ``"(other)"``.
 
     Raises:
         ValueError: The registry has metrics of these names, from another instrument.
@@ -71,6 +106,8 @@ class PrometheusInstrument:
         most: int = 10_000,
     ) -> None:
         home = REGISTRY if registry is None else registry
+        self._stores = cache(lambda: _StoreCounts(home, namespace, buckets))
+        self._queues = KnownNames(most)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, ("lane", "type", *labels), namespace, registry=home)
@@ -134,6 +171,18 @@ class PrometheusInstrument:
             self._active.labels(name).set(lane.active)
             self._scheduled.labels(name).set(lane.scheduled)
             self._oldest_age.labels(name).set(lane.oldest_age or 0.0)
+
+    def called(self, call: StoreCall) -> None:
+        """Count a call of a store."""
+        counts = self._stores()
+        counts.seconds.labels(call.verb).observe(call.seconds)
+        counts.requests.labels(call.verb).observe(call.requests)
+        if call.error is not None:
+            counts.errors.labels(call.verb, type(call.error).__name__).inc()
+        for queue, outcomes in call.items.items():
+            name = self._queues.known(queue)
+            for outcome, number in outcomes.items():
+                counts.items.labels(name, outcome).inc(number)
 
     def _children(self, lane: str, kind: str) -> _Children:
         outcomes: tuple[Outcome, ...] = get_args(Outcome)

@@ -1,4 +1,4 @@
-"""One thing for each lane and command type, and not too many of them."""
+"""Things by lane and command type, and names of queues: not too many of them."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -37,3 +37,21 @@ class Series(Generic[T]):
         if pair not in self.things:
             self.things[pair] = self._make(lane, kind)
         return self.things[pair]
+
+
+class KnownNames:
+    """Names of queues that are told apart; those beyond `most` are all called ``"(other)"``."""
+
+    __slots__ = ("_most", "_names")
+
+    def __init__(self, most: int) -> None:
+        self._most = checks.whole("most", most, 1)
+        self._names: set[str] = set()
+
+    def known(self, name: str) -> str:
+        """The name to count by."""
+        if name not in self._names:
+            if len(self._names) >= self._most:
+                return OTHER
+            self._names.add(name)
+        return name

@@ -7,7 +7,7 @@ import pickle
 import resource
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +407,42 @@ def test_nobody_watches_when_nobody_waits(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+class Watched(MemoryStore):
+    """Notes what a queue asks of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        self.asked.append("claim")
+        return await super().do_claim(requests)
+
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        self.asked.append("watch")
+        return super().do_watch(queue, wake)
+
+
+async def test_a_get_of_what_is_there_is_one_claim_and_watches_nothing() -> None:
+    store = Watched()
+    queue = store.queue("q")
+    await queue.put("a", 1)
+    await queue.get()
+    with pytest.raises(TimeoutError):
+        await queue.get(timeout=0)
+    assert store.asked == ["claim", "claim"]
+
+
+async def test_a_get_that_waits_asks_again_once_it_watches() -> None:
+    store = Watched()
+    queue = store.queue("q")
+    getting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0.01)
+    assert store.asked == ["claim", "watch", "claim"]
+    await queue.put("a", 1)
+    assert (await getting)[:2] == ("a", 1)
 
 
 def test_changes_are_heard_with_many_open_files(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def _check_put(put: Put, limits: Limits) -> None:
     check_name("the name of a queue", put.queue, limits)
     if put.kind:
         check_name("kind", put.kind, limits)
-    check_priority(put.priority)
+    if put.priority is not None:
+        check_priority(put.priority)
     if put.delay is not None and not isfinite(put.delay):
         raise ValueError(f"delay must be finite, got {put.delay}")
     if put.deadline is not None and not isfinite(put.deadline):
@@ -114,7 +115,7 @@ def check_name(name: str, value: str, limits: Limits) -> str:
             f"{limits.key_length}: {advice('key_length')}"
         )
         raise LimitExceededError(message, limit="key_length", most=limits.key_length)
-    if "\x00" in value or not is_text(value):
+    if "\x00" in value or not (value.isascii() or is_text(value)):
         message = f"{name} must be text without NUL characters and lone surrogates"
         raise ValueError(f"{message}, got {describe(value)}")
     return value

@@ -76,7 +76,8 @@ class ClaimPump:
     """Claims for the consumers of one queue, first come, first served.
 
     Calls that arrive while a claim is under way are served by the next one, so that many consumers
-    cost one round trip. While nothing is available the pump sleeps, until the store's `watch` says
+    cost one round trip. The pump watches the store only when a claim has left somebody waiting, as
+    that costs more than a claim; it then asks once more, and sleeps until the store's `watch` says
     that something changed or something comes due. What was claimed for a consumer that has gone
     goes to the next in line, or is taken back.
 
@@ -169,6 +170,7 @@ class ClaimPump:
         turn: Future[None] = asyncio.get_running_loop().create_future()
         turn.add_done_callback(self._unlisten)
         self._listeners.add(turn)
+        self._watch()
         self._start()
         return turn
 
@@ -220,11 +222,16 @@ class ClaimPump:
     # The task
 
     def _start(self) -> None:
-        if self._unwatch is None:
-            self._unwatch = self._store.watch(self._queue, self._hear)
         self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _watch(self) -> bool:
+        """Watch the store; returns whether that begins only now."""
+        if self._unwatch is not None:
+            return False
+        self._unwatch = self._store.watch(self._queue, self._hear)
+        return True
 
     def _hear(self) -> None:
         """Something changed in the queue, or has come due."""
@@ -246,7 +253,11 @@ class ClaimPump:
                             turn.set_result(None)
                 if self._line and await self._serve():
                     self._wake.set()
-                elif self._line or self._listeners:
+                elif not self._line and not self._listeners:
+                    continue
+                elif self._watch():
+                    self._wake.set()  # What changed before the watch began is found by asking.
+                else:
                     await self._set_alarm()
         except Exception as error:
             for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
@@ -323,6 +334,7 @@ class ClaimPump:
                 waiter.turn.set_result(claimed[start:end])
                 start = end
             elif waiter.impatient:
+                self._line.pop(waiter, None)
                 waiter.turn.set_exception(too_late(waiter.key, waiter.timeout or 0))
             else:
                 began_to_wait = began_to_wait or not waiter.idle

@@ -812,9 +812,10 @@ def _holds(lease: Lease[str], items: Sequence[StoredItem]) -> bool:
 
 def _names(lease: Lease[str]) -> tuple[str, str]:
     checks.is_lease(lease)
-    if not checks.is_text(lease.key) or not checks.is_text(lease.token):
-        raise lease_refusal(lease.key, None)
-    return lease.key, lease.token
+    key, token = lease.key, lease.token
+    if not checks.is_text(key) or not checks.is_text(token):
+        raise lease_refusal(key, None)
+    return key, token
 
 
 def raise_refusal(answer: object) -> None:

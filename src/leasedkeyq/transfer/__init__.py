@@ -1,6 +1,6 @@
-"""From one store to another: every item, with its state, place, history and result.
+"""From one store to another: every item, with its state, place and result.
 
 `move` is the call, `queue_transfer` moves one queue so that it can be taken up again,
-`item_transfer` says what has to be asked of a store to have an item there as it was here. It uses
-the contract only. Begin with `move`.
+`item_transfer` puts items into their place in the target and reads them back. The folder
+uses the contract only. Begin with `move`.
 """

@@ -59,7 +59,7 @@ class ItemRecord(msgspec.Struct):
     outcome: ResultOutcome | None = None
 
     def digest(self) -> int:
-        """A number that stands for what the item holds."""
+        """A number that stands for the key, kind, value, error and outcome of the item."""
         texts = (self.key, self.kind, self.error, self.outcome or "")
         parts = (self.value, *(text.encode() for text in texts))
         sizes = ",".join(str(len(part)) for part in parts)
@@ -158,7 +158,7 @@ class ItemTransfer:
         """As few requests as they can be put with."""
         puts: list[Put] = []
         for record, policy in records:
-            # What waits for its time there shall not wait longer than it would have here.
+            # An item that is scheduled in the target must not wait longer than it did here.
             delay = 0.0 if record.delay is None and record.key in waiting else record.delay
             one = Put(
                 self._queue,
@@ -197,7 +197,7 @@ class ItemTransfer:
         self._count(read)
 
     def kept(self, records: Sequence[ItemRecord]) -> list[ItemRecord]:
-        """Those of the last call of `add` that are in the target now."""
+        """The records of the last call of `add` that are in the target now."""
         return [record for record in records if record.key not in self._stood]
 
     def _count(self, read: Sequence[ItemRecord]) -> None:

@@ -63,7 +63,7 @@ async def move(
     acknowledged in the source, so that none is lost and no consumer of the source works on it
     meanwhile. Scheduled items keep what is left of their delays, buried ones their errors, and
     results what is left of their lifetimes; results stay in the source, too, until they expire
-    there. What is put into the source meanwhile is moved as well, until it is empty. Order,
+    there. Items that are put into the source meanwhile are moved as well, until it is empty. Order,
     priority, kind and deadline are kept. Ids, ages, attempts and history start anew, as after a
     requeue.
 
@@ -131,7 +131,7 @@ async def _move(  # noqa: PLR0917  # checked by the caller
         await transfers[name].run(seconds)
 
     async def run_all() -> None:
-        """Move all that can go at once, also what has come while other queues were moved."""
+        """Move all items that are not in flight, also those put while other queues were moved."""
         while True:
             left = await _left(source)
             more = [
@@ -147,7 +147,7 @@ async def _move(  # noqa: PLR0917  # checked by the caller
     else:
         await run_all()
         if wait != 0:
-            # What is in flight is waited for at the end, in all queues together.
+            # Items in flight are waited for at the end, in all queues together.
             loop = asyncio.get_running_loop()
             began = loop.time()
             for name in [name for name, transfer in transfers.items() if transfer.left]:

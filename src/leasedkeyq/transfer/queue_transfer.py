@@ -44,7 +44,7 @@ class MoveProgress(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     """How many items have been moved so far."""
     left: int
-    """How many were left in the source when it was last counted, less what has gone since."""
+    """How many were left in the source when it was last counted, less those moved since."""
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True):
     source_checksum: str = ""
     """Over all that was moved: key, kind, value and error, in any order."""
     target_checksum: str = ""
-    """Over what was read back from the target."""
+    """Over the items that were read back from the target."""
 
     @property
     def moved(self) -> int:
@@ -248,7 +248,7 @@ class QueueTransfer:
         return asyncio.get_running_loop().time() + self._ahead
 
     def _records(self, items: Iterable[Claimed | StoredItem]) -> list[ItemRecord]:
-        """Those with one deadline are put together: so one moment is now for all of them."""
+        """Records of items. One moment is now for all: equal deadlines can be put together."""
         now = self._now()
         return [
             ItemRecord(

@@ -23,7 +23,7 @@ not fit:
 
 An older version of ours that was put back is an edit, too: it counts, and the version that it
 replaced is set aside. Only where it was put back within a moment of a write, there was no time to
-mean that: a program has written what it had read before.
+mean that: a program has written the version that it had read before.
 
 An edit that comes between reading and writing is found in step 5, as the displaced file is not the
 one that was read. It is merged into the version just written, see
@@ -99,7 +99,7 @@ class DocumentFile:
     Args:
         path: The document, ``.yaml``, ``.yml`` or ``.json``. Its folder must exist.
         form: What a document must be: ``"queues"``, or ``"repository"`` for one queue with the
-            items of a repository. None takes what is there, and ``"queues"`` for a new one.
+            items of a repository. None takes that of the document, and ``"queues"`` for a new one.
         name: The name that the queue of a repository must have; where its document does not tell
             one, it is the stem of the path.
         max_size: For a repository whose document does not tell.
@@ -196,7 +196,7 @@ class DocumentFile:
     # Reading
 
     def read(self, *, exclusive: bool) -> None:
-        """Make `document` and `model` those of the file.
+        """Read the file into `document` and `model`, unless they are of it already.
 
         Raises:
             NeedsWriterError: That takes the exclusive lock.

@@ -147,7 +147,7 @@ def _in_order(
 
 def _merge_item(before: Entry, mine: Entry, their: Entry, merge: Merge) -> Entry:
     if _same(before, their):
-        # What a person wrote around it stays.
+        # The comments of the person stay.
         changed = not _same(before, mine)
         their.record = mine.record
         if changed:

@@ -258,7 +258,7 @@ class FileStore(Store):
         reading = all(callable(call) and not isinstance(call, _Sweep) for call in calls)
         answers = engine.read(work) if reading else engine.change(work)
         if engine.file.loads != self._loads:
-            # Whatever others did before this transaction, somebody here may wait for it.
+            # A waiting call may be after a change that another process made before this.
             self._loads = engine.file.loads
             self._watchers.wake_all()
         touched: set[str] = set()
@@ -266,7 +266,7 @@ class FileStore(Store):
             if isinstance(call, Claim):
                 touched.update(claimed.queue for claimed in answer)
             elif not callable(call) and not isinstance(answer, Exception):
-                # What is refused wakes nobody: who waits for room would ask again without end.
+                # A refused request wakes none: a put that waits for room would ask for ever.
                 touched.add(call.queue)
         self._watchers.wake(touched | moved)
         return answers

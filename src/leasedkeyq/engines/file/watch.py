@@ -1,7 +1,7 @@
 """Hears of documents that other processes write.
 
 On Linux the kernel tells (inotify on the folder); elsewhere a thread looks at the file's stamp
-every few milliseconds. Either way the thread exists only while somebody watches.
+every few milliseconds. Either way the thread exists only while the store has watchers.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _EVENT: Final = struct.Struct("iIII")
 class FileWatch:
     """A thread that calls `changed` after the document was replaced or written.
 
-    `wanted` tells whether anybody watches.
+    `wanted` tells whether the store has watchers.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FileWatch:
                 idle += step
                 if idle > LINGER:
                     with self._mutex:
-                        # Whoever adds a watcher calls `start` afterwards: nobody is missed.
+                        # The store calls `start` after it has added a watcher: none is missed.
                         if not self._wanted():
                             self._thread = None
                             return

@@ -53,7 +53,7 @@ class DocumentCodec:
         return text.encode()
 
     def parse(self, text: bytes) -> Document:
-        """Read what somebody wrote.
+        """Read a text that a person, or another program, may have written.
 
         Raises:
             NonsenseError: It is not a document.
@@ -69,7 +69,7 @@ class DocumentCodec:
         return self._parse_json(text)
 
     def parse_ours(self, body: bytes) -> Document:
-        """Read what we wrote, without its checksum; raises as `parse` does."""
+        """Read a text that we wrote, without its checksum; raises as `parse` does."""
         # JSON is open at its end, for the checksum.
         return self._parse_yaml(body) if self.yaml else self._parse_json(body.rstrip()[:-1] + b"}")
 
@@ -111,7 +111,7 @@ def _check_names(document: Document) -> None:
 
 
 def _check_signs(document: Document, signs: set[str]) -> None:
-    """See that what was taken for a comment was one."""
+    """See that the signs for control characters stand in comments only."""
     for name, section in document.sections.items():
         for entry in (document.head, section.head, *section.entries):
             texts = (name, *entry.fields, *entry.fields.values(), entry.record)

@@ -75,7 +75,7 @@ class Entry:
         self.new = False
 
     def update(self, known: dict[str, str], ours: tuple[str, ...]) -> bool:
-        """Take over the fields that are ours; those of others and all comments stay."""
+        """Take over the fields that are ours; fields of others and all comments stay."""
         old = self.fields
         fields = {name: known[name] for name in ours if name in known}
         fields.update((name, text) for name, text in old.items() if name not in ours)
@@ -94,7 +94,7 @@ class Entry:
 
 
 class Section:
-    """One queue in the document: its items in order, and what else somebody wrote there."""
+    """One queue in the document: its items in order, other fields, and comments."""
 
     __slots__ = ("entries", "head", "tail")
 
@@ -112,7 +112,7 @@ class Section:
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a document of one queue says beside the items."""
+    """The settings of a queue that has a document of its own."""
 
     name: str
     max_size: int | None = None
@@ -134,12 +134,12 @@ class Document:
 
     Attributes:
         form: How it looks.
-        settings: What it says about its queue beside the items, where it has but one.
+        settings: The settings of its queue, where it has but one.
         head: The counters.
         sections: The queues.
         label: The name of the list of items, where there is one.
         lead: Comments between the head and the queues or items.
-        tail: What follows at the end.
+        tail: Comments at the end.
         touched: Whether something was changed that is not in the model.
     """
 
@@ -248,7 +248,7 @@ class HandwrittenReader(Protocol):
         what: str,
         bare: Callable[[object], dict[str, str]] | None = None,
     ) -> None:
-        """Read a list of items, with their comments; `bare` makes fields of what is no mapping."""
+        """Read a list of items, with their comments; `bare` makes fields of a plain value."""
         ...
 
     def plain(self, value: Any) -> Any:
@@ -283,7 +283,7 @@ class Form(ABC):
 
     @abstractmethod
     def read(self, section: Section, entry: Entry, where: str, now: float) -> ItemFacts:
-        """What an entry says; what a person left out is filled in.
+        """The item that an entry describes; fields that a person left out are filled in.
 
         Raises:
             NonsenseError: It says what an item cannot be.

@@ -42,7 +42,7 @@ from leasedkeyq.engines.file.document.yaml_tree import (
 from leasedkeyq.errors import StoreError
 
 Anchor = tuple[int, int, Note, Entry | None, str]
-"""A line, a column, who takes the comments before it, and for a field its entry and its name."""
+"""A line, a column, a taker of the comments before it, and for a field its entry and name."""
 
 OURS = "# the store's own notes about the items"
 """How a comment begins that we write ourselves."""
@@ -78,7 +78,7 @@ def read_item(block: str) -> Entry:
     except (NonsenseError, StoreError) as error:
         # Reading the whole document tells what is wrong, and where.
         raise NotPlainYamlError from error
-    # What aliases stand for is counted over the whole document.
+    # The values of aliases are counted over the whole document.
     if len(section.entries) != 1 or reader.tree.aliased or reader.keep_comments().strip():
         raise NotPlainYamlError
     return section.entries[0]
@@ -150,7 +150,7 @@ class _Reader:
                 self.short.add(place.line)
 
     def keep_comments(self) -> str:
-        """Give each comment to what it stands before, in, or behind; return those at the end."""
+        """Give each comment to the entry or field that it is about; return those at the end."""
         anchors = sorted(self.anchors, key=lambda anchor: anchor[:2])
         behind = {comment.line: comment.text for comment in self.tree.behind}
         lines = self.tree.lines

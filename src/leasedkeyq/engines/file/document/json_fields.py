@@ -122,7 +122,7 @@ def _texts(raw: dict[str, msgspec.Raw]) -> dict[str, str]:
 
 
 def decode_key(fields: dict[str, str], name: str, where: str) -> str:
-    """Read a key. A number is a key, too, for those who forget the quotes."""
+    """Read a key. A number is a key, too, as a person may forget the quotes."""
     if name not in fields:
         raise NonsenseError(f"{where}: it has no {name}")
     key: Any = msgspec.json.decode(fields[name])
@@ -207,7 +207,7 @@ def check_names(text: bytes) -> None:
     Raises:
         NonsenseError: There is one.
     """
-    import json  # noqa: PLC0415 - only where somebody edited the file
+    import json  # noqa: PLC0415 - only for a file that was edited
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)

@@ -51,7 +51,7 @@ BucketRow = tuple[str, bool, str, float, float, float, float]
 def load(
     document: Document, limits: Limits, now: float, *, ours: bool, known: Known | None = None
 ) -> StoreModel:
-    """The model that the document describes; what a person left out is filled in.
+    """The model that the document describes; fields that a person left out are filled in.
 
     `ours` says that the document is as we wrote it, and needs no rewriting. What is in `known` from
     the last time is not read again.
@@ -428,9 +428,9 @@ def in_order(queue_model: QueueModel) -> Iterator[tuple[int, Signature, Stored, 
 
 
 def _number(queue_model: QueueModel, placed: list[Item[str, Payload]]) -> bool:
-    """Give `placed` the numbers that whoever reads the document gives them.
+    """Give `placed` the positions that they get when the document is read.
 
-    Returns whether these are not simply those of the lines.
+    Returns whether these are others than the numbers of their lines.
     """
     ready = queue_model.state.ready
     mixed = any(after.position < before.position for before, after in pairwise(placed))

@@ -19,7 +19,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """What may not stand in YAML, or ends a line for some readers; not a carriage return.
 
-Nor zero: that is no comment of anybody, but a disk that did not get to write the rest.
+Nor zero: no person writes that; it is a disk that did not get to write the rest.
 """
 _COMMENT = re.compile(r"^[ \t]*#|[ \t]#")
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*): (.+)")
@@ -31,9 +31,9 @@ class Style(NamedTuple):
     """How entries are written."""
 
     item: str
-    """What stands before the first field of an item."""
+    """The text before the first field of an item."""
     member: str
-    """What stands before its other fields."""
+    """The text before its other fields."""
     words: frozenset[str]
     """The fields in which a plain word is written without quotes."""
     times: frozenset[str]
@@ -105,7 +105,7 @@ FREE_ITEMS = 100
 
 
 class ItemReader:
-    """Reads the items in some lines. Those that are in `cache` from the last time are known."""
+    """Reads the items in some lines. Items that are in `cache` from the last time are known."""
 
     def __init__(
         self, lines: list[str], style: Style, cache: Cache, read_item: ReadItem | None = None
@@ -145,7 +145,7 @@ class ItemReader:
         return entry, end
 
     def close(self) -> None:
-        """Remember what was read, and nothing else."""
+        """Remember the items that were read, and no others."""
         self._cache.clear()
         self._cache.update(self._seen)
 
@@ -154,7 +154,7 @@ def _end_of_item(lines: list[str], at: int, style: Style) -> int:
     end = at + 1
     while end < len(lines) and (lines[end].startswith(style.member) or is_comment(lines[end])):
         end += 1
-    # What follows the last field is a comment on the next thing.
+    # Comments behind the last field are about the next item.
     while is_comment(lines[end - 1]):
         end -= 1
     return end
@@ -188,7 +188,7 @@ def loose_comments(entry: Entry) -> str:
 
 
 def _split(name: str, rest: str, style: Style) -> tuple[str, str]:
-    """What stands behind a field's name as JSON, and the comment after it."""
+    """The value of a field as JSON, and the comment after it."""
     json = _json(name, rest, style)
     if json is not None:
         return json, ""
@@ -251,7 +251,7 @@ def only_comments(text: str) -> bool:
 def printable_comments(text: str) -> tuple[str, set[str]]:
     """The text with signs for the control characters in its comments, and which signs these are.
 
-    A comment with one is not refused, and what we write can be read by everybody.
+    A comment with one is not refused, and every YAML reader can read our text.
     """
     if not _CONTROL.search(text):
         return text, set()

@@ -289,7 +289,7 @@ class QueuesForm(Form):
 
 
 def _ended(facts: ItemFacts) -> dict[str, str]:
-    """What there is to say of an item that is buried or done."""
+    """The fields of an item that is buried or done."""
     fields = {"state": encode(facts.state)}
     if facts.state == "buried":
         fields["buried_at"] = encode_time(facts.buried_at)
@@ -393,7 +393,7 @@ def _read_queues(document: Document, items: ItemReader, lines: list[str]) -> Non
 def _read_title(
     document: Document, lines: list[str], at: int, comments: str
 ) -> tuple[Section, int]:
-    """Read the name of a queue and what stands before its items."""
+    """Read the name of a queue and its fields before the items."""
     line = lines[at]
     if not line.startswith("  ") or line[2] == " ":
         raise NotPlainYamlError

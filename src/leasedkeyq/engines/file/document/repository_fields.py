@@ -1,7 +1,7 @@
 """The thirteen fields of an item of a repository: what each may be, and what a value is made of.
 
 A field is JSON on one line. Checking one returns it in the form in which we write it, which every
-YAML reader takes for what it is: times as text with their offset, and numbers that those who read
+YAML reader takes for what it is: times as text with their offset, and numbers that readers of
 YAML 1.1 do not take for text.
 """
 
@@ -39,9 +39,9 @@ FIELDS = (
     "metadata",
 )
 NEEDED = ("type", "payload", "created_at", "max_retries", "metadata")
-"""What the value of an item has that is not done."""
+"""The fields in the value of an item that is not done."""
 OPTIONAL = ("scheduled_at", "started_at", "completed_at", "error_message")
-"""What it may have beside, and `retry_count`."""
+"""The fields that it may have besides, and `retry_count`."""
 FINISHED = frozenset(("completed", "cancelled", "failed"))
 STATUSES = frozenset(("pending", "processing", *FINISHED))
 UTC = "+00:00"

@@ -99,7 +99,7 @@ _RECORD = "  - "
 _LISTS = {f"{label}:{rest}\n": label for label in LABELS for rest in ("", " []")}
 
 Parts = tuple[Section, list[str]]
-"""The items with what stands above them, and the records."""
+"""The section with the items, and the records."""
 
 
 class RepositoryForm(Form):
@@ -135,7 +135,7 @@ class RepositoryForm(Form):
         raise NonsenseError(f"the document is the queue {name!r}, and cannot hold {queue!r}")
 
     def _complete(self, document: Document, section: Section, records: list[str]) -> Document:
-        """Make one document of its parts; what is missing is filled in."""
+        """Make one document of its parts; missing settings and ids are filled in."""
         fields = self.defaults | section.head.fields
         section.head.fields = fields
         document.settings = RepositorySettings(
@@ -258,7 +258,7 @@ def _give_records(section: Section, records: list[str]) -> None:
     for record in records:
         parts = decode_mapping(record, "a record", "the document")
         free[decode_key(parts, "id", "a record")].append((record, parts))
-    # An item whose status has changed takes what is left.
+    # An item whose status has changed takes a record that is left.
     for changed in (False, True):
         for entry in entries:
             waiting = free.get(decode_key(entry.fields, "id", "an item"), [])

@@ -54,7 +54,7 @@ from leasedkeyq.model.requests import StoredState
 
 LIVE_VALUE = (*NEEDED, *OPTIONAL, "retry_count")
 FOUND_LEASE = 300.0
-"""Seconds that an item is held which somebody works on whom the store does not know."""
+"""Seconds that an item is leased which a document says is processing, without a lease."""
 SAME_MOMENT = 1.0
 """Seconds by which the store's idea of `scheduled_at` may differ from what the item says."""
 
@@ -110,7 +110,7 @@ def write_item(facts: ItemFacts, max_retries: int) -> tuple[dict[str, str], dict
 
 
 def _shown(facts: ItemFacts, value: dict[str, str], where: str) -> dict[str, str]:
-    """What follows from the state of an item that is not done."""
+    """The fields that follow from the state of an item that is not done."""
     count = decode_whole(value, "retry_count", where, least=-LARGEST) + _ended(facts)
     shown = {"status": encode(_STATUS[facts.state]), "retry_count": str(max(count, 0))}
     if facts.state == "scheduled" and facts.due is not None:
@@ -128,7 +128,7 @@ def _shown(facts: ItemFacts, value: dict[str, str], where: str) -> dict[str, str
 
 
 def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFacts:
-    """What an entry says; what a person left out is filled in.
+    """The item that an entry describes; fields that a person left out are filled in.
 
     Raises:
         NonsenseError: It says what an item cannot be.
@@ -297,7 +297,7 @@ def _state(
 
 
 def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> dict[str, str]:
-    """What the fields of an item do not tell.
+    """The record of an item: all that its fields do not tell.
 
     ``own`` are the fields in its value where others are shown.
     """

@@ -2,7 +2,7 @@
 
 `BlockReader` reads the YAML that people and programs mostly write: mappings and lists by
 indentation, and on one line plain words, numbers, quoted texts and values in braces. It is some ten
-times as fast as a complete reader, and needs no library. What it does not know it leaves to a
+times as fast as a complete reader, and needs no library. YAML that it does not know it leaves to a
 complete one, see `yaml_events`: just the value that is unknown, where that can be
 cut out.
 """
@@ -68,7 +68,7 @@ class Comment(NamedTuple):
 
 
 class Tree:
-    """What a YAML text says.
+    """The values of a YAML text, its lines and its comments.
 
     Attributes:
         lines: The lines of the text.
@@ -91,7 +91,7 @@ class UnknownYamlError(Exception):
 
 
 class CutError(Exception):
-    """A value cannot be read by itself: it is no YAML, or needs what stands elsewhere."""
+    """A value cannot be read by itself: it is no YAML, or needs another part of the text."""
 
 
 class Cut(NamedTuple):
@@ -111,7 +111,7 @@ ReadRest = Callable[[Tree, Cut], Any]
 """Reads the value in some lines of a tree. Raises `CutError` where it cannot."""
 
 Token = tuple[int, int, str]
-"""A line that says something: its number, its indent, and what it says."""
+"""A line that is not empty: its number, its indent, and its text."""
 
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\["\\/bfnrt])*"|'(?:[^']|'')*'|[A-Za-z_][\w./@+-]*(?:[ ][\w./@+-]+)*)"""
@@ -235,7 +235,7 @@ class BlockReader:
     def _value(
         self, at: int, column: int, text: str, indent: int, depth: int, *, dash: bool = False
     ) -> tuple[Any, int]:
-        """Read what stands behind a name or a dash in a token, or in the lines below it."""
+        """Read the value behind a name or a dash, in a token or in the lines below it."""
         line = self._tokens[at][0]
         if not text or text[0] == "#":
             if text:
@@ -384,7 +384,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _scalar(text: str) -> Any:
-    """What a text on one line stands for, as YAML 1.2 has it. Times are texts."""
+    """The value of a text on one line, as YAML 1.2 has it. Times are texts."""
     first = text[:1]
     if first == '"':
         try:

@@ -378,10 +378,17 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
             return answer
         case Unpark():
             return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
-        case _ if is_list(answer) and answer and isinstance(answer[0], bytes):
-            return _refusal(request, answer)
-        case Put():
+        case Put() if not answer or isinstance(answer[0], int):
             return tuple(answer)
+        case _ if is_list(answer):
+            return _refusal(request, answer)
+        case _:
+            return _outcome(request, answer)
+
+
+def _outcome(request: AnyRequest, answer: Any) -> Any:
+    """What a change that was not refused says."""
+    match request:
         case Ack() | Release():
             return None
         case Extend():

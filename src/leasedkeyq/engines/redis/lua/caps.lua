@@ -2,6 +2,7 @@
 local choose_key, rooms_of, room_for, take_room, keep_buckets, forget_buckets, next_token
 
 if caps then
+  -- A bucket is read once in a claim. One that is full is as good as none, whatever is stored.
   local function bucket_of(queue, rooms, name)
     local bucket = rooms.buckets[name]
     if bucket == nil then
@@ -30,10 +31,12 @@ if caps then
     return #rooms.caps > 0 and rooms
   end
 
+  -- A cap for each key has a bucket by key, any other one bucket for all that match.
   local function bucket_name(cap, key)
     return (cap.each and '1' or '0') .. cap.pattern .. '\0' .. (cap.each and key or '')
   end
 
+  -- Leases under a pattern are counted once in a claim, which then counts its own (`take_room`).
   local function has_room(queue, rooms, cap, key)
     if cap.in_flight then
       if not rooms.leased[cap.pattern] then
@@ -50,6 +53,7 @@ if caps then
     return not bucket or bucket.full_at <= now or bucket.at + (1 - bucket.level) / cap.rate <= now
   end
 
+  -- The bucket is written with the others, when the claim has all its items (`keep_buckets`).
   local function take_token(queue, rooms, cap, key)
     local name = bucket_name(cap, key)
     local bucket = bucket_of(queue, rooms, name)
@@ -80,6 +84,7 @@ if caps then
     return caps
   end
 
+  -- All caps of a key have room, or nothing is taken: an item that is passed over uses up no token.
   function take_room(queue, rooms, key)
     local counted, caps = {}, room_for(queue, rooms, key)
     if not caps then
@@ -97,6 +102,7 @@ if caps then
     return true
   end
 
+  -- A full bucket says nothing any more. True: there may be more of them.
   function forget_buckets(queue, most)
     local full = call('ZRANGEBYSCORE', queue.base .. 'cf', '-inf', now, 'LIMIT', 0, most)
     if #full > 0 then
@@ -137,12 +143,14 @@ if caps then
     end
   end
 
+  -- A worker that was kept back by a rate asks again at that moment: nobody else would wake it.
   function next_token(queue)
     local first = call('ZRANGEBYSCORE', queue.base .. 'cn', '(' .. now_text, '+inf', 'WITHSCORES',
       'LIMIT', 0, 1)
     return first[2] and tonumber(first[2])
   end
 
+  -- As `choose` in claim.lua, for a claim of one key: its item, if that is available.
   function choose_key(queue, key, kinds, rooms)
     local raw = call('HGET', queue.i, key)
     if not raw or call('HEXISTS', queue.l, key) == 1 then

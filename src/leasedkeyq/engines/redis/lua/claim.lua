@@ -4,6 +4,7 @@ local lease_all, expiry, claim_by_urgency, choose_by_deadline, lifts, alike, cla
 -- So many items may be passed over in one call.
 local passing = 5000
 
+-- A claim may name many kinds, and looks at many items.
 local function set_of(names)
   if not names then
     return false
@@ -15,6 +16,7 @@ local function set_of(names)
   return set
 end
 
+-- Only the kind: an item that is passed over is not unpacked.
 local function kind_of(raw)
   return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
 end
@@ -73,6 +75,8 @@ if claims then
     return keys, records, last
   end
 
+  -- As `choose`, without kinds and caps: one command takes the first ones. If a record is missing, all go
+  -- back, so that the queue is as it was when its damage is told.
   local function choose_next(queue, room)
     local keys = {}
     local members = call('ZPOPMIN', queue.r, room) -- with their scores
@@ -91,6 +95,7 @@ if claims then
     return keys, records
   end
 
+  -- Leases items that are out of `r` already, by as few commands as there are keys of the queue to write.
   function lease_all(queue, keys, records, expires, seed, leases)
     local held, timed = {}, {}
     drop_deadlines(queue, keys, records)
@@ -105,7 +110,7 @@ if claims then
       end
     end
     call_many('HSET', queue.l, held)
-    if queue.kept or queue.tally then
+    if queue.kept or queue.lease_counts then
       began(queue, keys)
     end
     if expires ~= 0 then

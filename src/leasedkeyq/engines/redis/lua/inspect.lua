@@ -5,6 +5,7 @@ local flaw
 if reads then
   local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE = 0, 1, 2, 3, 4, 5
 
+  -- A leased item has the state that it would have without its lease: whether there is one is looked up.
   local function live(queue, key)
     local raw = call('HGET', queue.i, key)
     if not raw then
@@ -86,12 +87,14 @@ if reads then
     end
   end
 
+  -- Raised as any damage, so that it is told in the same way.
   local function check(queue)
     if flaw(queue) then
       error('attempt to use a part that is missing')
     end
   end
 
+  -- What a sweep does in one queue, in bounded steps. Seconds until it is worth coming back; '': never.
   local function sweep(queue)
     local more = forget(queue, 500)
     more = forget_buckets(queue, 500) or more
@@ -123,6 +126,8 @@ if reads then
     return damaged or answer
   end
 
+  -- {'count', names}: {available, scheduled, in flight, buried, done, of these failed, cancelled} of each
+  -- queue, by the sizes of its keys.
   function verbs.count(request)
     local answer = {}
     for number, name in ipairs(request[2]) do
@@ -136,6 +141,7 @@ if reads then
     return answer
   end
 
+  -- {'heads', names}: the item that the next claim would lease in each, or false.
   function verbs.heads(request)
     local answer = {}
     for number, name in ipairs(request[2]) do
@@ -160,6 +166,7 @@ if reads then
     return { ranks, in_time and 0 or 1 }
   end
 
+  -- The item of a key, and the buffered value beside it.
   local function add_live(queue, key, answer)
     local found = live(queue, key)
     if found then
@@ -171,6 +178,7 @@ if reads then
     end
   end
 
+  -- {'look', name, keys}: the items of each key.
   function verbs.look(request)
     local queue = at(request[2])
     local answer = {}
@@ -181,6 +189,7 @@ if reads then
     return answer
   end
 
+  -- A result is there until its time is over, though it is forgotten a little later.
   local function still_kept(raw)
     local _, item = unpack_aside(raw)
     return item.due > now
@@ -223,6 +232,7 @@ if reads then
     return { '', answer }
   end
 
+  -- {'results', name, ids}: the result of each, or false.
   function verbs.results(request)
     local queue = at(request[2])
     local answer = {}
@@ -233,6 +243,7 @@ if reads then
     return answer
   end
 
+  -- An item of a listing, unless that does not want it.
   local function show_live(queue, key, states, prefixed)
     if not prefixed(key) then
       return nil
@@ -241,6 +252,7 @@ if reads then
     return found and states[found[1]] and found
   end
 
+  -- The same for what has left its key.
   local function show_aside(queue, part, state, number, prefixed)
     local raw = call('HGET', queue[part], number)
     local key = unpack_aside(raw)
@@ -360,6 +372,7 @@ if reads then
     return now_text
   end
 
+  -- For an edit that was given up. One that was applied has ended already.
   function verbs.unlock(request)
     end_edit(at(request[2]))
     return 1

@@ -23,6 +23,7 @@ local function at(name)
 end
 
 if puts or moves then
+  -- Every change of a live item is written here, and so wakes whoever watches its queue.
   function save(queue, key, item)
     queue.changed = true
     hset(queue.i, key, pack_item(item))
@@ -36,6 +37,7 @@ if puts or moves then
     end
   end
 
+  -- The number of a place is below zero for the front: the later, the further in front.
   function make_ready(queue, key, item, front)
     item.state, item.due = 0, 0
     item.place = front and -next_number(queue) or next_number(queue)
@@ -50,6 +52,7 @@ if puts or moves then
     end
   end
 
+  -- Most queues have no buffered values at all: their notes save a look at each key.
   function next_of(queue, key)
     local raw = queue.buffered > 0 and call('HGET', queue.n, key)
     return raw and unpack_item(raw)
@@ -60,19 +63,21 @@ if moves then
   local max_history = input[5]
   local turns = 0 -- how often an item was scheduled
 
+  -- A double as text that is exactly that number again.
   function text(number)
     return string.format('%.17g', number)
   end
   now_text = text(now)
 
+  -- What comes due next in a queue, when that may have gone.
   function find_earliest(queue)
-    local first = call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')
-    local earliest = tonumber(first[2] or huge)
+    local earliest = first_score(queue.t)
     if earliest ~= queue.earliest then
       queue.earliest, queue.noted = earliest, true
     end
   end
 
+  -- An item that is due later waits in `t`; `moment` is when it was decided, which may be past.
   function place(queue, key, item, due, moment, front)
     if due and due > moment then
       turns = turns + 1
@@ -84,9 +89,10 @@ if moves then
     end
   end
 
+  -- A lease may be in three places: `l`, `t` if it expires, and the counts by pattern.
   function end_lease(queue, key, lease)
     hdel(queue.l, key)
-    if queue.kept or queue.tally then
+    if queue.kept or queue.lease_counts then
       ended(queue, key)
     end
     local fence, _, expires = sunpack('>ddd', lease)
@@ -95,6 +101,7 @@ if moves then
     end
   end
 
+  -- The buffered value of a key has gone, or becomes its item.
   function drop_next(queue, key)
     hdel(queue.n, key)
     zrem(queue.p, key)
@@ -124,6 +131,7 @@ if moves then
     save(queue, key, item)
   end
 
+  -- The history of an item has a limit: the oldest attempts are forgotten.
   function remember(item, how, error, moment)
     local past = item.history ~= '' and cmsgpack.unpack(item.history) or {}
     past[#past + 1] = { item.attempt, moment, how, error }
@@ -133,6 +141,7 @@ if moves then
     item.history = #past > 0 and cmsgpack.pack(past) or ''
   end
 
+  -- A member of `t` is a scheduled item, or a lease (its number is below zero).
   local function come_due(queue, member)
     local key = sub(member, 9)
     local item = unpack_item(call('HGET', queue.i, key))
@@ -172,6 +181,7 @@ if moves then
     return most
   end
 
+  -- The queue is free for others from now on.
   function end_edit(queue)
     call('DEL', queue.m) -- That needs no memory, and then there is some for new notes.
     queue.edited, queue.editor, queue.noted = 0, '', true
@@ -180,6 +190,7 @@ end
 
 -- What has left its key.
 if keeps then
+  -- An item leaves its key, for `b` or `d`. `how` it is written: see `insert` in input.lua.
   function set_aside(queue, part, key, error, item, order, how)
     local outcome = part == 'd' and OUTCOMES[item.state]
     queue.changed = true
@@ -189,6 +200,7 @@ if keeps then
     end
   end
 
+  -- Answers the key and the item, or false: it is not there.
   function drop_aside(queue, part, number)
     local base = queue[part]
     local raw = call('HGET', base, number)
@@ -213,7 +225,7 @@ if keeps then
     for _, number in ipairs(old) do
       drop_aside(queue, 'd', number)
     end
-    local over = tonumber(call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or huge)
+    local over = first_score(index)
     if over ~= queue.over then
       queue.over, queue.noted = over, true
     end

@@ -2,6 +2,7 @@
 local next_given = false -- the id of the next new item, on a cluster
 
 if puts then
+  -- What `max_items` limits: all that is not in flight.
   local function waiting(queue)
     return call('HLEN', queue.i) - call('HLEN', queue.l) + queue.buffered
   end
@@ -32,6 +33,7 @@ if puts then
     return nil
   end
 
+  -- On a cluster, ids are counted for all its servers, and come with the request.
   local function next_id(queue)
     if not clustered then
       return next_number(queue)
@@ -40,6 +42,7 @@ if puts then
     return next_given - 1
   end
 
+  -- A key that has no item. The item is written with those of the next requests, but for an edit.
   local function put_new(queue, key, value, kind, priority, due, deadline)
     local id = next_id(queue)
     local place_of = clustered and next_number(queue) or id
@@ -48,7 +51,8 @@ if puts then
     if due ~= 0 then
       expect(queue, due)
     end
-    insert(journal and write or gather, queue.base, key, value, kind, id, place_of, priority or 0, due, deadline)
+    local how = journal and write or gather
+    insert(how, queue.base, key, value, kind, id, place_of, priority or 0, due, deadline)
     return id
   end
 
@@ -116,7 +120,8 @@ if puts then
   -- {'put', name, keys, values, policy, priority, delay, max_items, kind, deadline, first id on a cluster}.
   -- Answers the ids.
   function verbs.put(request)
-    local queue, keys, values, policy, max_items = at(request[2]), request[3], request[4], request[5], request[8]
+    local queue, keys, values = at(request[2]), request[3], request[4]
+    local policy, priority, max_items, kind = request[5], request[6], request[8], request[9]
     next_given = request[11]
     if policy == 'reject' or max_items > 0 then
       flush()
@@ -125,7 +130,6 @@ if puts then
         return refusal
       end
     end
-    local priority, kind = request[6], request[9]
     local due, deadline = request[7] and now + request[7], request[10] and now + request[10] or 0
     local ids, records, seen = {}, false, false
     if keys[2] then
@@ -146,7 +150,8 @@ if puts then
         ids[number] = put_new(queue, key, values[number], kind, priority, due, deadline)
       else
         local change = call('HEXISTS', queue.l, key) == 1 and put_beside or put_again
-        ids[number] = change(queue, key, unpack_item(raw), values[number], kind, priority, due, deadline, policy)
+        ids[number] = change(queue, key, unpack_item(raw), values[number], kind, priority, due, deadline,
+          policy)
       end
     end
     return ids

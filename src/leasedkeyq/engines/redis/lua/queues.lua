@@ -17,6 +17,12 @@ local function damage(failure)
   error(failure, 0)
 end
 
+-- The lowest score of an index: when the first of it comes due.
+local function first_score(index)
+  return tonumber(call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or huge)
+end
+
+-- Notes that are missing, or say that somebody has to look, are found out anew.
 local function read_notes(queue)
   local notes = call('GET', queue.m)
   if notes then
@@ -30,8 +36,8 @@ local function read_notes(queue)
     end
   end
   if queue.earliest == -huge then
-    queue.earliest = tonumber(call('ZRANGE', queue.t, 0, 0, 'WITHSCORES')[2] or huge)
-    queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
+    queue.earliest = first_score(queue.t)
+    queue.over = first_score(queue.d .. 't')
     queue.buffered = call('HLEN', queue.n)
     queue.kept = call('EXISTS', queue.x) == 1
     queue.noted = notes and true or queue.noted

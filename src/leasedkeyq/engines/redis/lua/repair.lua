@@ -13,6 +13,7 @@ if repairs then
     cf = 'zset', cn = 'zset', u = 'zset', m = 'string', s = 'set',
   }
 
+  -- Servers answer TYPE in two ways.
   local function type_of(key)
     local found = call('TYPE', key)
     return type(found) == 'table' and found.ok or found
@@ -30,6 +31,7 @@ if repairs then
     return found
   end
 
+  -- A queue of which every part has its type may still miss entries.
   function verbs.examine(request)
     local queue = queues[request[2]]
     local found = strangers(queue)
@@ -42,10 +44,12 @@ if repairs then
 
   local INDEXES = { 'o', 'r', 't', 'u', 'p', 'bo', 'bk', 'bt', 'do', 'dk', 'dt', 'df', 'dc' }
 
+  -- The name of an index while it is made.
   local function new_index(queue, part)
     return queue.base .. '~' .. part
   end
 
+  -- Each step of a repair has the time of an edit, from its end on.
   local function hold(queue, milliseconds)
     queue.edited, queue.editor, queue.noted = micros + milliseconds * 1000, edit_token, true
     queue.earliest = -huge -- Whoever comes next has to look.
@@ -76,6 +80,7 @@ if repairs then
     return #raw >= ITEM_SIZE + kinds + past
   end
 
+  -- As `insert` in input.lua and `enter` do, in the new indexes; a leased item is in none by place.
   local function index_item(queue, key, item)
     call('ZADD', new_index(queue, 'o'), item.id, key)
     if call('HEXISTS', queue.l, key) == 0 then
@@ -88,6 +93,7 @@ if repairs then
     end
   end
 
+  -- What cannot be read is kept for whoever can.
   local function set_record_aside(queue, part, name, raw)
     call('HSET', queue.base .. part .. ':damaged', name, raw)
     call('HDEL', queue.base .. part, name)
@@ -102,6 +108,7 @@ if repairs then
 
   local mend = {}
 
+  -- A lease on nothing goes.
   function mend.l(queue, key, raw)
     if #raw < 24 or call('HEXISTS', queue.i, key) == 0 then
       call('HDEL', queue.l, key)
@@ -114,6 +121,7 @@ if repairs then
     return 'kept'
   end
 
+  -- An item is where its record says.
   function mend.i(queue, key, raw)
     if not readable(raw) then
       return set_record_aside(queue, 'i', key, raw)
@@ -145,6 +153,7 @@ if repairs then
     return 'kept'
   end
 
+  -- Buried items and results. The age of a buried one is in its old index alone.
   local function mend_aside(queue, part, number, raw)
     local keys, errors = 0, 0
     if #raw >= 8 then
@@ -235,10 +244,10 @@ if repairs then
       call('UNLINK', queue.x .. ':' .. pattern)
     end
     call('UNLINK', queue.x)
-    queue.tally, queue.kept, queue.damaged, queue.changed = nil, false, false, true
+    queue.lease_counts, queue.kept, queue.damaged, queue.changed = nil, false, false, true
     queue.buffered = call('HLEN', queue.n)
     find_earliest(queue)
-    queue.over = tonumber(call('ZRANGE', queue.d .. 't', 0, 0, 'WITHSCORES')[2] or huge)
+    queue.over = first_score(queue.d .. 't')
     end_edit(queue)
     return 1
   end

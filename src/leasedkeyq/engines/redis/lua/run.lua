@@ -20,8 +20,8 @@ local function finish()
         queue.edited)
       write('SET', queue.m, notes .. (queue.kept and '+' or '') .. queue.editor, 'EX', NOTES_LIFETIME)
     end
-    if queue.tally then
-      keep_tally(queue) -- behind the notes: without a '+' there nobody looks at it
+    if queue.lease_counts then
+      keep_lease_counts(queue) -- behind the notes: without a '+' there nobody looks at it
     end
   end
   if last_number and last_number ~= written_number then
@@ -69,6 +69,7 @@ journal = editing and {}
 local number, before = 1, ''
 local first_of_run = 1 -- requests of one verb, whose writes are made together
 
+-- The writes of a run may meet damage after their requests were answered: those answers change.
 local function flush_run()
   flush()
   for place_in = first_of_run, number - 1 do
@@ -150,7 +151,7 @@ else
     local queue = opened[entry]
     end_edit(queue)
     if refused then
-      queue.tally = nil -- Nothing else has changed it: all that was due had moved with the lock.
+      queue.lease_counts = nil -- Nothing else has changed it: all that was due had moved with the lock.
       queue.earliest = -huge -- Whoever comes next has to look.
     end
   end

@@ -9,12 +9,14 @@ if acks then
     return lease and token ~= '' and sub(lease, 25) == token and lease
   end
 
+  -- The attempt that a lease stands for is counted when the lease ends.
   function held_item(queue, key)
     local item = unpack_item(call('HGET', queue.i, key))
     item.attempt = item.attempt + 1
     return item
   end
 
+  -- A result is the item with another value; the item itself may still be needed.
   function keep_result(queue, key, item, keep, result, outcome, how)
     if keep > 0 then
       local kept = {}
@@ -26,6 +28,7 @@ if acks then
     end
   end
 
+  -- The key has no item any more.
   local function remove(queue, key)
     queue.changed = true
     hdel(queue.i, key)
@@ -70,7 +73,7 @@ if acks then
       return 1
     end
     local fence, _, expires = sunpack('>ddd', lease)
-    if queue.kept or queue.tally then
+    if queue.kept or queue.lease_counts then
       ended(queue, key)
     end
     local gone = queue.gone or gather_gone(queue)
@@ -106,6 +109,7 @@ if releases then
     save(queue, key, item)
   end
 
+  -- {'release', name, key, token, front, delay, error, undo}.
   function verbs.release(request)
     local queue, key = at(request[2]), request[3]
     local lease = held(queue, key, request[4])
@@ -124,6 +128,7 @@ if releases then
     return 1
   end
 
+  -- {'extend', name, key, token, lease time or false}. Answers when it expires, '' for never.
   function verbs.extend(request)
     local queue, key = at(request[2]), request[3]
     local lease = held(queue, key, request[4])
@@ -150,6 +155,8 @@ end
 if changes then
   local max_buried = input[6]
 
+  -- {'bury', name, key, token, error}. Answers the id. There are at most so many buried items: the oldest are
+  -- dropped.
   function verbs.bury(request)
     local queue, key = at(request[2]), request[3]
     local lease = held(queue, key, request[4])
@@ -208,6 +215,7 @@ if changes then
     return (first or second) and 1 or 0
   end
 
+  -- {'requeue', name, id, policy, max_items, id on a cluster}: a put of what was buried, by the rules of a put.
   function verbs.requeue(request)
     local queue, number = at(request[2]), request[3]
     local raw = call('HGET', queue.b, number)
@@ -227,6 +235,7 @@ if changes then
     return 1
   end
 
+  -- {'discard', name, id}: of a buried item or of a result.
   function verbs.discard(request)
     local queue = at(request[2])
     local number = request[3]
@@ -238,6 +247,7 @@ if changes then
     return 1
   end
 
+  -- An edit that is undone needs what was there: it is renamed, and unlinked at the end.
   local function remove_all(key)
     if journal then
       local aside = key .. '~' .. #journal
@@ -250,12 +260,14 @@ if changes then
     end
   end
 
+  -- Whole keys: no purge takes longer for what is in them.
   local function purge_aside(queue, part)
     for _, suffix in ipairs({ '', 'o', 'k', 't' }) do
       remove_all(queue[part] .. suffix)
     end
   end
 
+  -- {'purge', name, 'buried', 'results' or 'all'}. Answers how many items that were.
   function verbs.purge(request)
     local queue, part = at(request[2]), request[3]
     local count = 0
@@ -275,7 +287,7 @@ if changes then
       for _, name in ipairs({ 'i', 'o', 'r', 't', 'l', 'n', 'p', 'u' }) do
         remove_all(queue[name])
       end
-      if queue.kept or queue.tally then
+      if queue.kept or queue.lease_counts then
         ended_all(queue)
       end
       queue.buffered, queue.earliest, queue.noted = 0, huge, true

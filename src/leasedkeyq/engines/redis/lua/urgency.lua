@@ -9,6 +9,7 @@ if urgent then
     return urgency[2] or urgency[3][1]
   end
 
+  -- From the first member on, or from behind the one at which an earlier call has stopped.
   local function open_way(set, size, score, member)
     return {
       set = set, page = {}, place = 0, size = size, ended = false, found = false,
@@ -65,6 +66,7 @@ if urgent then
     return { key = key, raw = raw, rank = rank_of(line.urgency, raw) }
   end
 
+  -- A claim of one key has a line of one.
   local function look_at_key(line)
     local queue, key = line.queue, line.one
     local raw = call('HGET', queue.i, key)
@@ -148,6 +150,7 @@ if urgent then
     return look_further(line)
   end
 
+  -- Ranks are compared part by part, as tuples in Python.
   local function sooner(one, other)
     for number = 1, 4 do
       if one[number] ~= other[number] then

@@ -3,6 +3,7 @@ local pack_item, unpack_item, pack_aside, unpack_aside, hset, hdel, zadd, zrem, 
 local journal = false -- or what each write of an edit has replaced, so that it can be undone
 
 if puts or keeps or moves then
+  -- An item as a table, for what changes it. What only passes it on uses the record as it is.
   function pack_item(item)
     return spack(ITEM, item.id, item.put_at, item.priority, item.place, item.due, item.deadline,
       item.attempt, item.state, #item.kind, #item.history) .. item.kind .. item.history .. item.value

@@ -68,22 +68,25 @@ class TlsTransport(asyncio.Transport):
                 del self._unsent[: self._place.send(self._unsent)]
         except ssl.SSLWantReadError:
             pass  # The two sides agree on new keys: `_ready` goes on.
-        except (ssl.SSLWantWriteError, BlockingIOError):
-            self._loop.add_writer(self._file, self._send)
-            return
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(self._file, self._send_rest)
         except OSError as error:
             self._end(error)
-        if self._file >= 0:
-            self._loop.remove_writer(self._file)
+
+    def _send_rest(self) -> None:
+        self._loop.remove_writer(self._file)
+        self._send()
 
     def _ready(self) -> None:
         if self._unsent:
             self._send()
-        # What was decrypted together with the rest of a record is not seen by the event loop.
-        while self._file >= 0:
+        # The event loop does not see what was decrypted together with the first part of a record.
+        waiting = 1
+        while waiting and self._file >= 0:
             try:
                 data = self._place.recv(RECEIVED)
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+                waiting = self._place.pending()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
                 self._end(error)

@@ -1,4 +1,10 @@
-"""Lanes: the scheduler. A lane is a leased key queue with a policy."""
+"""Lanes: the scheduler. A lane is a leased key queue with a policy.
+
+What people touch is here: `builder`, `manager`, `config`, `command`, `events`, `dead_letters`,
+`storage`, and `policies`. What runs commands is in `running`; `memory` has the engine for lanes in
+memory, `durable` the one for lanes on a store. Lanes use the contract of stores, and any store.
+Begin with `manager`, then `running.engine`.
+"""
 
 from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
 from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry

@@ -1,4 +1,10 @@
-"""Tools for testing programs that use leasedkeyq, and stores that implement its contract."""
+"""Tools for testing programs that use leasedkeyq, and stores that implement its contract.
+
+`virtual_time` and `clock` are for programs. The rest is the conformance kit: `conformance` and
+`suite` are what a store's tests inherit, `checks` has the checks, `comparison` and `menu` compare a
+store with the model by random requests. It may import everything; nothing of the package imports
+it. Begin with `conformance`.
+"""
 
 from leasedkeyq.testing.clock import ManualClock
 from leasedkeyq.testing.conformance import StoreConformance, run_conformance

@@ -1,0 +1,38 @@
+"""The page on the architecture names files and functions; they must be there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+PLACES = (ROOT, ROOT / "src/leasedkeyq")
+NAMED = sorted(set(re.findall(r"`([\w./-]+(?:\.\w+|/))`", PAGE)))
+WITHIN = re.findall(r"`(\w[\w.]*)`(?: and `(\w+)`)? (?:in|of) `([\w/]+\.\w+)`", PAGE)
+
+
+@pytest.mark.parametrize("path", [name for name in NAMED if "/" in name or ".py" in name])
+def test_what_the_page_names_is_there(path: str) -> None:
+    assert any((place / path).exists() for place in PLACES)
+
+
+@pytest.mark.parametrize("first, second, path", WITHIN)
+def test_functions_that_the_page_names_are_there(first: str, second: str, path: str) -> None:
+    found = next(place / path for place in PLACES if (place / path).exists())
+    text = found.read_text(encoding="utf-8")
+    for name in filter(None, (first.rpartition(".")[2], second)):
+        assert re.search(rf"\b{name}\b", text)
+
+
+def test_every_folder_of_the_package_is_on_the_page() -> None:
+    folders = {path.name for path in (ROOT / "src/leasedkeyq").iterdir() if path.is_dir()}
+    assert not {name for name in folders - {"__pycache__"} if f"`{name}/`" not in PAGE}
+
+
+def test_every_folder_says_what_lives_there_and_where_to_begin() -> None:
+    for found in (ROOT / "src/leasedkeyq").rglob("__init__.py"):
+        text = found.read_text(encoding="utf-8")
+        assert text.startswith('"""'), found
+        if found.parent.name != "leasedkeyq":
+            assert re.search(r"[Bb]egin", text.split('"""')[1]), found

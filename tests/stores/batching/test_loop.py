@@ -64,7 +64,7 @@ async def test_calls_that_come_together_are_one_batch() -> None:
 async def test_many_callers_take_turns_in_two_groups() -> None:
     """Neither waits for the other: when a batch has been applied, the next one is there."""
     engine = Doubling()
-    batcher = Doubler(lambda: engine, name="doubler", undo=undo)
+    batcher = Doubler(lambda: engine, name="doubler", undo=undo, in_groups=True)
 
     async def ask() -> None:
         for number in range(10):

@@ -174,7 +174,10 @@ class RedisStore(Store):
             connection = partial(self._link.in_thread, self._link.new_connection)
             self._subscribers = Subscribers(connection, **hearing)
             self._batcher = LoopBatcher(
-                lambda: LoopLink(self._link, new_engine()), name=self._name, undo=undo_claim
+                lambda: LoopLink(self._link, new_engine()),
+                name=self._name,
+                undo=undo_claim,
+                in_groups=True,
             )
         else:
             self._subscribers = ThreadSubscriber(

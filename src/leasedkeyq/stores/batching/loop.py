@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from sys import maxsize
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.stores.batching.batcher import (
@@ -29,7 +30,7 @@ Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 LONELY: Final = 3
 """After so many calls in a row that nobody joined, the next one is sent at once."""
 MANY: Final = 32
-"""Callers that are parted in two groups, which take turns."""
+"""Callers that are parted in two groups which take turns, if this is asked for."""
 END_TIME: Final = 1.0
 """Seconds for which an event loop that ends waits for what is under way."""
 
@@ -81,6 +82,8 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         touched: Says what requests touch, if several batches may be under way. A call waits for a
             batch that touches the same, and so do those behind it: calls that touch the same
             act in the order in which they were made.
+        in_groups: Part many callers in two groups that take turns: one waits for the engine while
+            the other goes on. It is worth it where a batch costs little beside its requests.
     """
 
     def __init__(
@@ -92,11 +95,13 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
         at_a_time: int = 1,
         touched: Callable[[Iterable[Request]], Touched] | None = None,
+        in_groups: bool = False,
     ) -> None:
         super().__init__(name=name, most=most, undo=undo)
         self._engine = engine
         self._at_a_time = at_a_time
         self._touched = touched if at_a_time > 1 else None
+        self._many = MANY if in_groups else maxsize
         self._sites: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, _Site[Request, Answer, Engine]
         ] = weakref.WeakKeyDictionary()
@@ -108,34 +113,38 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
             StoreClosedError: `close` was called before.
         """
         self._check_open()
-        return self._site().engine
+        return (self._sites.get(asyncio.get_running_loop()) or self._new_site()).engine
 
     def engines(self) -> dict[asyncio.AbstractEventLoop, Engine]:
         """The engines of all event loops that have one."""
         return {loop: site.engine for loop, site in list(self._sites.items())}
 
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
+        site = self._sites.get(asyncio.get_running_loop())
         if call.turn is not None:
             self._check_open()
-            self._site().add(call)
-        elif site := self._sites.get(asyncio.get_running_loop()):
+            site = site or self._new_site()
+        if site is not None:
             site.add(call)
 
-    def _site(self) -> "_Site[Request, Answer, Engine]":
-        loop = asyncio.get_running_loop()
-        site = self._sites.get(loop)
-        if site is None:
-            for ended in [other for other in self._sites if other.is_closed()]:
-                del self._sites[ended]  # a site holds its event loop
-            site = self._sites[loop] = self._new_site()
-            site.end = self._until_the_end(loop, site)
-            with suppress(StopIteration):
-                site.end.asend(None).send(None)  # up to its `yield`
-        return site
-
     def _new_site(self) -> "_Site[Request, Answer, Engine]":
+        for ended in [loop for loop in self._sites if loop.is_closed()]:
+            del self._sites[ended]  # a site holds its event loop
         line: Line[Request, asyncio.Future[list[Answer]]] = Line(self._most)
-        return _Site(self._engine(), line, self._hand_out, self._at_a_time, self._touched)
+        site = _Site(
+            self._engine(),
+            line,
+            self._hand_out,
+            at_a_time=self._at_a_time,
+            touched=self._touched,
+            many=self._many,
+        )
+        loop = asyncio.get_running_loop()
+        self._sites[loop] = site
+        site.end = self._until_the_end(loop, site)
+        with suppress(StopIteration):
+            site.end.asend(None).send(None)  # up to its `yield`
+        return site
 
     async def _until_the_end(
         self, loop: asyncio.AbstractEventLoop, site: "_Site[Request, Answer, Engine]"
@@ -180,14 +189,17 @@ class _Site(Generic[Request, Answer, Engine]):
         engine: Engine,
         line: Line[Request, asyncio.Future[list[Answer]]],
         hand_out: Callable[[Iterable[Outcome[Request, Answer]]], None],
+        *,
         at_a_time: int,
         touched: Callable[[Iterable[Request]], Touched] | None,
+        many: int,
     ) -> None:
         self.engine = engine
         self._line = line
         self._hand_out = hand_out
         self._at_a_time = at_a_time
         self._touched = touched
+        self._many = many
         self._due = False
         """Whether the next batch will be taken in the next turn of the event loop."""
         self._under_way: dict[int, Touched | None] = {}
@@ -226,12 +238,22 @@ class _Site(Generic[Request, Answer, Engine]):
 
     def _apply_next(self) -> None:
         self._due = False
-        while len(self._under_way) < self._at_a_time and (batch := self._next_batch()):
+        while self._line and len(self._under_way) < self._at_a_time:
+            calls = len(self._line)
+            if calls >= self._many:
+                # Half of the callers wait for the engine while the other half goes on.
+                calls = min(calls, (calls + self._last + 1) // 2)
+            waits = self._waits if self._under_way and self._touched else None
+            batch = self._line.next_batch(calls, waits)
+            if not batch:
+                break
             requests = [request for call in batch for request in call.requests]
             self._under_way[id(batch)] = self._touched and self._touched(requests)
             self.engine.apply(requests, partial(self._applied, batch))
-        if self._under_way:
-            return
+        if not self._under_way and (self._idle or self._closing):
+            self._rest()
+
+    def _rest(self) -> None:
         for idle in self._idle:
             if not idle.done():
                 idle.set_result(None)
@@ -247,14 +269,6 @@ class _Site(Generic[Request, Answer, Engine]):
         self._lonely = 0 if self._last > 1 or self._line else self._lonely + 1
         self._hand_out(outcomes_of(batch, answers))
         self._apply_next()
-
-    def _next_batch(self) -> list[LoopCall[Request, Answer]]:
-        calls = len(self._line)
-        if calls >= MANY:
-            # Half of the callers wait for the engine while the other half goes on.
-            calls = min(calls, (calls + self._last + 1) // 2)
-        waits = self._waits if self._under_way and self._touched else None
-        return self._line.next_batch(calls, waits)
 
     def _waits(self, call: LoopCall[Request, Answer]) -> bool:
         """Whether a call has to wait for one that is under way."""

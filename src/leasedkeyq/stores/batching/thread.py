@@ -4,7 +4,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -166,28 +165,25 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     def _next_batch(self) -> list[LoopCall[Request, Answer]]:
         """Wait for calls and take them; nothing when it is time to end."""
+        line, arrived = self._line, self._arrived
+        wait = False
         while True:
-            while not self._arrived.empty():
-                self._arrive(self._arrived.get())
-            if batch := self._line.next_batch():
-                return batch
-            if self._undelivered and self._bring_back():
-                continue
-            if not self._closed:
-                with self._lock:
-                    self._idle = self._arrived.empty()
-                self._arrive(self._arrived.get())
-            elif not self._undelivered:
-                return batch
-            else:
+            while wait or not arrived.empty():
                 try:
-                    self._arrive(self._arrived.get(timeout=PATIENCE))
+                    call = arrived.get(timeout=PATIENCE if self._closed else None)
                 except Empty:
-                    return batch
-
-    def _arrive(self, call: LoopCall[Request, Answer] | None) -> None:
-        if call is not None:
-            self._line.append(call)
+                    return []
+                wait = False
+                if call is not None:
+                    line.append(call)
+            if batch := line.next_batch():
+                return batch
+            if self._undelivered:
+                self._take_back_from_closed_loops()
+            with self._lock:
+                self._idle = wait = arrived.empty()
+            if wait and self._closed and not self._undelivered:
+                return []
 
     def _deliver(self, outcomes: list[Outcome[Request, Answer]]) -> None:
         """Pass the outcomes to their event loops: one call for each loop."""
@@ -200,13 +196,12 @@ class ThreadBatcher(Batcher[Request, Answer]):
             self._undelivered[id(mine)] = mine
             _call_in(loop, self._receive, mine)
 
-    def _bring_back(self) -> bool:
+    def _take_back_from_closed_loops(self) -> None:
         """Take back what was on its way to event loops that have been closed."""
-        lost = [mine for mine in list(self._undelivered.values()) if _loop_of(mine).is_closed()]
-        for mine in lost:
-            del self._undelivered[id(mine)]
-            self._take_back(mine)
-        return bool(lost)
+        for mine in list(self._undelivered.values()):
+            if _loop_of(mine).is_closed():
+                del self._undelivered[id(mine)]
+                self._take_back(mine)
 
     # In the callers' event loops
 
@@ -219,8 +214,10 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argument: Any) -> None:
     """Call a function in an event loop, unless that is closed."""
-    with suppress(RuntimeError):
+    try:  # noqa: SIM105 - this is on the way of every batch, and `suppress` takes three calls
         loop.call_soon_threadsafe(function, argument)
+    except RuntimeError:
+        pass
 
 
 def _loop_of(outcomes: list[Outcome[Request, Answer]]) -> asyncio.AbstractEventLoop:

@@ -254,20 +254,26 @@ ACTS = {
 }
 
 
+def enqueued_as(repository: QueueRepository, status: QueueItemStatus) -> QueueItem:
+    """A new item of one try, which was brought to `status`."""
+    made = item(max_retries=1)
+    repository.enqueue(made)
+    if status is not PENDING:
+        taken(repository)
+    if status is COMPLETED:
+        repository.complete(made.id)
+    elif status is FAILED:
+        repository.fail(made.id, "oh")
+    elif status is CANCELLED:
+        repository.cancel(made.id)
+    return made
+
+
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("status", QueueItemStatus)
 def test_arrows_hold_in_the_store(world: World, act: str, status: QueueItemStatus) -> None:
     worker, other = world.open(), world.open()
-    made = item(max_retries=1)
-    worker.enqueue(made)
-    if status is not PENDING:
-        taken(worker)
-    if status is COMPLETED:
-        worker.complete(made.id)
-    elif status is FAILED:
-        worker.fail(made.id, "oh")
-    elif status is CANCELLED:
-        worker.cancel(made.id)
+    made = enqueued_as(worker, status)
     allowed = {
         "complete": {PROCESSING},
         "fail": {PROCESSING},
@@ -422,16 +428,7 @@ def test_remove_item(world: World, repository: QueueRepository, status: QueueIte
     stays = item("stays")
     repository.enqueue(stays)
     repository.complete(taken(repository).id)
-    made = item(max_retries=1)
-    repository.enqueue(made)
-    if status is not PENDING:
-        taken(repository)
-    if status is COMPLETED:
-        repository.complete(made.id)
-    elif status is FAILED:
-        repository.fail(made.id, "oh")
-    elif status is CANCELLED:
-        repository.cancel(made.id)
+    made = enqueued_as(repository, status)
     assert repository.remove_item(made.id)
     assert types(repository) == ["stays"]
     assert found(repository, stays.id).status is COMPLETED

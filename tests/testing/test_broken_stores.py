@@ -103,7 +103,7 @@ def test_a_fault_in_answers_is_caught(fault: type[Through]) -> None:
     caught(fault, sqlite, seeds=range(5))
 
 
-RANDOM = "test_it_answers_random_requests_as_the_machine_does"
+RANDOM = "test_it_answers_random_requests_as_the_model_does"
 HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
 
 

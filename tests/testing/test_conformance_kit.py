@@ -35,7 +35,7 @@ from tests.testing.broken.answering import RoundsTimes
 from tests.testing.broken.leasing import ForgetsTheFront
 
 FRONT = "test_release_front_back_and_later"
-RANDOM = "test_it_answers_random_requests_as_the_machine_does"
+RANDOM = "test_it_answers_random_requests_as_the_model_does"
 HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
 LACKS = "test_what_it_lacks_is_declared"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from leasedkeyq.model.requests import (
     Attempt,
     ResultOutcome,
     StoredItem,
+    StoredState,
 )
 from leasedkeyq.model.state import QueueState
 
@@ -29,6 +31,24 @@ class Payload(msgspec.Struct):
     kind: str = ""
     deadline: float | None = None
     """By when it should be leased."""
+
+    def stored(
+        self, queue: str, key: str, state: StoredState, priority: int, attempt: int, **rest: Any
+    ) -> StoredItem:
+        """The item with this value as a store shows it; `rest` are the fields of its state."""
+        return StoredItem(
+            id=self.id,
+            queue=queue,
+            key=key,
+            state=state,
+            value=self.value,
+            priority=priority,
+            attempt=attempt,
+            put_at=self.put_at,
+            history=self.history,
+            kind=self.kind,
+            **rest,
+        )
 
 
 State = QueueState[str, Payload]

@@ -242,18 +242,14 @@ class StoreModel:
         """Keep the result of an item that has gone, if that is wanted."""
         if request.keep <= 0:
             return
-        result = StoredItem(
-            id=payload.id,
-            queue=request.queue,
-            key=request.key,
-            state="done",
-            value=b"null" if request.result is None else request.result,
-            priority=priority,
-            attempt=attempt,
-            put_at=payload.put_at,
+        value = b"null" if request.result is None else request.result
+        result = replace(payload, value=value).stored(
+            request.queue,
+            request.key,
+            "done",
+            priority,
+            attempt,
             due=now + request.keep,
-            history=payload.history,
-            kind=payload.kind,
             outcome=request.outcome,
         )
         self.queues[request.queue].keep(result)
@@ -607,36 +603,23 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
         token = item.lease.token if reveal else ""
     elif item.next is None:
         state, due = "scheduled", item.timer[0]
-    payload = item.value
-    yield StoredItem(
-        id=payload.id,
-        queue=queue,
-        key=item.key,
-        state=state,
-        value=payload.value,
-        priority=item.priority,
-        attempt=item.attempt,
-        put_at=payload.put_at,
+    yield item.value.stored(
+        queue,
+        item.key,
+        state,
+        item.priority,
+        item.attempt,
         place=item.position if state == "available" else 0,
         due=due,
-        history=payload.history,
-        kind=payload.kind,
         leased_at=leased_at,
         token=token,
-        deadline=payload.deadline,
+        deadline=item.value.deadline,
     )
     if (beside := item.buffered) is not None:
-        yield StoredItem(
-            id=beside.value.id,
-            queue=queue,
-            key=item.key,
-            state="buffered",
-            value=beside.value.value,
-            priority=beside.priority,
-            put_at=beside.value.put_at,
-            due=beside.not_before,
-            kind=beside.value.kind,
-            deadline=beside.value.deadline,
+        payload = beside.value
+        due, deadline = beside.not_before, payload.deadline
+        yield payload.stored(
+            queue, item.key, "buffered", beside.priority, 0, due=due, deadline=deadline
         )
 
 
@@ -678,17 +661,6 @@ def _listed(
 
 
 def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:
-    payload = buried.value
-    return StoredItem(
-        id=payload.id,
-        queue=queue,
-        key=buried.key,
-        state="buried",
-        value=payload.value,
-        priority=buried.priority,
-        attempt=buried.attempt,
-        put_at=payload.put_at,
-        error=buried.error,
-        history=payload.history,
-        kind=payload.kind,
+    return buried.value.stored(
+        queue, buried.key, "buried", buried.priority, buried.attempt, error=buried.error
     )

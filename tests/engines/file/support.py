@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import string
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Claim, Claimed, Put
@@ -56,3 +58,13 @@ def opened(path: Path, **options: Any) -> FileEngine:
     engine = FileEngine(path, **options)
     engine.file.settled = 0.0
     return engine
+
+
+def misspelled(text: str, data: st.DataObject) -> str:
+    """The text with a few characters changed, as Hypothesis draws them."""
+    body = list(text)
+    letters = st.sampled_from(string.printable[:95] + "\n\n  ##::--'\"")
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at : at + data.draw(st.integers(0, 2))] = data.draw(letters)
+    return "".join(body)

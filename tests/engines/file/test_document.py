@@ -2,7 +2,6 @@
 
 import json
 import math
-import string
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +28,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
+from tests.engines.file.support import misspelled
 
 NOW = 1_700_000_000.0
 FORM = QueuesForm()
@@ -219,12 +219,7 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     pytest.importorskip("ruamel.yaml")
     model = StoreModel()
     model.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
-    body = list(FORM.render_yaml(document_of(model)))
-    letters = st.sampled_from(string.printable[:95] + "\n\n  ##::--'\"")
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(body) - 1))
-        body[at : at + data.draw(st.integers(0, 2))] = data.draw(letters)
-    changed = "".join(body)
+    changed = misspelled(FORM.render_yaml(document_of(model)), data)
     try:
         ours = FORM.parse_yaml(changed, {})
     except (NotPlainYamlError, NonsenseError):

@@ -28,9 +28,7 @@ def path(tmp_path: Path) -> Path:
 @SUFFIXES
 @pytest.mark.parametrize("stores", [1, 2])
 @pytest.mark.parametrize("seed", range(2))
-def test_it_answers_as_the_machine_does(
-    tmp_path: Path, suffix: str, stores: int, seed: int
-) -> None:
+def test_it_answers_as_the_model_does(tmp_path: Path, suffix: str, stores: int, seed: int) -> None:
     clock = ManualClock()
 
     async def main() -> None:

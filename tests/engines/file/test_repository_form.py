@@ -39,7 +39,7 @@ from tests.engines.file.repository_documents import (
     seen,
     value,
 )
-from tests.engines.file.support import SUFFIXES
+from tests.engines.file.support import SUFFIXES, misspelled
 from tests.engines.file.test_document import everything, text
 
 
@@ -58,9 +58,7 @@ class OneQueue(Differential):
 @SUFFIXES
 @pytest.mark.parametrize("stores", [1, 2])
 @pytest.mark.parametrize("seed", range(2))
-def test_it_answers_as_the_machine_does(
-    tmp_path: Path, suffix: str, stores: int, seed: int
-) -> None:
+def test_it_answers_as_the_model_does(tmp_path: Path, suffix: str, stores: int, seed: int) -> None:
     clock = ManualClock()
 
     async def main() -> None:
@@ -148,14 +146,7 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     model.put(Put("jobs", (("a", value()), ("b", value(error_message="x # y")))), NOW)
     document = FORM.start()
     sync(document, model)
-    body = list(FORM.render_yaml(document))
-    letters = st.characters(min_codepoint=32, max_codepoint=126) | st.sampled_from(
-        "\n\n  ##::--'\""
-    )
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(body) - 1))
-        body[at : at + data.draw(st.integers(0, 2))] = data.draw(letters)
-    changed = "".join(body)
+    changed = misspelled(FORM.render_yaml(document), data)
     try:
         ours = FORM.parse_yaml(changed, {})
     except (NotPlainYamlError, NonsenseError):

@@ -66,7 +66,7 @@ class Crowd(Differential):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_large_batches_answer_as_the_machine_does(tmp_path: Path, seed: int) -> None:
+def test_large_batches_answer_as_the_model_does(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
         clock = ManualClock()
         path = tmp_path / "q.db"

@@ -30,7 +30,7 @@ async def ack(store: Store, item: Claimed) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_answers_as_the_machine_does(tmp_path: Path, seed: int) -> None:
+def test_it_answers_as_the_model_does(tmp_path: Path, seed: int) -> None:
     clock = ManualClock()
 
     async def compare(store: SqliteStore) -> None:

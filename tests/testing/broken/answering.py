@@ -5,7 +5,7 @@ from tests.testing.broken.sharing import HandsOutOnlyItsOwn
 from tests.testing.broken.through import OtherClaims, OtherItems, caught_by, replace
 
 
-@caught_by("test_it_answers_random_requests_as_the_machine_does")
+@caught_by("test_it_answers_random_requests_as_the_model_does")
 class RoundsTimes(OtherItems):
     """Shows when an item was put to the second."""
 

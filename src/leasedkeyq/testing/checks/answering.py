@@ -16,7 +16,7 @@ class Answering(Suite):
     """The store and the model are asked the same and answer the same."""
 
     @site_check()
-    async def test_it_answers_random_requests_as_the_machine_does(self, site: Site) -> None:
+    async def test_it_answers_random_requests_as_the_model_does(self, site: Site) -> None:
         """Requests of every kind, in any order; a failure names the seed that leads to it."""
         await self._compare(site, 1)
 

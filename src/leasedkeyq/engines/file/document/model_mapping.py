@@ -132,7 +132,11 @@ class ModelLoader:
             payload.id = model.last_id
             entry.id = entry.id or payload.id
         for queue_model, queue, facts in self.done:
-            queue_model.keep(_done(queue, facts))
+            due, outcome = facts.due, facts.outcome
+            result = facts.payload.stored(
+                queue, facts.key, "done", facts.priority, facts.attempt, due=due, outcome=outcome
+            )
+            queue_model.keep(result)
         self.known.clear()
         self.known.update(self.seen)
 
@@ -232,24 +236,6 @@ class ModelLoader:
             self.ids.add(payload.id)
         else:
             self.new.append((entry, payload))
-
-
-def _done(queue: str, facts: ItemFacts) -> StoredItem:
-    payload = facts.payload
-    return StoredItem(
-        id=payload.id,
-        queue=queue,
-        key=facts.key,
-        state="done",
-        value=payload.value,
-        priority=facts.priority,
-        attempt=facts.attempt,
-        put_at=payload.put_at,
-        due=facts.due,
-        history=payload.history,
-        kind=payload.kind,
-        outcome=facts.outcome,
-    )
 
 
 # From the model to the document

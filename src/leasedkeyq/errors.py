@@ -139,6 +139,16 @@ class StoreClosedError(StoreError):
     """The store is closed."""
 
 
+def store_closed(name: str) -> StoreClosedError:
+    """The error for a call of a store that is closed."""
+    return StoreClosedError(f"the {name} is closed")
+
+
+def store_of_another_process(name: str) -> StoreError:
+    """The error for a call of a store that was carried over a fork."""
+    return StoreError(f"the {name} was opened before a fork; open it in the new process")
+
+
 class StoreUnavailableError(StoreError):
     """The store cannot be reached, or does not answer: an outage, not an empty queue.
 

@@ -124,7 +124,7 @@ def check_name(name: str, value: str, limits: Limits) -> str:
 def check_names(what: str, names: Sequence[str]) -> None:
     """Refuse to ask for keys or names of queues that no store can have: those that are no text."""
     for name in names:
-        if not is_text(name) or "\x00" in name:
+        if not isinstance(name, str) or "\x00" in name or not (name.isascii() or is_text(name)):
             message = f"{what}: a name is text without NUL characters and lone surrogates"
             raise UnstorableError(f"{message}, got {describe(name)}")
 

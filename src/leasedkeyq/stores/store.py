@@ -40,7 +40,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, final
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    StoreError,
+    UnstorableError,
+    store_closed,
+    store_of_another_process,
+)
 from leasedkeyq.model.admission import admit, check_names, with_refusals
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
@@ -450,10 +456,9 @@ class Store(ABC):
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise StoreClosedError(f"the {self._name} is closed")
+            raise store_closed(self._name)
         if self._process != os.getpid():
-            message = f"the {self._name} was opened before a fork; open it in the new process"
-            raise StoreError(message)
+            raise store_of_another_process(self._name)
 
 
 def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
@@ -462,11 +467,16 @@ def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple
     Raises:
         StoreError: Nothing was leased, and something failed.
     """
-    claimed = [() if isinstance(answer, StoreError) else answer for answer in answers]
-    if not any(claimed):
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
+    claimed: list[tuple[Claimed, ...]] = []
+    failure: StoreError | None = None
+    for answer in answers:
+        if isinstance(answer, StoreError):
+            failure = failure or answer
+            claimed.append(())
+        else:
+            claimed.append(answer)
+    if failure is not None and not any(claimed):
+        raise failure
     return claimed
 
 

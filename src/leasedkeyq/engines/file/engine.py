@@ -23,7 +23,7 @@ from leasedkeyq.engines.file.document.json_fields import NonsenseError
 from leasedkeyq.engines.file.document.model_mapping import sync
 from leasedkeyq.engines.file.document_file import DocumentFile, FileOptions, NeedsWriterError
 from leasedkeyq.engines.file.file_lock import file_lock
-from leasedkeyq.errors import StoreClosedError, StoreError, UnstorableError
+from leasedkeyq.errors import StoreError, UnstorableError, store_closed
 from leasedkeyq.model.requests import Answer, Claim, Put, Request
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.store import report_dropped
@@ -179,7 +179,7 @@ class FileEngine:
         try:
             with self._mutex:
                 if self._closed:
-                    raise StoreClosedError(f"the file store {self.path} is closed")
+                    raise store_closed(f"file store {self.path}")
                 try:
                     self._acquire(shared=shared)
                     try:

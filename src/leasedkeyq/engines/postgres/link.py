@@ -38,10 +38,10 @@ from leasedkeyq.engines.postgres.errors import (
 from leasedkeyq.engines.postgres.schema import in_schema
 from leasedkeyq.errors import (
     LeasedKeyQError,
-    StoreClosedError,
     StoreError,
     StoreUnavailableError,
     UnstorableError,
+    store_closed,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
@@ -490,7 +490,7 @@ class PostgresLink(BatchEngine):
     async def read(self, sql: str, *arguments: Any) -> list[Any]:
         """Ask for something that may be asked twice. "lkq" stands for the schema."""
         if self._closed_at is not None:
-            raise StoreClosedError(f"the PostgreSQL store {self._settings.where} is closed")
+            raise store_closed(f"PostgreSQL store {self._settings.where}")
         return await self._read(sql, arguments, self.deadline())
 
     async def _read(self, sql: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:

@@ -27,7 +27,7 @@ from leasedkeyq.engines.redis.errors import (
     speaks_tls,
     trouble_of,
 )
-from leasedkeyq.errors import StoreClosedError, StoreError, StoreUnavailableError
+from leasedkeyq.errors import StoreError, StoreUnavailableError, store_closed
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -242,7 +242,7 @@ class RedisLink:
         try:
             doing = loop.run_in_executor(self._threads, copy_context().run, work)
         except RuntimeError as error:  # the threads have ended
-            raise StoreClosedError(f"the Redis store {self.address} is closed") from error
+            raise store_closed(f"Redis store {self.address}") from error
         return await doing
 
     def new_connection(self) -> Any:

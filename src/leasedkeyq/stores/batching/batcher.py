@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from leasedkeyq.errors import StoreClosedError, StoreError
+from leasedkeyq.errors import store_closed, store_of_another_process
 from leasedkeyq.model.requests import Claim, Claimed, Release
 from leasedkeyq.stores.take_back import take_back
 
@@ -158,10 +158,9 @@ class Batcher(ABC, Generic[Request, Answer]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError(f"the {self._name} is closed")
+            raise store_closed(self._name)
         if self._process != os.getpid():
-            message = f"the {self._name} was opened before a fork; open it in the new process"
-            raise StoreError(message)
+            raise store_of_another_process(self._name)
 
     def _hand_out(self, outcomes: Iterable[Outcome[Request, Answer]]) -> None:
         """Give callers their answers, in their event loop."""

@@ -367,7 +367,7 @@ class Simulation:
             or lane.active >= lane.config.max_concurrency
         ):
             return False
-        if lane.bucket is not None and not lane.bucket.whole(now):
+        if lane.rate_limiter is not None and lane.rate_limiter.free_at(now) > now:
             return False
         total = sum(other.active for other in engine.lanes.values())
         kept = sum(
@@ -411,17 +411,15 @@ class Simulation:
             ), "not first in, first out"
         if self.capacity is None:
             return
-        mine = lane.effective_priority(job.submitted_at, job.deadline, now)
+        mine = effective_priority(job, now)
         lane.active -= 1  # as it was before this start
         try:
             if lane.active < lane.config.min_concurrency:
                 return
             for other in engine.partitions:
                 if other.lane is not lane and self.could_start(engine, other):
-                    head: Any = engine._urgent(other)
-                    theirs = other.lane.effective_priority(
-                        head.value.submitted_at, head.value.deadline, now
-                    )
+                    head: Any = engine._first(other)
+                    theirs = effective_priority(head.value, now)
                     assert theirs >= mine, f"{other.queue} was more urgent than {partition.queue}"
         finally:
             lane.active += 1
@@ -506,3 +504,9 @@ def simulate(seed: int, *, on_store: bool, trip: float = 0.0) -> Simulation:
         finally:
             logger.setLevel(level)
     return simulation
+
+
+def effective_priority(job: Job, now: float) -> int:
+    """The priority of a lane while this is its next command: lower goes first."""
+    lane = job.partition.lane
+    return lane.priority - lane.boost.levels(job.submitted_at, job.deadline, now)

@@ -4,6 +4,7 @@ import secrets
 import time
 from asyncio import Future, TimerHandle
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -23,10 +24,11 @@ from leasedkeyq.lanes.running.engine import (
 )
 from leasedkeyq.lanes.running.job import ENDED, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
-from leasedkeyq.lanes.running.limits import KeyLimits
+from leasedkeyq.lanes.running.limits import KeyLimits, KeyRoom
 from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.items import Item
+from leasedkeyq.model.urgency import Rank, goes_before, in_line, rank
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import InFlightPolicy
@@ -207,59 +209,36 @@ class MemoryEngine(LaneEngine):
             return False
         if lane.paused or not partition.owned:
             return False
-        return not lane.limited or self._head(partition) is not None
+        return not lane.limited or self._first(partition) is not None
 
-    def _head(self, partition: Partition) -> Item[str, Job] | None:
-        """The next command that has room under the limits of its lane."""
+    def _first(self, partition: Partition) -> Item[str, Job] | None:
+        """The command whose turn it is: of those that have room, as a store would choose it."""
         lane = partition.lane
-        most = lane.config.global_concurrency
-        if most is not None and lane.active >= most:
-            return None
+        room: KeyRoom | None = None
         now = self._loop.time()
-        if lane.bucket is not None and not lane.bucket.whole(now):
-            self._wake_at(now + lane.bucket.wait(now))
-            return None
-        limits = self._key_limits.get(lane.id)
-        full = [] if limits is None else limits.without_room(now)
-        if not full:
-            return partition.state.ready.first()
-        shortest = inf
-        for item in partition.state.ready:
-            wait = max([wait for matches, wait in full if matches(item.key)], default=0.0)
-            if not wait:
-                return item
-            shortest = min(shortest, wait)
-        if shortest < inf:
-            self._wake_at(now + shortest)
+        if lane.limited:
+            most = lane.config.global_concurrency
+            if most is not None and lane.active >= most:
+                return None
+            limiter = lane.rate_limiter
+            if limiter is not None and (moment := limiter.free_at(now)) > now:
+                self._wake_at(moment)
+                return None
+            if lane.id in self._key_limits:
+                room = self._key_limits[lane.id].room(now)
+        ready = partition.state.ready
+        nearest = partition.deadlines.first()  # which forgets those that have started
+        if room is None:
+            first = ready.first()
+            if first is None or nearest is None:
+                return first
+            return nearest if goes_before(_rank(now, nearest), _rank(now, first)) else first
+        line = in_line(ready, partition.deadlines, partial(_rank, now), 1, (room, _key))
+        for _, item in line:
+            return item
+        if room.next_at < inf:
+            self._wake_at(room.next_at)
         return None
-
-    def _urgent(self, partition: Partition) -> Item[str, Job] | None:
-        """The command whose turn it is: the first one that has room, or one that is in a hurry.
-
-        That is the one with the nearest deadline of its own, if it is up more levels.
-        """
-        lane = partition.lane
-        first = self._head(partition) if lane.limited else partition.state.ready.first()
-        if first is None or not partition.deadlines:
-            return first
-        now = self._loop.time()
-        limits = self._key_limits.get(lane.id)
-        full = [] if limits is None else limits.without_room(now)
-        nearest = partition.deadlines.first()
-        if full:
-            with_room = (
-                item
-                for item in partition.deadlines
-                if not any(matches(item.key) for matches, _ in full)
-            )
-            nearest = next(with_room, None)
-        if nearest is None or self._levels(nearest, now) <= self._levels(first, now):
-            return first
-        return nearest
-
-    def _levels(self, item: Item[str, Job], now: float) -> int:
-        job = item.value
-        return job.partition.lane.boost.levels(job.submitted_at, job.deadline, now)
 
     def _note(self, partition: Partition, item: Item[str, Job] | None) -> None:
         """An item may have become available, or have another deadline."""
@@ -268,25 +247,23 @@ class MemoryEngine(LaneEngine):
 
     def _next(self, partitions: Sequence[Partition]) -> Partition | None:
         """The partition of a lane whose turn it is, of these."""
-        best: Partition | None = None
-        urgency: tuple[int, int] = (0, 0)
+        best: tuple[Rank, Partition] | None = None
         now = self._loop.time()
         for partition in partitions:
             if self.slots.may_start(partition) and self._may_start(partition):
-                lane = partition.lane
-                head: Any = self._urgent(partition)
-                job: Job = head.value
-                mine = lane.effective_priority(job.submitted_at, job.deadline, now), job.id
-                if best is None or mine < urgency:
-                    best, urgency = partition, mine
-        return best
+                first = self._first(partition)
+                if first is not None:
+                    mine = _rank(now, first)
+                    if best is None or mine < best[0]:
+                        best = mine, partition
+        return None if best is None else best[1]
 
     def _start(self, partition: Partition) -> None:
         lane = partition.lane
         if lane.limited:
             item = self._claim_limited(partition)
-        elif partition.deadlines and (urgent := self._urgent(partition)) is not None:
-            item = partition.state.claim_key(urgent.key)
+        elif partition.deadlines and (first := self._first(partition)) is not None:
+            item = partition.state.claim_key(first.key)
         else:
             item = partition.state.claim()
         if item is None:
@@ -309,15 +286,19 @@ class MemoryEngine(LaneEngine):
         """
         lane = partition.lane
         now = self._loop.time()
-        head = self._urgent(partition)
-        assert head is not None
-        item = partition.state.claim_key(head.key)
+        first = self._first(partition)
+        assert first is not None
+        item = partition.state.claim_key(first.key)
         assert item is not None
-        if lane.key_buckets is not None and not lane.key_buckets.take(item.key, now):
-            self._postpone(partition, item, now + lane.key_buckets.wait(item.key, now))
-            return None
-        if lane.bucket is not None:
-            lane.bucket.take(now)
+        limiter = lane.key_rate_limiter
+        if limiter is not None:
+            moment = limiter.free_at(item.key, now)
+            if moment > now:
+                self._postpone(partition, item, moment)
+                return None
+            limiter.take(item.key, now)
+        if lane.rate_limiter is not None:
+            lane.rate_limiter.take(now)
         limits = self._key_limits.get(lane.id)
         if limits is not None:
             limits.take(item.key, now)
@@ -537,3 +518,12 @@ class MemoryEngine(LaneEngine):
     def _look_for_pressure(self, lane: Lane) -> None:
         waiting = sum(partition.state.available for partition in lane.partitions)
         self._tell_pressure(lane, waiting, lane.active)
+
+
+def _key(item: Item[str, Job]) -> str:
+    return item.key
+
+
+def _rank(now: float, item: Item[str, Job]) -> Rank:
+    job = item.value
+    return rank(job.partition.urgency, job.submitted_at, job.deadline, job.id, now)

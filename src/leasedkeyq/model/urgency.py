@@ -32,6 +32,11 @@ def rank(urgency: Urgency, put_at: float, due: float | None, number: int, now: f
     return up is not None, priority - (up or 0), put_at, number
 
 
+def goes_before(nearest: Rank, first: Rank) -> bool:
+    """Whether the item with the nearest deadline goes before the first one of its queue."""
+    return nearest[:2] < first[:2]
+
+
 class Room(Protocol):
     """What the caps of a claim leave room for; see `leasedkeyq.model.caps.Rooms`."""
 
@@ -90,7 +95,7 @@ def in_line(
         head, near = heads
         if head is None:
             return
-        chosen = near if near is not None and near[0][:2] < head[0][:2] else head
+        chosen = near if near is not None and goes_before(near[0], head[0]) else head
         yield chosen
         taken.add(chosen[0][3])
         if room is not None:

@@ -68,7 +68,6 @@ from leasedkeyq.model.requests import (
     Refusal,
     Release,
     StoredItem,
-    Urgency,
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -179,13 +178,11 @@ class StoreEngine(LaneEngine):
 
         Raises:
             LimitExceededError: Its name is too long for the store.
-            ValueError: Its priority, or that of its boost, is beyond 2**52.
+            ValueError: As `LaneEngine.add_lane`.
         """
-        urgency = Urgency(lane.priority, lane.boost.deadline, lane.boost.steps)
         for partition in lane.partitions:
             check_name("lane", partition.queue, self.store.limits)
             partition.caps = caps(partition)
-            partition.urgency = urgency
             if self.slots.capacity is None:
                 self._prefetch.serve(partition)
         super().add_lane(lane)

@@ -33,6 +33,7 @@ from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.model.requests import Urgency
 from leasedkeyq.model.timers import Timers
 from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument, Outcome, Tracing
 from leasedkeyq.telemetry.metrics import LaneMetrics
@@ -104,7 +105,14 @@ class LaneEngine(ABC):
             self.add_lane(lane)
 
     def add_lane(self, lane: Lane) -> None:
-        """Serve one more lane."""
+        """Serve one more lane.
+
+        Raises:
+            ValueError: Its priority, or that of its boost, is beyond 2**52.
+        """
+        urgency = Urgency(lane.priority, lane.boost.deadline, lane.boost.steps)
+        for partition in lane.partitions:
+            partition.urgency = urgency
         self.partitions += lane.partitions
         self.slots.add(lane)
         self.partitions.sort(

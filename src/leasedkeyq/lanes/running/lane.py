@@ -5,8 +5,8 @@ from zlib import crc32
 
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.policies.boost import PriorityBoostConfig
-from leasedkeyq.lanes.policies.rate_limit import KeyedBuckets, TokenBucket
 from leasedkeyq.lanes.running.job import Job
+from leasedkeyq.lanes.running.rate_limiter import KeyRateLimiter, RateLimiter
 from leasedkeyq.model.deadlines import Deadlines
 from leasedkeyq.model.requests import Cap, Urgency
 from leasedkeyq.model.state import QueueState
@@ -24,7 +24,7 @@ class Partition:
         owned: Whether this process runs its commands.
         deadlines: Those of its commands in memory that wait and have a deadline of their own.
         caps: What all workers of a store are held to.
-        urgency: How a store compares its commands with those of others.
+        urgency: How its commands are compared with those of others.
     """
 
     __slots__ = (
@@ -68,8 +68,8 @@ class Lane:
         heartbeat: As `LaneConfig.heartbeat`, in seconds.
         keep_results: As `LaneConfig.keep_results`, in seconds.
         cancel_grace: As `LaneConfig.cancel_grace`, in seconds.
-        bucket: The tokens of its rate limit in memory, or None.
-        key_buckets: Those of each key, or None.
+        rate_limiter: The tokens of its rate limit in memory, or None.
+        key_rate_limiter: Those of each key, or None.
         paused: Whether its commands are held back.
         pressed: Whether its ``queue.lane.pressure`` has been told, and it is not idle yet.
         submitted: How many commands this process has submitted to it.
@@ -90,7 +90,6 @@ class Lane:
     __slots__ = (
         "active",
         "boost",
-        "bucket",
         "cancel_grace",
         "cancelled",
         "completed",
@@ -101,7 +100,7 @@ class Lane:
         "id",
         "index",
         "keep_results",
-        "key_buckets",
+        "key_rate_limiter",
         "lease_time",
         "limited",
         "linked",
@@ -110,6 +109,7 @@ class Lane:
         "paused",
         "pressed",
         "priority",
+        "rate_limiter",
         "reserved",
         "retried",
         "shared",
@@ -133,10 +133,11 @@ class Lane:
         self.keep_results = cast("float", config.keep_results)
         self.cancel_grace = cast("float", config.cancel_grace)
         self.boost = config.priority_boost or DEFAULT_BOOST
-        self.bucket = limited(config.rate_limit, TokenBucket)
-        self.key_buckets = limited(config.key_rate_limit, KeyedBuckets)
+        self.rate_limiter = limited(config.rate_limit, RateLimiter)
+        self.key_rate_limiter = limited(config.key_rate_limit, KeyRateLimiter)
         together = config.global_concurrency is not None or bool(config.key_limits)
-        self.limited = together or self.bucket is not None or self.key_buckets is not None
+        alone = self.rate_limiter is None and self.key_rate_limiter is None
+        self.limited = together or not alone
         self.linked = number > 1
         self.active = 0
         self.most = config.max_concurrency
@@ -164,15 +165,9 @@ class Lane:
         """Whether this process runs any of its commands."""
         return any(partition.owned for partition in self.partitions)
 
-    def effective_priority(self, submitted_at: float, deadline: float | None, now: float) -> int:
-        """Its priority while this command is its next: lower goes first."""
-        if deadline is None and self.boost.deadline is None:
-            return self.priority
-        return self.priority - self.boost.levels(submitted_at, deadline, now)
-
 
 def limited(config: Any, kind: Any) -> Any:
-    """A bucket, or None where there is no limit."""
+    """A rate limiter, or None where there is no limit."""
     return None if config is None or config.rate is None else kind(config)
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from math import inf
 
-from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig, TokenBucket
-from leasedkeyq.lanes.running.lane import Lane, Partition
+from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
+from leasedkeyq.lanes.running.lane import Lane, Partition, limited
+from leasedkeyq.lanes.running.rate_limiter import RateLimiter
 from leasedkeyq.model.caps import matcher
 from leasedkeyq.model.requests import Cap
 
@@ -47,7 +48,11 @@ def _slots(partition: Partition, most: int | None) -> int | None:
 
 
 class KeyLimits:
-    """The key limits of a lane in memory."""
+    """The key limits of a lane in memory.
+
+    Args:
+        lane: The lane.
+    """
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
@@ -55,23 +60,20 @@ class KeyLimits:
             (
                 matcher(limit.pattern),
                 inf if limit.max_concurrency is None else limit.max_concurrency,
-                TokenBucket(limit.rate_limit or RateLimitConfig.unlimited()),
+                limited(limit.rate_limit, RateLimiter),
             )
             for limit in lane.config.key_limits
         ]
 
-    def without_room(self, now: float) -> list[tuple[Callable[[str], bool], float]]:
-        """Limits that have no room: whose keys, and for how many seconds.
-
-        It is for an infinity where a command has to end first.
-        """
-        found: list[tuple[Callable[[str], bool], float]] = []
-        for matches, most, bucket in self._limits:
-            full = most < inf and self._running(matches) >= most
-            wait = inf if full else bucket.wait(now)
-            if wait:
-                found.append((matches, wait))
-        return found
+    def room(self, now: float) -> "KeyRoom | None":
+        """Which keys have room now; None: all of them."""
+        full: list[tuple[Callable[[str], bool], float]] = []
+        for matches, most, limiter in self._limits:
+            if most < inf and self._running(matches) >= most:
+                full.append((matches, inf))  # until a command has ended
+            elif limiter is not None and (moment := limiter.free_at(now)) > now:
+                full.append((matches, moment))
+        return KeyRoom(full) if full else None
 
     def _running(self, matches: Callable[[str], bool]) -> int:
         return sum(
@@ -80,6 +82,33 @@ class KeyLimits:
 
     def take(self, key: str, now: float) -> None:
         """A command of `key` starts."""
-        for matches, _, bucket in self._limits:
-            if matches(key):
-                bucket.take(now)
+        for matches, _, limiter in self._limits:
+            if limiter is not None and matches(key):
+                limiter.take(now)
+
+
+class KeyRoom:
+    """Which keys have room, for `leasedkeyq.model.urgency.in_line`.
+
+    Args:
+        full: The limits without room: whose keys, and until when.
+
+    Attributes:
+        next_at: When one of the keys that were refused has room.
+    """
+
+    closed = False
+
+    def __init__(self, full: list[tuple[Callable[[str], bool], float]]) -> None:
+        self._full = full
+        self.next_at = inf
+
+    def fits(self, key: str) -> bool:
+        """Whether a key has room."""
+        moments = [moment for matches, moment in self._full if matches(key)]
+        if moments:
+            self.next_at = min(self.next_at, max(moments))
+        return not moments
+
+    def take(self, key: str) -> None:
+        """Nothing to do: only one command at a time is asked for."""

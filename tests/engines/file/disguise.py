@@ -129,8 +129,8 @@ class Disguise(FileStore):
         found = await super().do_look(queue, keys)
         return found if isinstance(found, StoreError) else [*map(_unwrap_all, found)]
 
-    async def do_browse(self, *listing: Any) -> Any:
-        return _unwrap_all(await super().do_browse(*listing))
+    async def do_browse(self, *listing: Any, **named: Any) -> Any:
+        return _unwrap_all(await super().do_browse(*listing, **named))
 
     async def do_results(self, queue: str, ids: Sequence[int]) -> Any:
         return _unwrap_all(await super().do_results(queue, ids))

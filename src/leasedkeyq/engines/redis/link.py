@@ -226,12 +226,12 @@ class RedisLink:
         return not self.clustered and find_spec("hiredis") is not None
 
     def in_background(self, work: Callable[[], None]) -> None:
-        """Have something done that nobody waits for."""
+        """Have work done in a thread that no caller waits for."""
         with suppress(RuntimeError):  # the threads have ended
             self._threads.submit(work)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Have something done that blocks.
+        """Have work done that blocks, in a thread.
 
         Not in the threads of `asyncio.to_thread`: they may all wait for the store.
 
@@ -389,7 +389,7 @@ class RedisLink:
         return isinstance(error.__cause__, self._redis.exceptions.NoPermissionError)
 
     def replica_error(self) -> Exception:
-        """What a replica says to whoever wants to change something."""
+        """What a replica says to a client that wants to change something."""
         error: Exception = self._redis.exceptions.ReadOnlyError("the server is a replica")
         return error
 
@@ -403,7 +403,7 @@ class RedisLink:
         if trouble is not None and trouble.full:
             return ServerFullError(f"{self.address}: {sentence}")
         if trouble is not None and trouble.damage:
-            # It may have failed half-way: whoever knows the request says what became of it.
+            # It may have failed half-way: the engine knows the request, and says what became of it.
             return ScriptError(f"{self.address}: {_sentence(trouble, error)}")
         if not self.passes(error):
             return StoreError(f"{self.address}: {sentence}")

@@ -143,7 +143,7 @@ class LoopConnection(asyncio.Protocol):
         self._reader.feed(data)
         replies = self._replies
         while (reply := self._reader.gets()) is not NOT_YET:
-            # A server may have something to say that nobody has asked for.
+            # A server may push messages that no command has asked for.
             if not isinstance(reply, self._message):
                 replies.append(reply)
         if self._told is not None and len(replies) >= self._wanted:
@@ -177,7 +177,7 @@ class LoopConnection(asyncio.Protocol):
         self._transport.write(packed)
 
     def close(self) -> None:
-        """Let go of it, at once; nobody is told any more."""
+        """Close the connection at once; the call under way is not told."""
         self._told = None
         self._fail(self._lost)
 

@@ -120,7 +120,7 @@ def check_format(link: RedisLink, prefix: str) -> None:
         StoreError: They are of a version that we would misread.
     """
     key = f"{prefix}:format"
-    # Should it fail, as on a server without memory, whoever opens the store next does it.
+    # Should it fail, as on a server without memory, the next store that is opened does it.
     with suppress(*link.failures):
         link.client.execute_command("SET", key, FORMAT, "NX")
     found: bytes | None = link.command("GET", key)

@@ -82,7 +82,7 @@ class RedisStore(Store):
         wait_timeout: Seconds to wait for that.
         retry_for: Seconds for which a lost server is tried again before a call fails.
         edit_time: Seconds that the work of an edit may take. Then others go on, and it fails.
-        poll: Seconds after which whoever waits asks again though nobody woke it: a safety net.
+        poll: Seconds after which a waiting `get` asks again though nothing woke it: a safety net.
         client_options: For redis-py, such as ``{"ssl_ca_certs": "ca.pem"}``.
         clock: Unix time, for tests; None: the server's.
 

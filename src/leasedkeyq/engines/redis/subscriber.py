@@ -29,7 +29,7 @@ class Refusals:
     """Says once that a server does not let us listen.
 
     Args:
-        poll: Seconds after which whoever waits asks all the same.
+        poll: Seconds after which a waiting `get` asks all the same.
     """
 
     def __init__(self, poll: float) -> None:
@@ -54,7 +54,7 @@ class Subscribers:
         connection: Makes a connection of redis-py.
         channel: The channel of a queue.
         me: What the script publishes for us: our own changes are known already.
-        watchers: Who wants to hear.
+        watchers: The callbacks of watched queues.
         poll: Seconds between two times at which everybody is woken.
         refusals: Told when the server does not let us listen.
     """
@@ -184,7 +184,7 @@ class Subscriber(asyncio.Protocol):
             self.task = loop.create_task(self._run(), name=LISTENER)
 
     def remove(self, queue: str) -> None:
-        """Somebody listens no more; the channel is left a little later, if nobody comes back."""
+        """One watcher of a queue less; without any, the channel is left at the next poll."""
         self._wanted[queue] -= 1
 
     def pass_on(self, channel: bytes, take: Callable[[bytes], None]) -> Callable[[], None]:
@@ -266,7 +266,7 @@ class Subscriber(asyncio.Protocol):
             self.task = None  # it would keep the event loop
 
     async def _listen(self) -> None:
-        """Listen until the link is lost, or nobody wants it any more."""
+        """Listen until the connection is lost, or no queue is watched any more."""
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost = lost
         connection = await self._connection()
@@ -296,7 +296,7 @@ class Subscriber(asyncio.Protocol):
             self._heard.clear()
 
     def _tidy(self) -> None:
-        """Leave the channels of queues that nobody watches any more."""
+        """Leave the channels of queues that are not watched any more."""
         gone = [queue for queue, count in self._wanted.items() if not count]
         for queue in gone:
             del self._wanted[queue]

@@ -23,7 +23,7 @@ class ThreadSubscriber:
         pubsub: Makes a `PubSub` of redis-py.
         channel: The channel of a queue.
         me: What the script publishes for us: our own changes are known already.
-        watchers: Who wants to hear.
+        watchers: The callbacks of watched queues.
         poll: Seconds between two times at which everybody is woken.
         refused: What `PubSub` raises if the server does not let us listen.
         refusals: Told then.
@@ -162,7 +162,7 @@ class ThreadSubscriber:
             names.update(new)
 
     def _tidy(self, pubsub: Any, names: dict[bytes, str]) -> None:
-        """Leave the channels of queues that nobody watches any more."""
+        """Leave the channels of queues that are not watched any more."""
         with self._lock:
             gone = [queue for queue, count in self._wanted.items() if not count]
             for queue in gone:

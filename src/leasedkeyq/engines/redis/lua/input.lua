@@ -61,8 +61,8 @@ local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned one
 -- Parked claims (parked_claims.lua).
 local CLAIM, GIVEN = 0, 1 -- with which the key of a worker begins: its claim, or what that was given
 
--- Keeps the answer for whoever asks again. One that has changed nothing can be found again: it is not
--- kept if there is no memory for it.
+-- Keeps the answer for a store object that asks again, as it was lost on the way. An answer that has changed
+-- nothing can be found again: it is not kept if there is no memory for it.
 local function keep_answer(answer, changed)
   local record = string.format('%016.0f', serial) .. cmsgpack.pack(answer)
   if not changed then
@@ -146,7 +146,7 @@ local function write_aside(write, part, id, key, record, order, outcome)
   end
 end
 
--- The record of a lease. Its token cannot be guessed by whoever knows the fence: the seed comes with the
+-- The record of a lease. Its token cannot be guessed by one who knows the fence: the seed comes with the
 -- claim, from the random numbers of the client. So a claim that is asked again has the same tokens.
 local function lease_record(fence, expires, seed)
   return spack('>ddd', fence, now, expires) .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)

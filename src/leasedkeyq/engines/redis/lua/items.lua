@@ -23,7 +23,7 @@ local function at(name)
 end
 
 if puts or moves then
-  -- Every change of a live item is written here, and so wakes whoever watches its queue.
+  -- Every change of a live item is written here, and so wakes the watchers of its queue.
   function save(queue, key, item)
     queue.changed = true
     hset(queue.i, key, pack_item(item))

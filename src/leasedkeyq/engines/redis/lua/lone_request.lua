@@ -54,7 +54,7 @@ while plain do -- once; `break` leaves the request to the rest
   if earliest <= now or over + 1 <= now or buffered > 0 or written + RENEWED_AFTER < micros then
     break
   end
-  local answer, kept -- what is told, and what of it is kept for whoever asks again
+  local answer, kept -- what is told, and what of it is kept in case the answer is lost
   local noted, changed = false, true
 
   if verb == 'put' then

@@ -52,7 +52,7 @@ if repairs then
   -- Each step of a repair has the time of an edit, from its end on.
   local function hold(queue, milliseconds)
     queue.edited, queue.editor, queue.noted = micros + milliseconds * 1000, edit_token, true
-    queue.earliest = -huge -- Whoever comes next has to look.
+    queue.earliest = -huge -- The next call has to look.
   end
 
   -- {'repair', name, milliseconds}: begins. Answers the keys that were of another type, and their names now.
@@ -93,7 +93,7 @@ if repairs then
     end
   end
 
-  -- What cannot be read is kept for whoever can.
+  -- What cannot be read is kept for people who can.
   local function set_record_aside(queue, part, name, raw)
     call('HSET', queue.base .. part .. ':damaged', name, raw)
     call('HDEL', queue.base .. part, name)

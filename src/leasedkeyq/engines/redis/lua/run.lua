@@ -8,7 +8,7 @@ local function finish()
       if queue.over <= now then
         touched = queue
         local sound, failure = pcall(forget, queue, max(20, #requests))
-        queue.damaged = not sound and damage(failure) -- Whoever sweeps is told.
+        queue.damaged = not sound and damage(failure) -- The next sweep tells of it.
       end
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
@@ -152,7 +152,7 @@ else
     end_edit(queue)
     if refused then
       queue.lease_counts = nil -- Nothing else has changed it: all that was due had moved with the lock.
-      queue.earliest = -huge -- Whoever comes next has to look.
+      queue.earliest = -huge -- The next call has to look.
     end
   end
 end

@@ -110,7 +110,7 @@ class MemoryStore(Store):
         return found
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         found = self._model.browse(queue, states, prefix, self._clock(), after=after, limit=limit)

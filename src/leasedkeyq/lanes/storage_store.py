@@ -316,7 +316,7 @@ class StorageStore(MemoryStore):
         return await super().do_look(queue, keys)
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         await self._know()

@@ -441,7 +441,7 @@ class Store(ABC):
 
     @abstractmethod
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[Sequence[StoredItem] | StoreError]:
         """The first items of a listing whose ids are above `after`: `limit`, or all there are."""
 

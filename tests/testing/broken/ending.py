@@ -134,7 +134,7 @@ class CountsResultsForEver(Through):
 class ChangesUnchecked(OtherChanges):
     """Does something to changes before they are checked, in place of the final verb."""
 
-    async def settle(self, requests: Sequence[Change]) -> list[Answer]:  # type: ignore[misc]  # the fault
+    async def settle(self, requests: Sequence[Change]) -> list[Answer]:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # its fault
         return await super().settle([self.other(request) for request in requests])
 
 

@@ -115,7 +115,7 @@ class TellsTheLastOfAPageTwice(Through):
     """The next page begins with the last item of the one before."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Sequence[StoredItem]:
         return await super().do_browse(queue, states, prefix, max(after - 1, 0), limit)
 
@@ -137,7 +137,7 @@ class KnowsOnlyItsOwnCursors(Through):
         self.given: set[int] = set()
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Sequence[StoredItem]:
         known = after if after in self.given else 0
         found = await super().do_browse(queue, states, prefix, known, limit)
@@ -150,7 +150,7 @@ class TakesPrefixesForPatterns(Through):
     """Reads a star in a prefix as any text."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         found = await super().do_browse(queue, states, "", after, limit)
         return [item for item in found if fnmatchcase(item.key, f"{prefix}*")]
@@ -196,7 +196,7 @@ class GoesOnWhenClosed(Through):
 
     times = 0
 
-    async def close(self) -> None:  # type: ignore[misc]  # that it is not the final verb is the fault
+    async def close(self) -> None:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # its fault
         self.times += 1
         if self.times > 1:
             await super().close()
@@ -206,7 +206,7 @@ class GoesOnWhenClosed(Through):
 class WorksWhenClosed(Through):
     """Calls the work of an edit before it finds out that it is closed."""
 
-    async def edit(  # type: ignore[misc]  # that it is not the final verb is the fault
+    async def edit(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # its fault
         self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
     ) -> list[Answer]:
         changes = work(())

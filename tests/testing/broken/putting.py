@@ -279,7 +279,7 @@ class CountsAttemptsOfWhatIsDone(OtherEndsBesideAValue):
 class PutsUnchecked(Through):
     """Does something to puts before they are checked, in place of the final verb."""
 
-    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:  # type: ignore[misc]  # the fault
+    async def put(self, requests: Sequence[Put]) -> list[PutAnswer]:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # its fault
         return await super().put([self.other(request) for request in requests])
 
     def other(self, request: Put) -> Put:

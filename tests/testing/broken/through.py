@@ -64,7 +64,7 @@ class Through(Store):
         return await self.inner.look(queue, keys)
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Sequence[StoredItem]:
         page = await self.inner.browse(
             queue, states=states, prefix=prefix, cursor=str(after), limit=limit

@@ -202,7 +202,7 @@ class FileStore(Store):
         )
 
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
         return self._batcher.submit(

@@ -348,7 +348,7 @@ class PostgresStore(Store):
         return [found.get(key, ()) for key in keys]
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         return await self._list(queue, states, prefix=prefix, after=after, limit=limit)

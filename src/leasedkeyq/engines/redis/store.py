@@ -278,7 +278,7 @@ class RedisStore(Store):
         return [tuple(shown(queue, item) for item in items) for items in found]
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         codes = [STATES.index(state) for state in dict.fromkeys(states)]

@@ -187,7 +187,7 @@ class SqliteStore(Store):
         return self._batcher.submit(Look(queue, tuple(keys)))
 
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
         return self._batcher.submit(Browse(queue, tuple(states), prefix, after, limit))

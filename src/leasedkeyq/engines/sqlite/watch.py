@@ -1,8 +1,13 @@
 """Hears of the commits of other processes.
 
-SQLite notifies nobody. So whoever has committed rings: it touches the write-ahead log, which on
-Linux the kernel tells a thread of every process that listens (inotify). Elsewhere the thread looks
-every few milliseconds. Either way it works only while somebody watches.
+SQLite notifies nobody. So a store that has committed rings: it touches the ``-shm`` file beside the
+database, and on Linux the kernel tells that a thread of every process that watches (inotify). An
+idle consumer has the item a millisecond after the put began, where looking every `INTERVAL` alone
+takes eight more on average. Elsewhere the thread does look every `INTERVAL`. Either way it works
+only while somebody watches.
+
+The ``-shm`` file is never synced. Touching the write-ahead log instead makes the next sync of it
+slower: 47 of 290 microseconds of a put at full durability.
 """
 
 import ctypes
@@ -52,7 +57,7 @@ class CommitWatch:
         wake: Callable[[], None],
     ) -> None:
         self._path = path
-        self._log = f"{path}-wal"
+        self._touched = f"{path}-shm"
         self._others = others
         self._wanted = wanted
         self._wake = wake
@@ -67,8 +72,8 @@ class CommitWatch:
         """Let other processes know that something was committed."""
         if LINUX:
             try:
-                os.utime(self._log)
-            except OSError:  # the log has gone with its database, or is somebody else's
+                os.utime(self._touched)
+            except OSError:  # the file has gone with its database, or is somebody else's
                 return
 
     def start(self, seen: int) -> None:
@@ -117,9 +122,9 @@ class CommitWatch:
         connection = connect(self._path, busy_timeout=PATROL)
         try:
             self._look(connection, first=True)
-            # The log is there once the database was read.
+            # The file is there once the database was read.
             with self._lock:
-                bell = self._bell = Bell.of(self._log)
+                bell = self._bell = Bell.of(self._touched)
             next_look = checked_at = time.monotonic()
             while self._needed():
                 # Only now: what is committed after this look rings, and what was before is seen.

@@ -136,6 +136,10 @@ class StoreObservation:
         self._tell(StoreCall(verb, queues, len(requests), items, seconds))
         return answers
 
+    def tell_given(self, item: Claimed) -> None:
+        """Tell of an item that came without a call, to a claim that was parked."""
+        self._tell(StoreCall("claim", (item.queue,), 0, {item.queue: {"claimed": 1}}, 0.0))
+
     def _tell(self, call: StoreCall) -> None:
         for instrument in self._instruments:
             try:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Callable,
     Coroutine,
     Iterable,
     Mapping,
@@ -15,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -203,10 +202,12 @@ class StoreQueue(Generic[V]):
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
 
-    def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
+    def _tell(self, event: "ObserverEvent", *arguments: Any) -> None:
         """Call the observer; what it raises is the event loop's business, not the caller's."""
+        if self._observer is None:
+            return
         try:
-            notice(*arguments)
+            getattr(self._observer, event)(*arguments)
         except Exception as error:
             context = {"message": "the observer of a queue failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
@@ -281,7 +282,7 @@ class StoreQueue(Generic[V]):
         raise_refusal(answer)
         if self._observer is not None:
             for key in keys:
-                self._tell(self._observer.on_put, key)
+                self._tell("on_put", key)
 
     # Getting
 
@@ -374,7 +375,7 @@ class StoreQueue(Generic[V]):
         if self._observer is not None:
             self._since[lease.token] = time.monotonic()
             waited = max(self._store_now() - item.put_at, 0.0)
-            self._tell(self._observer.on_claim, item.key, item.attempt, waited)
+            self._tell("on_claim", item.key, item.attempt, waited)
             if lease_time is not None:
                 self._look_at_expiry(lease, lease_time)
         return lease
@@ -530,8 +531,7 @@ class StoreQueue(Generic[V]):
         raise_refusal(answer)
         if not answer:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
-        if self._observer is not None:
-            self._tell(self._observer.on_put, buried.key)
+        self._tell("on_put", buried.key)
 
     async def remove(self, key: str) -> bool:
         """As `LeasedKeyQueue.remove`."""
@@ -540,8 +540,8 @@ class StoreQueue(Generic[V]):
         lease = self._leases.of_key(key)
         await self._pump.sent()
         was_there = bool((await self._store.settle([Cancel(self.name, key)]))[0])
-        if was_there and self._observer is not None:
-            self._tell(self._observer.on_remove, key)
+        if was_there:
+            self._tell("on_remove", key)
         if was_there and lease is not None and self._leases.of_key(key) is lease:
             self._end(lease, "removed")
         self._room.wake(key)
@@ -585,17 +585,9 @@ class StoreQueue(Generic[V]):
         else:
             self._leases.end(lease, how)
         since = self._held_since(lease)
-        if self._observer is not None and since is not None:
-            held = time.monotonic() - since
-            notices = {
-                "acknowledged": self._observer.on_ack,
-                "released": self._observer.on_release,
-                "closed": self._observer.on_release,
-                "buried": self._observer.on_bury,
-                "expired": self._observer.on_expire,
-            }
-            if not elsewhere and how in notices:
-                self._tell(notices[how], lease.key, lease.attempt, held)
+        event = END_EVENTS.get(how)
+        if since is not None and event is not None and not elsewhere:
+            self._tell(event, lease.key, lease.attempt, time.monotonic() - since)
         if self._maxsize:
             self._room.wake(lease.key)
 
@@ -780,6 +772,17 @@ class StoreQueue(Generic[V]):
                 return
 
 
+ObserverEvent: TypeAlias = Literal[
+    "on_put", "on_claim", "on_ack", "on_release", "on_expire", "on_bury", "on_remove"
+]
+"""What a `QueueObserver` is told."""
+END_EVENTS: Final[dict[LeaseEnd, ObserverEvent]] = {
+    "acknowledged": "on_ack",
+    "released": "on_release",
+    "closed": "on_release",
+    "buried": "on_bury",
+    "expired": "on_expire",
+}
 SETTLED = ("acknowledged", "released", "buried")
 LOOK_SIZE: Final = 1000
 """Keys that the store is asked about at a time."""

@@ -101,6 +101,27 @@ class Claimer:
         del idle
         return await self._store.claim(requests) if requests else []
 
+    async def observe(
+        self,
+        requests: Sequence[Claim],
+        call: Callable[[Sequence[Claim]], Awaitable[list[tuple[Claimed, ...]]]],
+    ) -> list[tuple[Claimed, ...]]:
+        """For claimers that do not claim by `Store.claim`: claim by `call`, and tell instruments.
+
+        Args:
+            requests: The claims.
+            call: Makes them.
+        """
+        observation = self._store._observation
+        if observation is not None:
+            call = observation.observed("claim", call)
+        return await call(requests)
+
+    def observe_given(self, item: Claimed) -> None:
+        """Tell instruments of an item that came without a call, to a claim that was parked."""
+        if self._store._observation is not None:
+            self._store._observation.tell_given(item)
+
     async def close(self) -> None:
         """Leave no claim parked. What it was given meanwhile is taken before this returns."""
         self.abandon()
@@ -130,6 +151,7 @@ class Store(ABC):
         self._closed = False
         self._process = os.getpid()
         self._watchers = Watchers()
+        self._observation: StoreObservation | None = None
 
     async def __aenter__(self) -> Self:
         """``async with connect(url) as store:`` closes the store at its end."""
@@ -172,7 +194,7 @@ class Store(ABC):
                 `OtelInstrument`, or your own.
             tracing: Makes a span of each call, as an `OtelInstrument` does.
         """
-        observation = StoreObservation(instruments, tracing)
+        self._observation = observation = StoreObservation(instruments, tracing)
         for verb in VERBS:
             plain = getattr(type(self), verb).__get__(self)
             setattr(self, verb, observation.observed(verb, plain))

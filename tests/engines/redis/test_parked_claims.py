@@ -15,6 +15,7 @@ from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Counts, Purge, Put, Refusal
 from leasedkeyq.stores.store import Claimer
+from leasedkeyq.telemetry import StoreMetrics
 from tests.engines.redis.support import keys_of, opened, until
 from tests.servers.proxy import Direction, Proxy, Verdict
 from tests.servers.valkey import Server, makes
@@ -93,6 +94,23 @@ async def scene(
     finally:
         await claims.close()
         await puts.close()
+
+
+def test_instruments_are_told_of_what_was_given(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            metrics = StoreMetrics()
+            worker.store.instrument(metrics)
+            assert await worker.claim() == ()
+            await store.put([one("q")])
+            await until(lambda: worker.given)
+            await store.put([Put("q", (("b", b"1"),))])
+            assert await worker.claim(idle=False)
+            found = metrics.snapshot()
+            assert found.items == {"q": {"claimed": 2}}
+            assert found.verbs["claim"].requests == 2
+
+    asyncio.run(main())
 
 
 def test_what_is_put_is_leased_at_once(server: Server, prefix: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from leasedkeyq.engines.redis.wire import Park, Unpark, given
@@ -69,6 +70,11 @@ class ParkedClaimer(Claimer):
         park = self._park(requests) if idle else []
         if not back and not park:
             return await super().claim(requests, idle=idle)
+        return await self.observe(requests, partial(self._claim, back, park))
+
+    async def _claim(
+        self, back: Sequence[Unpark], park: Sequence[Park], requests: Sequence[Claim]
+    ) -> list[tuple[Claimed, ...]]:
         # If one of them waited for another call, more could be claimed than there is room for.
         answers = await self._batcher.submit_many([*back, *requests, *park], alone=bool(back))
         parked = answers.pop() if park else 0
@@ -131,6 +137,7 @@ class ParkedClaimer(Claimer):
         self._tokens.append(item.token)
         if turn == self._turn and self._parked:
             self._parked = False
+            self.observe_given(item)
             self._take(item)
         else:
             # The server has parked a claim a second time, as it has lost what it knew of the first.

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis.link import RedisLink
 from leasedkeyq.engines.redis.store import RedisStore
 from leasedkeyq.model.requests import Put
 from tests.servers.proxy import Proxy
@@ -25,10 +24,10 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["from the event loop", "from a thread"], autouse=True)
+@pytest.fixture(params=["hiredis", "no hiredis"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "from a thread":
-        monkeypatch.setattr(RedisLink, "in_loop", False)
+    if request.param == "no hiredis":
+        monkeypatch.setattr("leasedkeyq.engines.redis.resp.find_spec", lambda _: None)
     return str(request.param)
 
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from importlib import import_module
 from importlib.resources import files
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -218,12 +217,12 @@ class RedisLink:
 
     @property
     def in_loop(self) -> bool:
-        """Whether event loops talk to the server themselves: to all but clusters.
+        """Whether event loops make the calls themselves: to all servers but clusters.
 
         Which server of a cluster has a queue, and where it moves to, is known to the cluster
-        client of redis-py, which blocks. Without hiredis nobody reads the answers for the loop.
+        client of redis-py, which blocks.
         """
-        return not self.clustered and find_spec("hiredis") is not None
+        return not self.clustered
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Have work done in a thread that no caller waits for."""
@@ -246,9 +245,12 @@ class RedisLink:
         return await doing
 
     def new_connection(self) -> Any:
-        """Another connection, ready for use; blocks."""
+        """Another connection, ready for use; to any server of a cluster. Blocks."""
+        client = self.client
+        if self.clustered:
+            client = client.get_redis_connection(random.choice(client.get_primaries()))
         # Not made by the pool, which would count it for ever.
-        pool = self.client.connection_pool
+        pool = client.connection_pool
         connection = pool.connection_class(**pool.connection_kwargs)
         connection.connect()
         return connection

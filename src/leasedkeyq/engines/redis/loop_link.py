@@ -9,12 +9,11 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
 
 from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Ask, Patience, RedisLink, Step, Steps
-from leasedkeyq.engines.redis.wire import NOT_YET
+from leasedkeyq.engines.redis.resp import NOT_YET, reader_and_pack
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.batching import BatchEngine, Done
 
@@ -116,15 +115,10 @@ class LoopConnection(asyncio.Protocol):
     """
 
     def __init__(self, connection: Any, timeout: float | None) -> None:
-        hiredis = import_module("hiredis")
         self._made = connection  # which would close its socket, if it were let go
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
-        self._reader: Any = hiredis.Reader(
-            replyError=connection._parser.parse_error, notEnoughData=NOT_YET
-        )
-        self._message: type[Any] = hiredis.PushNotification
+        self._reader, self._pack, self._message = reader_and_pack(connection._parser.parse_error)
         self._replies: list[Any] = []
         self._wanted = 0
         self._told: Told | None = None

@@ -23,8 +23,7 @@ from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, RedisLink
 from leasedkeyq.engines.redis.loop_link import LoopLink
 from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
-from leasedkeyq.engines.redis.subscriber import Refusals, Subscribers
-from leasedkeyq.engines.redis.thread_subscriber import ThreadSubscriber
+from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.edit import Edit
@@ -162,17 +161,14 @@ class RedisStore(Store):
         self._checked: dict[str, float] = {}
         self._looked_at = time.monotonic()
         self._batcher: Batcher[Any, Any]
-        self._subscribers: Subscribers | ThreadSubscriber
-        hearing: Any = {
-            "channel": self._engine.channel,
-            "me": self._engine.me,
-            "watchers": self._watchers,
-            "poll": poll,
-            "refusals": Refusals(poll),
-        }
+        self._subscribers = Subscribers(
+            partial(self._link.in_thread, self._link.new_connection),
+            channel=self._engine.channel,
+            me=self._engine.me,
+            watchers=self._watchers,
+            poll=poll,
+        )
         if self._link.in_loop:
-            connection = partial(self._link.in_thread, self._link.new_connection)
-            self._subscribers = Subscribers(connection, **hearing)
             self._batcher = LoopBatcher(
                 lambda: LoopLink(self._link, new_engine()),
                 name=self._name,
@@ -180,9 +176,6 @@ class RedisStore(Store):
                 in_groups=True,
             )
         else:
-            self._subscribers = ThreadSubscriber(
-                self._link.client.pubsub, refused=self._link.refused, **hearing
-            )
             self._link.when_lost(self._engine.forget)
             self._batcher = ThreadBatcher(self._apply, name=self._name, undo=undo_claim)
 
@@ -209,7 +202,7 @@ class RedisStore(Store):
         """As `Store.claimer`. Claims are parked on the server, but for a cluster."""
         # What a claim was given must be there still when the worker asks for it.
         asks_rarely = self._poll > REPLY_LIFETIME / 1000 / 2
-        if not isinstance(self._subscribers, Subscribers) or self._waits or asks_rarely:
+        if not self._link.in_loop or self._waits or asks_rarely:
             return super().claimer(take)
         worker = f"{self._engine.me}.{next(self._workers)}"
         channel = self._engine.worker_channel(worker)

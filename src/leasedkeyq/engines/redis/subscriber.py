@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, cast
 
 from leasedkeyq.engines.redis.loop_link import carry
-from leasedkeyq.engines.redis.wire import NOT_YET, is_list
+from leasedkeyq.engines.redis.resp import NOT_YET, reader_and_pack
+from leasedkeyq.engines.redis.wire import is_list
 from leasedkeyq.stores.watching import LISTENER, Watchers
 
 logger = logging.getLogger("leasedkeyq")
@@ -23,6 +23,10 @@ RETRY: Final = 0.2
 """Seconds until a lost link is made anew."""
 SILENCE: Final = 3
 """After so many polls without a word the link counts as lost."""
+
+
+class RefusedError(Exception):
+    """The server does not let us listen."""
 
 
 class Refusals:
@@ -56,7 +60,6 @@ class Subscribers:
         me: What the script publishes for us: our own changes are known already.
         watchers: The callbacks of watched queues.
         poll: Seconds between two times at which everybody is woken.
-        refusals: Told when the server does not let us listen.
     """
 
     def __init__(
@@ -67,7 +70,6 @@ class Subscribers:
         me: str,
         watchers: Watchers,
         poll: float,
-        refusals: Refusals,
     ) -> None:
         self._new_subscriber = partial(
             Subscriber,
@@ -76,7 +78,7 @@ class Subscribers:
             me=me.encode(),
             watchers=watchers,
             poll=poll,
-            refusals=refusals,
+            refusals=Refusals(poll),
         )
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Subscriber] = (
             weakref.WeakKeyDictionary()
@@ -154,11 +156,7 @@ class Subscriber(asyncio.Protocol):
         poll: float,
         refusals: Refusals,
     ) -> None:
-        hiredis = import_module("hiredis")
-        self._new_reader: Callable[[], Any] = lambda: hiredis.Reader(notEnoughData=NOT_YET)
-        self._pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
-        self._reader: Any = None
-        self._refusal: type[Exception] = hiredis.ReplyError
+        self._reader, self._pack, _ = reader_and_pack(RefusedError)
         self._connection = connection
         self._channel = channel
         self._me = me
@@ -203,7 +201,7 @@ class Subscriber(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As `asyncio.Protocol.connection_made`."""
         self._transport = cast("asyncio.Transport", transport)
-        self._reader = self._new_reader()
+        self._reader, self._pack, _ = reader_and_pack(RefusedError)
         self._silence = 0
 
     def data_received(self, data: bytes) -> None:
@@ -212,7 +210,7 @@ class Subscriber(asyncio.Protocol):
         self._reader.feed(data)
         changed: list[str] = []
         while (reply := self._reader.gets()) is not NOT_YET:
-            if isinstance(reply, self._refusal):
+            if isinstance(reply, RefusedError):
                 self._end(reply)
             elif not is_list(reply):
                 continue
@@ -253,7 +251,7 @@ class Subscriber(asyncio.Protocol):
                 # Whatever goes wrong on the link, listening goes on: the poll still wakes.
                 try:
                     await self._listen()
-                except self._refusal as error:
+                except RefusedError as error:
                     self._refusals.tell(error)
                     pause = self._poll
                 except Exception:  # The link is lost.

@@ -90,9 +90,6 @@ PARTS: Final = {
 }
 """What is in the keys of a queue."""
 
-NOT_YET: Final = object()
-"""What a reader of answers says while there is no whole one."""
-
 encode: Final = msgspec.msgpack.Encoder().encode
 
 

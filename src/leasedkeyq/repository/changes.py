@@ -26,7 +26,7 @@ from leasedkeyq.repository.mapping import (
     lease_lost,
     show,
 )
-from leasedkeyq.repository.session import Session, Settings
+from leasedkeyq.repository.session import QueueSettings, Session
 from leasedkeyq.repository.status import QueueItemStatus
 
 
@@ -53,7 +53,7 @@ class ItemEdit(Handoff):
         self._clock = clock
         self.began = 0.0
         self.settings = session.settings
-        self.new_settings: Settings | None = None
+        self.new_settings: QueueSettings | None = None
 
     def _begin(self) -> None:
         self._session.check_name()
@@ -166,7 +166,7 @@ class Changes:
         self,
         stored: StoredItem,
         change: Callable[[QueueItem], object],
-        settings: Settings,
+        settings: QueueSettings,
         held: HeldLease | None,
     ) -> Step:
         """An item before and after a change, by a thread that was given the lease `held`."""
@@ -205,7 +205,7 @@ class Changes:
 
     # The whole queue
 
-    def read_queue(self, stored_items: Sequence[StoredItem], settings: Settings) -> Queue:
+    def read_queue(self, stored_items: Sequence[StoredItem], settings: QueueSettings) -> Queue:
         """The stored queue, which remembers its items as they are now."""
         current = latest(stored_items)
         retries = settings.default_max_retries
@@ -237,7 +237,7 @@ class Changes:
             raise QueueConflictError(tuple(conflicts), self._terms.queue)
         settings = edit.settings
         if (queue.max_size, queue.default_max_retries) != origin[2:]:
-            settings = edit.new_settings = Settings(queue.max_size, queue.default_max_retries)
+            settings = edit.new_settings = QueueSettings(queue.max_size, queue.default_max_retries)
         self._check_room(current, steps, settings.max_size or 0)
         for step in steps:
             self._check_lease(step)

@@ -16,7 +16,7 @@ from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository.fork_gate import ForkGate
 from leasedkeyq.repository.leases import HeldLeases
 from leasedkeyq.repository.loop_thread import LoopThread, is_inside, refuse_inside
-from leasedkeyq.repository.session import Session, Settings
+from leasedkeyq.repository.session import QueueSettings, Session
 from leasedkeyq.stores.store import Store
 
 DOCUMENTS: Final = (".yaml", ".yml", ".json")
@@ -49,7 +49,7 @@ class Connection:
     ) -> None:
         self.closed = False
         retries = MAX_RETRIES if default_max_retries is None else default_max_retries
-        self._given = Settings(max_size, retries)
+        self._given = QueueSettings(max_size, retries)
         self._name = name
         self._lock = threading.Lock()
         self._session: Session | None = None

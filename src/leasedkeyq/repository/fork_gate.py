@@ -10,7 +10,7 @@ STEP: Final = 0.05
 """Seconds after which waiting calls are sent away again."""
 
 
-class _Own(threading.local):
+class _OwnPlaces(threading.local):
     def __init__(self) -> None:
         self.places: list[object] = []
 
@@ -26,7 +26,7 @@ class ForkGate:
         self._users: Counter[object] = Counter()
         self._stopped = False
         self._staying: Collection[object] = ()
-        self._own = _Own()
+        self._own = _OwnPlaces()
 
     @contextmanager
     def at(self, place: object) -> Generator[None]:

@@ -34,7 +34,7 @@ class HeldLeases:
 
     def __init__(self) -> None:
         self._all: OrderedDict[str, HeldLease] = OrderedDict()
-        self._own = _Own()
+        self._own = _OwnLeases()
 
     @classmethod
     def after_fork(cls) -> None:
@@ -71,6 +71,6 @@ class HeldLeases:
                     del leases[item_id]
 
 
-class _Own(threading.local):
+class _OwnLeases(threading.local):
     def __init__(self) -> None:
         self.leases: OrderedDict[str, HeldLease] = OrderedDict()

@@ -32,7 +32,7 @@ NAME: Final = "queue"
 """The name of a queue that nobody named."""
 
 
-class Settings(NamedTuple):
+class QueueSettings(NamedTuple):
     """What a queue is told, beyond its items."""
 
     max_size: int | None
@@ -72,7 +72,9 @@ class Session:
         ended_by_fork: Whether it has to end for a fork, and not because somebody closes it.
     """
 
-    def __init__(self, store: Store, name: str | None, given: Settings, *, owned: bool) -> None:
+    def __init__(
+        self, store: Store, name: str | None, given: QueueSettings, *, owned: bool
+    ) -> None:
         self.store = store
         self.loop_thread = LoopThread.of(store)
         self.ended_by_fork = False
@@ -194,7 +196,7 @@ class Session:
         """An edit of the queue."""
         return self.store.edit(self.name, work, keys=keys)
 
-    def read(self) -> tuple[Sequence[StoredItem], Settings]:
+    def read(self) -> tuple[Sequence[StoredItem], QueueSettings]:
         """All items and the settings, as they are at one moment."""
         seen = _Seen(self)
         self.call(self.edit(seen, None))
@@ -202,10 +204,12 @@ class Session:
         return seen.items, seen.settings
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> QueueSettings:
         """As of the last transaction, or the one whose work is running."""
         kept = None if self._keeper is None else self._keeper.settings
-        return self._given if kept is None else Settings(kept.max_size, kept.default_max_retries)
+        return (
+            self._given if kept is None else QueueSettings(kept.max_size, kept.default_max_retries)
+        )
 
     def check_name(self) -> None:
         """See that the queue has the name that it had, as of the last transaction.
@@ -244,13 +248,13 @@ class Session:
             if cursor is None:
                 return found
 
-    def read_settings(self) -> Settings:
+    def read_settings(self) -> QueueSettings:
         """As of now."""
         if self._keeper is not None:
             self.call(self._keeper.read_settings())
         return self.settings
 
-    def change_settings(self, settings: Settings) -> None:
+    def change_settings(self, settings: QueueSettings) -> None:
         """Change them, in the work of an edit.
 
         Raises:
@@ -290,7 +294,7 @@ class _Seen:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.items: Sequence[StoredItem] = ()
-        self.settings: Settings | None = None
+        self.settings: QueueSettings | None = None
 
     def __call__(self, items: Sequence[StoredItem]) -> Sequence[ItemRequest]:
         self._session.check_name()

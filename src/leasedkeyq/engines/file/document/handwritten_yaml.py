@@ -33,11 +33,11 @@ from leasedkeyq.engines.file.document.yaml_tree import (
     DEPTH,
     BlockReader,
     CutError,
-    Place,
     Tree,
     UnknownYamlError,
     YamlList,
     YamlMapping,
+    YamlPlace,
 )
 from leasedkeyq.errors import StoreError
 
@@ -192,7 +192,7 @@ class _Reader:
             note(f"{' ' * column}{text}\n")
 
 
-def _place(mapping: Any, name: Any) -> Place | None:
+def _place(mapping: Any, name: Any) -> YamlPlace | None:
     return mapping.places.get(name) if isinstance(mapping, YamlMapping) else None
 
 

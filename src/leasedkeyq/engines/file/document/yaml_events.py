@@ -14,10 +14,10 @@ from leasedkeyq.engines.file.document.yaml_tree import (
     Comment,
     Cut,
     CutError,
-    Place,
     Tree,
     YamlList,
     YamlMapping,
+    YamlPlace,
 )
 from leasedkeyq.errors import StoreError
 
@@ -77,7 +77,7 @@ class _Open:
         self.name: Any = None
         self.named: tuple[int, int] | None = None
         """Where the name stands that waits for its value."""
-        self.merged: list[tuple[Any, Place]] = []
+        self.merged: list[tuple[Any, YamlPlace]] = []
 
 
 class _Builder:
@@ -121,7 +121,7 @@ class _Builder:
             size = 1 + len(event.value) // LONG
             if event.anchor:
                 self._anchors[event.anchor] = (value, size)
-            self._add(value, size, Place(line, column, last))
+            self._add(value, size, YamlPlace(line, column, last))
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             if len(self._stack) >= DEPTH:
                 raise NonsenseError(f"line {line + 1}: a value is nested too deeply")
@@ -167,7 +167,7 @@ class _Builder:
         text = self._tree.lines[line] if line < len(self._tree.lines) else ""
         if line > self._last_line and text.lstrip(" ")[:1] in ("]", "}"):
             self._last_line = line
-        self._add(done.value, done.size, Place(done.line, done.column, self._last_line))
+        self._add(done.value, done.size, YamlPlace(done.line, done.column, self._last_line))
 
     def _alias(self, name: str, line: int, column: int) -> None:
         if name not in self._anchors:
@@ -178,9 +178,9 @@ class _Builder:
         self._tree.aliased += size
         if self._tree.aliased > ALIASED:
             raise NonsenseError(f"line {line + 1}: aliases stand for more than {ALIASED} values")
-        self._add(value, size, Place(line, column, line))
+        self._add(value, size, YamlPlace(line, column, line))
 
-    def _add(self, value: Any, size: int, place: Place) -> None:
+    def _add(self, value: Any, size: int, place: YamlPlace) -> None:
         self._last_line = max(self._last_line, place.last_line)
         if not self._stack:
             self._top.append(value)
@@ -194,7 +194,7 @@ class _Builder:
                 raise NonsenseError(f"line {place.line + 1}: a name must be text")
             parent.name, parent.named = value, place[:2]
         else:
-            place = Place(*parent.named, self._last_line)
+            place = YamlPlace(*parent.named, self._last_line)
             if parent.name is _MERGED:
                 parent.merged.append((value, place))
             else:
@@ -247,7 +247,7 @@ def _tag(event: Any) -> str | None:
     return None if event.tag is None else str(event.tag)
 
 
-def _merge(mapping: YamlMapping, value: Any, place: Place) -> None:
+def _merge(mapping: YamlMapping, value: Any, place: YamlPlace) -> None:
     """Add the names of other mappings that this one does not have."""
     others: list[Any] = value if isinstance(value, YamlList) else [value]
     for other in others:

@@ -19,7 +19,7 @@ DEPTH = 100
 """How deeply values can be nested."""
 
 
-class Place(NamedTuple):
+class YamlPlace(NamedTuple):
     """Where a name and its value stand; lines count from 0."""
 
     line: int
@@ -34,9 +34,9 @@ class YamlMapping(dict[Any, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[Any, Place] = {}
+        self.places: dict[Any, YamlPlace] = {}
 
-    def add(self, name: Any, value: Any, place: Place) -> None:
+    def add(self, name: Any, value: Any, place: YamlPlace) -> None:
         """Add a name that is not there yet."""
         if name in self:
             message = f"the name {name!r} is there twice, in lines {self.places[name].line + 1} and"
@@ -52,9 +52,9 @@ class YamlList(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: list[Place] = []
+        self.places: list[YamlPlace] = []
 
-    def add(self, value: Any, place: Place) -> None:
+    def add(self, value: Any, place: YamlPlace) -> None:
         """Add a member."""
         self.append(value)
         self.places.append(place)
@@ -205,7 +205,7 @@ class BlockReader:
             name = _scalar(found[1])
             begin = found.end()
             value, at = self._value(at, indent + begin, content[begin:], indent, depth)
-            mapping.add(name, value, Place(line, indent, self._last_line(at)))
+            mapping.add(name, value, YamlPlace(line, indent, self._last_line(at)))
         if self._indent(at) > indent:
             raise UnknownYamlError
         return mapping, at
@@ -227,7 +227,7 @@ class BlockReader:
                 value, at = self._inner_block(at, column, indent, depth)
             else:
                 value, at = self._value(at, column, rest, indent, depth, dash=True)
-            listing.add(value, Place(line, indent, self._last_line(at)))
+            listing.add(value, YamlPlace(line, indent, self._last_line(at)))
         if self._indent(at) > indent:
             raise UnknownYamlError
         return listing, at

@@ -186,6 +186,22 @@ async def test_what_was_done_for_one_who_has_gone_is_undone(together: bool) -> N
     assert engine.batches == [[1], [-1]]
 
 
+async def test_what_cannot_be_undone_is_tried_again_with_the_next_call() -> None:
+    engine = Doubling()
+    batcher: Doubler = LoopBatcher(lambda: engine, name="doubler", undo=lambda *_: [13])
+    engine.go.clear()
+    asking = asyncio.ensure_future(batcher.submit(1))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    engine.go.set()
+    while not batcher._unwanted:
+        await asyncio.sleep(0.001)
+    assert engine.batches == [[1], [13]]
+    await asyncio.gather(batcher.submit_many([5], alone=True), return_exceptions=True)
+    await batcher.close()
+    assert engine.batches == [[1], [13], [5], [13]]
+
+
 async def test_after_closing_nothing_is_taken() -> None:
     engine, batcher = made()
     engine.go.clear()

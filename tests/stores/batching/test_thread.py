@@ -231,6 +231,38 @@ def test_an_event_loop_that_has_gone_loses_nothing_for_others() -> None:
     assert sorted(request for batch in recorder.batches for request in batch) == [0, 1, 1000]
 
 
+def test_what_cannot_be_undone_is_tried_again_with_the_next_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder()
+    away = True
+
+    def apply(requests: list[int]) -> list[int]:
+        answers = recorder(requests)
+        if away and 1000 in requests:
+            raise OSError("away")
+        return answers
+
+    async def main() -> None:
+        nonlocal away
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(apply, name="thing", undo=undo)
+        first = await block(batcher, recorder)
+        first.cancel()
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        while not batcher._unwanted:
+            await asyncio.sleep(0.001)
+        away = False
+        assert await batcher.submit(1) == 2
+        await batcher.close()
+        assert not batcher._unwanted
+
+    asyncio.run(main())
+    assert recorder.batches[:2] == [[0], [1000]]
+    assert sorted(request for batch in recorder.batches for request in batch) == [0, 1, 1000, 1000]
+    assert "the thing cannot take back 1 answers whose callers have gone: away" in caplog.text
+
+
 def test_answers_on_their_way_to_an_event_loop_that_is_closed_are_undone() -> None:
     """It took them, and was closed before it had a turn to hand them out."""
     recorder = Recorder()

@@ -1,16 +1,20 @@
 """What all batching has in common: calls, the line in which they wait, and their answers."""
 
 import asyncio
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from leasedkeyq.errors import store_closed, store_of_another_process
+from leasedkeyq.errors import StoreError, store_closed, store_of_another_process
 from leasedkeyq.model.requests import Claim, Claimed, Release
 from leasedkeyq.stores.take_back import take_back
+
+logger = logging.getLogger("leasedkeyq")
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -101,7 +105,8 @@ class Batcher(ABC, Generic[Request, Answer]):
 
     Callers may be in any number of event loops. A caller that is cancelled while its requests wait
     withdraws them. If they are being applied already they are applied in full, and `undo` is asked,
-    for each answer that nobody waits for, which requests take it back; these are applied soon.
+    for each answer that nobody waits for, which requests take it back; these are applied soon. If
+    that fails, as the server is away, they are applied again together with the next call.
 
     Args:
         name: In errors, what was closed.
@@ -121,6 +126,8 @@ class Batcher(ABC, Generic[Request, Answer]):
         self._undo = undo
         self._closed = False
         self._process = os.getpid()
+        self._unwanted: deque[Request] = deque()
+        """Requests that take back answers, and have failed."""
 
     async def submit(self, request: Request, *, alone: bool = False) -> Answer:
         """Have one request applied and return its answer, as `submit_many` does."""
@@ -140,6 +147,8 @@ class Batcher(ABC, Generic[Request, Answer]):
         turn: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
         call: LoopCall[Request, Answer] = Call(requests, turn, alone)
         self._enqueue(call)
+        if self._unwanted:
+            self._try_again()
         try:
             return await turn
         except asyncio.CancelledError:
@@ -169,8 +178,8 @@ class Batcher(ABC, Generic[Request, Answer]):
             call, answers = outcome
             turn = call.turn
             if turn is None:
-                continue
-            if turn.done():
+                self._check_taken_back(call, answers)
+            elif turn.done():
                 lost.append(outcome)
             elif not isinstance(answers, BaseException):
                 turn.set_result(answers)
@@ -191,6 +200,31 @@ class Batcher(ABC, Generic[Request, Answer]):
             if not isinstance(answers, BaseException):
                 for request, answer in zip(call.requests, answers, strict=True):
                     requests.extend(undo(request, answer))
+        if requests:
+            self._enqueue(Call(requests, None))
+
+    def _check_taken_back(
+        self, call: LoopCall[Request, Answer], answers: list[Answer] | BaseException
+    ) -> None:
+        """See what has become of a call that takes back answers."""
+        if isinstance(answers, BaseException):
+            failed = [(request, answers) for request in call.requests]
+        else:
+            # A lease that the store does not know any more has ended otherwise: that is as good.
+            found = zip(call.requests, answers, strict=True)
+            failed = [(request, error) for request, error in found if isinstance(error, StoreError)]
+        if failed:
+            text = "the %s cannot take back %d answers whose callers have gone: %s; this is tried"
+            logger.warning(
+                f"{text} again with the next call", self._name, len(failed), failed[0][1]
+            )
+            self._unwanted.extend(request for request, _ in failed)
+
+    def _try_again(self) -> None:
+        requests: list[Request] = []
+        with suppress(IndexError):  # other event loops may do the same
+            while True:
+                requests.append(self._unwanted.popleft())
         if requests:
             self._enqueue(Call(requests, None))
 

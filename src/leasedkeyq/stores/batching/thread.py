@@ -190,7 +190,9 @@ class ThreadBatcher(Batcher[Request, Answer]):
         by_loop: dict[asyncio.AbstractEventLoop, list[Outcome[Request, Answer]]] = {}
         for outcome in outcomes:
             turn = outcome[0].turn
-            if turn is not None:
+            if turn is None:
+                self._check_taken_back(*outcome)
+            else:
                 by_loop.setdefault(turn.get_loop(), []).append(outcome)
         for loop, mine in by_loop.items():
             self._undelivered[id(mine)] = mine

@@ -81,11 +81,11 @@ class ClaimPlan:
         """Tries in a row that have found nothing, though commands were waiting."""
 
     def open(self, take: Callable[[Claimed], None]) -> None:
-        """Have what a standing claim was given taken, from now on."""
+        """Have what a parked claim was given taken, from now on."""
         self._claimer = self._store.claimer(take)
 
     async def close(self) -> None:
-        """Leave no claim standing."""
+        """Leave no claim parked."""
         await self._claimer.close()
 
     def abandon(self) -> None:

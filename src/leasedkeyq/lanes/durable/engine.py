@@ -343,7 +343,7 @@ class StoreEngine(LaneEngine):
     async def quiet(self) -> None:
         """As `LaneEngine.quiet`; what this worker does not start, others may start at once."""
         self.stopped = True
-        self._wanted.set()  # so that no claim is left standing
+        self._wanted.set()  # so that no claim stays parked
         self._prefetch.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(TAKING_BACK):
@@ -510,7 +510,7 @@ class StoreEngine(LaneEngine):
         self._hear()
 
     def _take_given(self, claimed: Claimed) -> None:
-        """Run a command that came while a claim was standing, and ask for more."""
+        """Run a command that came to a parked claim, and ask for more."""
         partition = next(
             partition for partition in self.partitions if partition.queue == claimed.queue
         )

@@ -209,6 +209,27 @@ async def drain(library: str, items: int, callers: int, **options: Any) -> Turn:
     return turn
 
 
+async def cycle(library: str, operations: int, **options: Any) -> Turn:
+    """Put an item, take it and finish it, one after the other, in a loop."""
+    _note(library, **options)
+
+    async def turn() -> float:
+        handle = _open(library, **options).handle()
+
+        def use(numbers: range) -> None:
+            for number in numbers:
+                handle.put(number)
+                assert handle.work() == number
+
+        use(range(WARM_UP))
+        quiet()
+        start = wall_clock()
+        use(range(operations))
+        return (wall_clock() - start) / operations
+
+    return turn
+
+
 async def twice(library: str, items: int) -> Turn:
     """How many items two processes that empty one queue both get."""
 
@@ -296,4 +317,4 @@ def _in_threads(work: Callable[..., None], arguments: list[tuple[Any, ...]]) -> 
     return seconds
 
 
-WORKLOADS: dict[str, Workload] = {"puts": puts, "drain": drain, "twice": twice}
+WORKLOADS: dict[str, Workload] = {"cycle": cycle, "puts": puts, "drain": drain, "twice": twice}

@@ -15,6 +15,7 @@ def store_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
     """The stores; `quick` makes them so small that they only show that all of it works."""
     return (
         _callers(quick),
+        _one_caller(quick),
         _drain(quick),
         _puts(quick),
         _claims(quick),
@@ -45,6 +46,38 @@ def _callers(quick: bool) -> Scenario:
                 ("one by one",),
                 ("64 callers",),
                 15.0,
+            ),
+        ),
+        turns=1 if quick else 5,
+    )
+
+
+def _one_caller(quick: bool) -> Scenario:
+    options = {"operations": 5 if quick else 300}
+    full = {"library": LITEQUEUE, **options, "full": True}
+    cases = (
+        Case(OURS, OUR_STORES, "cycle", {**options, "callers": 1}),
+        Case("huey", HUEY, "cycle", {"library": HUEY, **options}),
+        Case(LITEQUEUE_AT_FULL, LITEQUEUE, "cycle", full),
+        Case("persist-queue", PERSISTQUEUE, "cycle", {"library": PERSISTQUEUE, **options}),
+    )
+    return Scenario(
+        "SQLite: one caller that waits for each step",
+        "One task, or for the others one loop, puts an item, gets it and acknowledges it, at "
+        "`FULL`. That is three syncs; for huey it is two, as what it hands out is gone.",
+        cases,
+        (
+            Claim(
+                "SQLite, one caller at `FULL`: speed against huey, which does not acknowledge",
+                ("huey",),
+                (OURS,),
+                headline=False,
+            ),
+            Claim(
+                "the same against the best of litequeue and persist-queue, which do",
+                (LITEQUEUE_AT_FULL, "persist-queue"),
+                (OURS,),
+                headline=False,
             ),
         ),
         turns=1 if quick else 5,

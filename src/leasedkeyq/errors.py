@@ -139,16 +139,6 @@ class StoreClosedError(StoreError):
     """The store is closed."""
 
 
-def store_closed(name: str) -> StoreClosedError:
-    """The error for a call of a store that is closed."""
-    return StoreClosedError(f"the {name} is closed")
-
-
-def store_of_another_process(name: str) -> StoreError:
-    """The error for a call of a store that was carried over a fork."""
-    return StoreError(f"the {name} was opened before a fork; open it in the new process")
-
-
 class StoreUnavailableError(StoreError):
     """The store cannot be reached, or does not answer: an outage, not an empty queue.
 
@@ -215,6 +205,21 @@ def describe(key: Hashable) -> str:
     except Exception:
         return f"<{type(key).__name__} that cannot be shown>"
     return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"
+
+
+def closed_while_waiting() -> QueueClosedError:
+    """The error for a caller that waited in a queue when it was closed."""
+    return QueueClosedError("the queue was closed while waiting")
+
+
+def store_closed(name: str) -> StoreClosedError:
+    """The error for a call of a store that is closed."""
+    return StoreClosedError(f"the {name} is closed")
+
+
+def store_of_another_process(name: str) -> StoreError:
+    """The error for a call of a store that was carried over a fork."""
+    return StoreError(f"the {name} was opened before a fork; open it in the new process")
 
 
 def keys_in_flight(leased: tuple[Hashable, ...], of: int) -> KeyAlreadyInFlightError:

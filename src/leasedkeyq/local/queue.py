@@ -29,6 +29,7 @@ from leasedkeyq.errors import (
     QueueEmptyError,
     QueueFullError,
     WrongEventLoopError,
+    closed_while_waiting,
     describe,
     keys_in_flight,
 )
@@ -139,7 +140,7 @@ class LeasedKeyQueue(Generic[K, V]):
         producers = [p.turn for p in self._producers.line if p.turn is not None]
         for turn in [*self._consumers, *producers, *self._joiners]:
             if not turn.done():
-                turn.set_exception(QueueClosedError("the queue was closed while waiting"))
+                turn.set_exception(closed_while_waiting())
 
     @property
     def closed(self) -> bool:
@@ -882,7 +883,7 @@ class LeasedKeyQueue(Generic[K, V]):
                 producer.turn = turn
                 await turn
                 if self._closed:
-                    raise QueueClosedError("the queue was closed while waiting")
+                    raise closed_while_waiting()
                 if self._has_room(producer):
                     return
         finally:
@@ -1011,7 +1012,7 @@ class LeasedKeyQueue(Generic[K, V]):
             if alarm is not None:
                 alarm.cancel()
         if self._closed:
-            raise QueueClosedError("the queue was closed while waiting")
+            raise closed_while_waiting()
         return claimed
 
     def _give_back(self, lease: Lease[K]) -> None:

@@ -13,7 +13,7 @@ from leasedkeyq.model.requests import Answer, StoredItem
 from leasedkeyq.repository.errors import TransactionError
 from leasedkeyq.repository.mapping import ItemRequest
 from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import LISTENER
+from leasedkeyq.stores.watchers import LISTENER
 
 T = TypeVar("T")
 STEP = 0.1

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leasedkeyq.errors import (
-    QueueClosedError,
     StoreUnavailableError,
+    closed_while_waiting,
     describe,
 )
 from leasedkeyq.model.requests import Claim, Claimed
@@ -201,14 +201,14 @@ class ClaimPump:
 
     def _check_closed(self) -> None:
         if self._closed:
-            raise QueueClosedError("the queue was closed while waiting")
+            raise closed_while_waiting()
 
     def close(self) -> None:
         """Send everybody away."""
         self._closed = True
         for turn in [*(waiter.turn for waiter in self._line), *self._listeners]:
             if not turn.done():
-                turn.set_exception(QueueClosedError("the queue was closed while waiting"))
+                turn.set_exception(closed_while_waiting())
         for claimed in self._served.values():
             self.unwanted.add(claimed)
         self._wake.set()

@@ -26,6 +26,7 @@ from leasedkeyq.errors import (
     QueueClosedError,
     StoreError,
     UndecodableValueError,
+    closed_while_waiting,
     describe,
     lease_refusal,
 )
@@ -358,7 +359,7 @@ class StoreQueue(Generic[V]):
                 await asyncio.shield(self._pump.unwanted.take_back(claimed))
                 raise
             if self._closed:  # and has given back what was good
-                raise QueueClosedError("the queue was closed while waiting")
+                raise closed_while_waiting()
         return batch
 
     def _hand_out(self, item: Claimed, lease_time: float | None) -> Lease[str]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from leasedkeyq.errors import QueueClosedError, QueueFullError, keys_in_flight
+from leasedkeyq.errors import QueueFullError, closed_while_waiting, keys_in_flight
 from leasedkeyq.local.waiters import Producer, Producers
 from leasedkeyq.model.requests import Answer
 from leasedkeyq.stores.pump import ClaimPump
@@ -110,11 +110,11 @@ class RoomLine:
         self._closed = True
         for producer in self._producers.line:
             if producer.turn is not None and not producer.turn.done():
-                producer.turn.set_exception(_closed())
+                producer.turn.set_exception(closed_while_waiting())
 
     def _check_closed(self) -> None:
         if self._closed:
-            raise _closed()
+            raise closed_while_waiting()
 
     def _never_fits(self, keys: int) -> QueueFullError:
         message = f"{keys} keys do not fit into the queue: maxsize is {self._maxsize}"
@@ -170,7 +170,3 @@ class RoomLine:
             for waiter in waiting:
                 waiter.idle = False  # until it has asked again
         return answer
-
-
-def _closed() -> QueueClosedError:
-    return QueueClosedError("the queue was closed while waiting")

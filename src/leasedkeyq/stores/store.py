@@ -66,7 +66,7 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.observation import VERBS, StoreObservation
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.stores.watchers import Watchers
 from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing
 from leasedkeyq.types import Duration, QueueObserver
 

@@ -9,7 +9,7 @@ from leasedkeyq.errors import StoreError, StoreUnavailableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Put, Release
 from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.stores.watchers import Watchers
 from tests.testing.broken.through import (
     OtherClaims,
     OtherPuts,

@@ -11,7 +11,7 @@ import msgspec
 from leasedkeyq.engines.postgres.errors import LOST, asyncpg
 from leasedkeyq.engines.postgres.link import LISTENING, PAUSES, PostgresLink
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores.watching import LISTENER, Watchers
+from leasedkeyq.stores.watchers import LISTENER, Watchers
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds after which a connection that does not answer is taken to be broken."""

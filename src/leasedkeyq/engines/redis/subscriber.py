@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from leasedkeyq.engines.redis.loop_link import carry
 from leasedkeyq.engines.redis.resp import NOT_YET, reader_and_pack
 from leasedkeyq.engines.redis.wire import is_list
-from leasedkeyq.stores.watching import LISTENER, Watchers
+from leasedkeyq.stores.watchers import LISTENER, Watchers
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from leasedkeyq.stores.watching import Watchers
+from leasedkeyq.stores.watchers import Watchers
 
 
 async def test_only_those_who_watch_a_queue_are_woken() -> None:

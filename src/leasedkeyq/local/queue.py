@@ -1006,7 +1006,7 @@ class LeasedKeyQueue(Generic[K, V]):
             line.pop(turn, None)
             handed_over = turn.done() and not turn.cancelled() and turn.exception() is None
             if handed_over and turn.get_loop() is self._loop:
-                self._give_back(turn.result()[2])
+                self._take_back(turn.result()[2])
             raise
         finally:
             if alarm is not None:
@@ -1015,7 +1015,7 @@ class LeasedKeyQueue(Generic[K, V]):
             raise closed_while_waiting()
         return claimed
 
-    def _give_back(self, lease: Lease[K]) -> None:
+    def _take_back(self, lease: Lease[K]) -> None:
         """Undo the claim of a consumer that was cancelled after it was handed `lease`."""
         if self._closed or self._loop.is_closed():
             return

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore, connect
-from leasedkeyq.engines.postgres.batch import Batch
+from leasedkeyq.engines.postgres.batch import MOST_KNOWN, Batch, Leased
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores import Ack, Cap, Claim, Counts, Extend, Put, Refusal, Release
+from leasedkeyq.stores import Ack, Cap, Claim, Claimed, Counts, Extend, Put, Refusal, Release
 from leasedkeyq.testing import ManualClock
+from tests.engines.postgres.plans import explained
 from tests.engines.postgres.test_races import (
     QUEUE,
     beside,
@@ -32,6 +33,19 @@ async def all_leased(store: PostgresStore, keys: str, lease_time: float | None =
     await store.put([one(key) for key in keys])
     [items] = await store.claim([Claim(((QUEUE, len(keys)),), len(keys), None, lease_time)])
     return items
+
+
+def test_acks_do_not_look_for_their_rows() -> None:
+    async def test(store: PostgresStore) -> None:
+        with explained(store) as plans:
+            items = await all_leased(store, "abc")
+            plans.texts.clear()
+            await store.settle([Ack(QUEUE, item.key, item.token) for item in items])
+            [text] = [text for text in plans.texts if "Delete on items" in text]
+            assert "Tid Scan on items" in text
+            assert "Index" not in text
+
+    with_store(test)
 
 
 @pytest.mark.parametrize("change", ["extend", "update", "buffer"])
@@ -91,6 +105,18 @@ def test_an_ack_of_a_lease_that_has_ended() -> None:
         await other.close()
 
     with_store(test)
+
+
+def test_only_the_latest_leases_are_remembered() -> None:
+    def item(number: int) -> Claimed:
+        return Claimed("q", "k", b"", 1, f"t{number}", 1, 1, 0, None, 0.0)
+
+    known = Leased()
+    known.add([(item(number), f"(0,{number})") for number in range(MOST_KNOWN + 2)])
+    assert known.pop("t1", "q", "k") is None
+    assert known.pop("t2", "q", "other") is None
+    assert known.pop("t3", "q", "k") == "(0,3)"
+    assert known.pop("t3", "q", "k") is None
 
 
 @pytest.mark.parametrize("lease_time", [60.0, None])

@@ -47,7 +47,7 @@ LANGUAGE sql
 --> include settings
 AS $$
     SELECT split_part(i.token, '.', 3)::int, i.queue, i.key, i.value, i.id, i.token, -i.turn,
-        i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline
+        i.attempt, i.priority, i.due, i.put_at, i.kind, i.deadline, i.ctid::text
     FROM lkq.items i
     WHERE i.queue = ANY (p_queues) AND i.state = 2 AND i.turn < 0
         AND starts_with(i.token, p_call || '.')

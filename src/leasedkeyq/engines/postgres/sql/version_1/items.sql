@@ -26,7 +26,10 @@ CREATE FUNCTION lkq.now_1(p_now float8) RETURNS float8 LANGUAGE sql VOLATILE AS 
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
--- Let those who listen know which queues changed; an empty list stands for all.
+-- Let those who listen know which queues changed; an empty list stands for all. A transaction that
+-- tells holds a lock of the whole server until its commit is on the disk: two workers would have a
+-- tenth more done without it (40,000 commands a second instead of 37,000). But others wait for what
+-- acks and claims free, and for what comes due.
 CREATE FUNCTION lkq.tell_1(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     said text := to_json(p_queues)::text;

@@ -3,7 +3,8 @@
 
 -- Put one item that nothing refuses. Returns the answers.
 --
--- One caller who waits for each put gets 1.9 times as many through the server as by `apply_1`.
+-- A new key costs the server 125 us instead of the 223 us of `apply_1`, and a caller who waits for
+-- each put has 1.5 times as many done.
 CREATE FUNCTION lkq.put_1(
     p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
     p_key text, p_policy text, p_value bytea, p_priority bigint, p_kind text, p_deadline float8
@@ -76,16 +77,19 @@ END $$;
 -- What a worker asks for, of one queue: acks that keep no result, each of another key, and a claim of
 -- up to `p_each` items, once or several times, of some kinds or of any. Returns what `apply_1` returns.
 --
--- It costs the server a fifth less than `apply_1`.
+-- It costs the server a fifth less than `apply_1`: 36 instead of 44 us for each of 10 items that are
+-- acknowledged while 10 others are leased, 15 instead of 19 us for each of 100.
 --
 --   p_acked     how many acks there are
---   p_acks      their keys and their tokens, as JSON
+--   p_acks      their keys and their tokens, as JSON: it is read only if it is needed
+--   p_tokens    their tokens, if it is known of all where their rows were when they were leased
+--   p_at        where that is
 --   p_first     the number of the first claim among the requests
 --   p_many      how many items the claims lease together
 --   p_urgency   by which deadlines bring items forward, if they may; then there is one claim
 CREATE FUNCTION lkq.ack_and_claim_1(
     p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
-    p_secret text, p_acked int, p_acks text, p_first int, p_many int, p_each int, p_lease float8,
+    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int, p_each int, p_lease float8,
     p_kinds text[], p_urgency jsonb
 ) RETURNS TABLE (
     --> include claimed_columns
@@ -137,13 +141,32 @@ BEGIN
         RETURN;
     END IF;
     IF p_acked > 0 THEN
-        keys := ARRAY(SELECT json_array_elements_text(p_acks::json->0));
-        tokens := ARRAY(SELECT json_array_elements_text(p_acks::json->1));
-        WITH
-        --> include acked_items
-        SELECT array_agg(g.n) INTO numbers FROM gone g;
+        IF p_at IS NOT NULL THEN
+            WITH gone AS (
+                DELETE FROM lkq.items i USING (
+                    SELECT generate_series(1, p_acked) AS n,
+                        unnest(string_to_array(p_tokens, ' ')) AS token,
+                        unnest(string_to_array(p_at, ' ')::tid[]) AS at
+                ) u
+                WHERE i.ctid = u.at AND i.token = u.token AND i.next_id IS NULL
+                    AND (i.due IS NULL OR i.due > now_)
+                RETURNING u.n
+            )
+            SELECT array_agg(g.n) INTO numbers FROM gone g;
+        END IF;
         ended := coalesce(cardinality(numbers), 0);
         IF ended < p_acked THEN
+            keys := ARRAY(SELECT json_array_elements_text(p_acks::json->0));
+            tokens := ARRAY(SELECT json_array_elements_text(p_acks::json->1));
+        END IF;
+        IF p_at IS NULL THEN
+            WITH
+            --> include acked_items
+            SELECT array_agg(g.n) INTO numbers FROM gone g;
+            ended := coalesce(cardinality(numbers), 0);
+        END IF;
+        IF ended < p_acked THEN
+            -- Among them those whose rows have moved since.
             one := lkq.ack_rest_1(t, now_, keys, tokens, numbers, NULL, NULL, NULL);
             t := one.t;
             ended := ended + one.ended;

@@ -80,7 +80,8 @@ BEGIN
 END $$;
 
 -- Put an item whose key is live. Returns the id of the item that has the value now, and what that adds
--- to the tally; no id if the key is not live. A key that was leased since somebody looked makes the call begin anew.
+-- to the tally; no id if the key is not live. A key that was leased after a look that found it free
+-- makes the call begin anew.
 CREATE FUNCTION lkq.put_on_live_1(
     p_queue text, p_now float8, p_key text, p_policy text, p_value bytea, p_priority bigint,
     p_kind text, p_deadline float8, p_due float8, p_id bigint, p_place bigint,

@@ -6,4 +6,4 @@ UPDATE lkq.items i SET state = 2, attempt = i.attempt + 1, due = now_ + c.lease,
     token = p_call || '.' || c.n || '.' || md5(p_secret || c.fence)
 FROM chosen c WHERE i.ctid = c.at
 RETURNING c.n, i.queue, i.key, i.value, i.id, i.token, c.fence, i.attempt, i.priority, i.due,
-    i.put_at, i.kind, i.deadline, NULL::text;
+    i.put_at, i.kind, i.deadline, i.ctid::text, NULL::text;

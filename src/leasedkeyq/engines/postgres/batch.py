@@ -129,17 +129,14 @@ class Leased:
         return known[2] if known is not None and known[:2] == (queue, key) else None
 
 
-class Run:
+class Run(msgspec.Struct):
     """Requests that are applied together: what the server is told, and which they are."""
 
-    __slots__ = ("like", "numbers", "sizes", "told")
-
-    def __init__(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> None:
-        self.like = like
-        """Another request joins if it is like this; None: no other does."""
-        self.told: dict[str, Any] = {"n": number, **told}
-        self.numbers = [number]
-        self.sizes: list[int] = []
+    told: dict[str, Any]
+    numbers: list[int]
+    like: tuple[Any, ...] | None
+    """Another request joins if it is like this; None: no other does."""
+    sizes: list[int] = []
 
 
 class Batch:
@@ -166,7 +163,7 @@ class Batch:
         self._at: list[str | None] = []
         """Where the rows of the acks are."""
         self._edit = edit
-        self._order = None if edit else call_order(requests)
+        self._order = None if edit or len(requests) == 1 else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[Run] = []
         self._items: list[tuple[Any, ...]] = []
@@ -206,7 +203,8 @@ class Batch:
             case claims:
                 told = 0, None, None, None
         claim = _told_claim(claims)
-        return claim and ("ack_and_claim_1", (*where, _secret(), *told, *claim))
+        secret = secrets.token_hex(16)  # nobody can guess it: tokens are made of it
+        return claim and ("ack_and_claim_1", (*where, secret, *told, *claim))
 
     def _any(self) -> Told:
         queues = names = None
@@ -216,7 +214,7 @@ class Batch:
             names = [key for _, key in self._named]
         items = zip(*self._items, strict=True) if self._items else [None] * COLUMNS
         return "apply_1", (
-            _secret(),
+            secrets.token_hex(16),
             sorted(lock_number(self._schema, "queue", q) for q in self.queues if not self._edit),
             sorted(self._alone),
             queues,
@@ -229,7 +227,7 @@ class Batch:
     # Runs
 
     def _add(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> Run:
-        run = Run(number, like, **told)
+        run = Run({"n": number, **told}, [number], like)
         self._runs.append(run)
         return run
 
@@ -451,11 +449,6 @@ _ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
 }
 _NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
 """What is answered if nothing is said."""
-
-
-def _secret() -> str:
-    """What nobody can guess, for the tokens of leases."""
-    return secrets.token_hex(16)
 
 
 def _told_acks(

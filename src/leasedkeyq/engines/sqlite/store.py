@@ -223,9 +223,9 @@ class SqliteStore(Store):
         """Apply a few small requests in the event loop of their callers; None: the thread should.
 
         That saves two changes of threads. One caller that puts, gets and acknowledges is 1.1 times
-        as fast by it at `full` on a quick disk, and 1.4 times where nothing is synced; an idle
-        consumer in another process gets an item after 1.0 ms instead of 1.4. The event loop stands
-        still meanwhile; so this is done as long as the disk is quick, and nobody else has the lock.
+        as fast by it at `full` on a quick disk, and 1.3 times where nothing is synced; an idle
+        consumer in another process gets an item after 0.9 of the time. The event loop stands still
+        meanwhile; so this is done as long as the disk is quick, and nobody else has the lock.
         Otherwise it is tried again after a pause.
         """
         began = time.monotonic()

@@ -32,7 +32,7 @@ INTERVAL: Final = 0.015
 LINGER: Final = 1.0
 """Seconds to stay after the last watcher has gone: the next one often comes soon."""
 PATROL: Final = 1.0
-"""Seconds between two looks, at the most: who commits may be killed before the bell rings.
+"""Seconds between two looks, at the most: a process may be killed between its commit and its ring.
 
 Also the time until the next look after a failure.
 """
@@ -42,7 +42,7 @@ LINUX: Final = sys.platform.startswith("linux")
 
 
 class CommitWatch:
-    """A thread that calls `wake` after commits by others.
+    """A thread that calls `wake` after commits by other store objects, in any process.
 
     `others` tells from the number of all commits how many of them are not our own, and `wanted`
     whether anybody watches.
@@ -104,13 +104,13 @@ class CommitWatch:
             try:
                 self._watch()
             except (sqlite3.Error, OSError):
-                # Those who wait ask the store and get its error, rather than wait for ever.
+                # Consumers that wait ask the store and get its error, rather than wait for ever.
                 self._wake()
                 self._stop.wait(PATROL)
 
     def _ended(self) -> bool:
         with self._lock:
-            # Whoever adds a watcher calls `start` afterwards: nobody is missed.
+            # A store that adds a watcher calls `start` afterwards: no watcher is missed.
             if self._stop.is_set() or not self._wanted():
                 self._thread = None
                 return True

@@ -1,4 +1,4 @@
-"""Show the way of a call through the house: `make walk`.
+"""Show the way of a call through the code: `make walk`.
 
 For `put`, `get` and `ack` of a queue and for `submit` of a command it prints which functions of the
 package are called, as an indented list of ``folder/file.function``, and what goes to the store. A

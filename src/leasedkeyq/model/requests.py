@@ -1,6 +1,6 @@
 """The requests of the store contract and their answers: the words that doors and engines share.
 
-`leasedkeyq.stores.contract` says what a store does with them, `leasedkeyq.model.store_model` does
+`leasedkeyq.stores.store` says what a store does with them, `leasedkeyq.model.store_model` does
 it in memory, as the reference for every engine. They are plain data: frozen structs that check
 what can be checked without a store.
 """

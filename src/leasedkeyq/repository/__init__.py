@@ -2,8 +2,10 @@
 
 `repository` is the front door, `items` its data, `mapping` says how an item is stored and which
 requests a change takes, `changes` and `claims` make them. `connection` opens the store and keeps it
-over a fork, `loop_thread` runs its event loop. The folder uses the contract of stores only; nothing
-imports it. Begin with `repository`, then `mapping`.
+over a fork (`fork_gate`), `session` asks it for a thread that waits, `thread_batching` gathers the
+calls of many threads, `loop_thread` runs its event loop, `leases` knows what this process holds.
+The folder uses the contract of stores only; nothing imports it. Begin with `repository`, then
+`mapping`.
 """
 
 from leasedkeyq.errors import (

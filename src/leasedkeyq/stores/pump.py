@@ -344,7 +344,12 @@ class ClaimPump:
         return claimed[start:]
 
     def _give_up(self, waiter: Waiter) -> None:
-        """The time of a consumer is over. What the store has not said, it is not told."""
+        """The timeout of a consumer has passed.
+
+        It is a `TimeoutError` only if the store has answered, since the consumer waits, that there
+        is nothing. Otherwise the consumer waits `GRACE` longer for that answer, and then hears
+        that the store did not answer.
+        """
         if waiter.turn.done():
             return
         timeout = waiter.timeout or 0

@@ -94,7 +94,7 @@ class Claimer:
         """As `Store.claim`, one call at a time.
 
         Args:
-            requests: The claims. None: what stands is taken back.
+            requests: The claims. Empty: only a parked claim is taken back.
             idle: The worker does nothing else, and takes at once what comes later: a store that
                 can parks the claim if it finds nothing.
         """
@@ -312,10 +312,10 @@ class Store(ABC):
         at once. The ``next_at`` of a bucket (see `Cap`) counts while it is to come, its ``full_at``
         does not. Whoever watches is woken if a lease has expired or an item is free.
 
-        A token that is there again wakes nobody, and a sweep does not tell of one that came before
-        it. So a worker that claims with caps asks again at that time; and as a token may come, or
-        be taken by another worker, between its claim and its sweep, it also asks again by itself
-        as long as items are available that it could not lease.
+        A new token of a rate limit does not trigger `watch`, and `sweep` tells of the next token
+        only if it lies ahead. So a worker that claims with caps asks again at that time. It also
+        asks again by itself while items are available that it could not lease: a token may come,
+        or be taken by another worker, between its claim and its sweep.
         """
         self._check_usable()
         check_names("queues", queues)

@@ -29,7 +29,7 @@ class UnwantedClaims:
     without an expiry would be ended by nobody else.
 
     Args:
-        settle: As `StoreContract.settle`.
+        settle: As `Store.settle`.
     """
 
     def __init__(self, settle: Callable[[Sequence[Release]], Awaitable[Sequence[Any]]]) -> None:

@@ -2,7 +2,9 @@
 
 `store` is the store, `engine` one transaction under the `file_lock`, `document_file` the document
 on the disk with its previous version and the files that were set aside, `document` the text that
-people read and edit. `snapshot` is a whole store as one text. Begin with `store`.
+people read and edit. `document_merge` joins an edit that came meanwhile, `file_operations` are the
+calls of the system, `watch` hears of changes by others, `snapshot` is a whole store as one text.
+Begin with `store`.
 """
 
 from leasedkeyq.engines.file.snapshot import dump, load

@@ -3,8 +3,8 @@
 A transaction takes the lock, reads the document unless it is the one we know, applies the whole
 batch to the model, and if that changed anything writes a new document: see `document_file`.
 
-What happened to the document is kept in `FileEngine.notices`, logged, and, where something was set
-aside, told by a `FileStoreWarning`.
+What happened to the document is kept in `DocumentFile.notices`, logged, and, where something was
+set aside, told by a `FileStoreWarning`.
 """
 
 import errno

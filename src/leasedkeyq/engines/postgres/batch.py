@@ -415,9 +415,10 @@ class Batch:
 def call_order(requests: Sequence[Request]) -> list[int] | None:
     """The order in which requests are applied; None: as they are.
 
-    Requests act in the order in which they were made. Only an ack goes ahead of claims and of puts
-    of other keys: acks that go together are cheaper. Nobody can tell, unless a value is buffered
-    beside the item: a claim may find it, and its place is before those of the puts.
+    Requests act in the order in which they were made. Only acks are moved ahead of claims and of
+    puts of other keys, so that they are one run, which is cheaper. This shows in one case: an ack
+    that frees a buffered value makes it available earlier, so that a claim of this batch may lease
+    it, and its place is before those of this batch's puts.
     """
     if len(set(map(type, requests))) <= 1:
         return None

@@ -56,7 +56,8 @@ LONGEST_WAIT: Final = 2**31 - 1
 SLOW: Final = 0.004
 """Seconds: a batch with claims takes less, unless they walk over what was deleted long ago."""
 RAISE_PAUSES: Final = (0.2, 30.0)
-"""Seconds between two looks where a queue begins, while they help and while they do not."""
+"""The shortest and the longest pause in seconds between two calls of ``raise_1``, which finds the
+first live row of a queue. The pause doubles while the calls do not make claims faster."""
 COUNT_PAUSE: Final = 5.0
 """Seconds before leased keys are to be counted again, if others did not let it be."""
 TIDY: Final = "SELECT lkq.tidy_1($1, $2, $3, $4)"

@@ -57,7 +57,8 @@ class PostgresStore(Store):
 
     What many callers of an event loop ask for at a time goes into one transaction and one round
     trip. The server's clock decides. The store holds its connections: for each event loop that
-    uses it `connections` for changing, and one for looking and for being told of changes.
+    uses it `connections` for changing, one for looking, and while somebody waits one that
+    listens for changes.
 
     Opening waits for the server, up to `patience`: it looks at its version and settings and makes
     the tables. A server that only reads, as a standby does, is refused. A

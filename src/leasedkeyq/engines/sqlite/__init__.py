@@ -1,4 +1,4 @@
-"""The SQLite store: one writer thread per process that commits whole batches.
+"""The SQLite store: one writer thread per store object that commits whole batches.
 
 `store` is the store, `transaction` applies requests to the tables (with `inspection` for what is
 shown and `token_buckets` for rates), `schema` has the tables and their migrations, `watch` hears of

@@ -30,7 +30,7 @@ Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 LONELY: Final = 3
 """After so many calls in a row that nobody joined, the next one is sent at once."""
 MANY: Final = 32
-"""Callers that are parted in two groups which take turns, if this is asked for."""
+"""With `in_groups`, from so many waiting calls on they are sent in two halves that take turns."""
 END_TIME: Final = 1.0
 """Seconds for which an event loop that ends waits for what is under way."""
 

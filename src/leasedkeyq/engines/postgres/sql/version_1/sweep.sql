@@ -48,8 +48,10 @@ BEGIN
     RETURN moved;
 END $$;
 
--- Bring queues up to now, for all that looks at them. Returns the queues in which something has moved. Others are told, unless the caller does it, who has
--- then also looked into the inbox: to wait for whoever empties it is for those who hold no item yet.
+-- Apply all that has come due in these queues; called before reads. Returns the queues that changed.
+-- With `p_tell` it first moves what is in the inbox, and then notifies. Without it the caller has
+-- emptied the inbox and notifies by itself: emptying may wait for a lock, and a transaction that
+-- already holds items must not do that.
 CREATE FUNCTION lkq.arrive_1(
     p_queues text[], p_now float8, p_history int, p_tell boolean DEFAULT true
 ) RETURNS text[]

@@ -17,7 +17,7 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
     current_command,
 )
-from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_AHEAD, PATIENCE, Line
+from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_AHEAD, PATIENCE, PrefetchLine
 from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.edit import Edit
@@ -133,10 +133,10 @@ class Rig:
         return manager, job, handles[501:]
 
 
-def line(manager: QueueManager) -> Line:
+def line(manager: QueueManager) -> PrefetchLine:
     engine: Any = manager.queue()._engine
     [found] = engine._prefetch.lines.values()
-    assert isinstance(found, Line)
+    assert isinstance(found, PrefetchLine)
     return found
 
 
@@ -191,7 +191,7 @@ async def test_one_long_command_among_many_is_enough_to_claim_nothing_ahead() ->
 
 def test_how_many_wait_is_what_ends_during_a_claim() -> None:
     def learned(runs: Sequence[float], trip: float, slots: int = 10) -> int:
-        line = Line(Lane("jobs", 0, LaneConfig(0, slots), 0).partitions[0])
+        line = PrefetchLine(Lane("jobs", 0, LaneConfig(0, slots), 0).partitions[0])
         for seconds in runs:
             line.learn(seconds)
             line.decide(trip)
@@ -208,7 +208,7 @@ def test_how_many_wait_is_what_ends_during_a_claim() -> None:
 
 
 def test_once_something_did_not_begin_in_time_more_commands_have_to_end() -> None:
-    line = Line(Lane("jobs", 0, LaneConfig(0, 10), 0).partitions[0])
+    line = PrefetchLine(Lane("jobs", 0, LaneConfig(0, 10), 0).partitions[0])
 
     def run(commands: int) -> int:
         for _ in range(commands):

@@ -1,4 +1,4 @@
-"""Storages: what is stored of commands, with calls to look at it, and those of other people."""
+"""Storages: the stored commands of a store, to look at, and the protocol for storages of others."""
 
 import os
 from collections.abc import Awaitable, Iterable

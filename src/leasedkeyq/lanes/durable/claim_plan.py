@@ -1,4 +1,4 @@
-"""What to claim next from a store: as much as there is room for, the most urgent first."""
+"""`ClaimPlan`: which commands a worker claims next, as many as it has room for."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ class ClaimPlan:
         running: The jobs that run.
         types: Tells the types of commands that are known.
         prefetch: The jobs that were claimed and wait for a slot.
-        outbox: Takes what is given back.
+        outbox: Sends the claims that are taken back.
         tracing: Told of claims.
         wake: Called when a command may be able to start.
     """
@@ -62,11 +62,11 @@ class ClaimPlan:
         self._wake = wake
         self._claimer = Claimer(store)
         self.coming: Counter[Partition] = Counter()
-        """What is being claimed at present, or was and has not been taken yet."""
+        """How many commands are being claimed, or were claimed and have no job yet."""
         self._going: Counter[Partition] = Counter()
-        """What is on its way back to the store."""
+        """How many claims are being taken back."""
         self._gone: Counter[Partition] = Counter()
-        """How often something was given back."""
+        """How often a claim was taken back."""
         self._turns: Counter[Lane] = Counter()
         """How often the partitions of a lane were asked: each time another one comes first."""
         self._asked: set[Partition] = set()
@@ -81,7 +81,7 @@ class ClaimPlan:
         """Tries in a row that have found nothing, though commands were waiting."""
 
     def open(self, take: Callable[[Claimed], None]) -> None:
-        """Have what a parked claim was given taken, from now on."""
+        """Have `take` called with items that a parked claim is given, from now on."""
         self._claimer = self._store.claimer(take)
 
     async def close(self) -> None:
@@ -89,13 +89,13 @@ class ClaimPlan:
         await self._claimer.close()
 
     def abandon(self) -> None:
-        """Take nothing more, at once."""
+        """Take no more items, at once."""
         self._claimer.abandon()
 
     def take_back(
         self, partition: Partition, item: Claimed, told: Callable[[Answer], None] | None = None
     ) -> None:
-        """Let others have what was claimed, as if it had not been; `told` is passed the answer.
+        """Take back the claim of an item; `told` is passed the answer of the store.
 
         Until it is back, nothing of its partition is claimed, nor begun of a claim that is under
         way: that would be what comes after it.
@@ -172,7 +172,7 @@ class ClaimPlan:
             self._prefetch.decide(self._running)
             rooms = self._rooms()
         if not rooms:
-            await self._claimer.claim([], idle=False)  # What stands would be given something.
+            await self._claimer.claim([], idle=False)  # A parked claim would be given an item.
             return []
         requests = self._requests(rooms)
         self.coming.update(rooms)
@@ -204,7 +204,7 @@ class ClaimPlan:
 
     @contextmanager
     def not_taken_yet(self, claimed: Sequence[tuple[Partition, Claimed]]) -> Generator[None]:
-        """Within this, what was claimed still takes room, though nobody has taken it."""
+        """Within this, claimed items take room though they have no job yet."""
         partitions = Counter(partition for partition, _ in claimed)
         self.coming.update(partitions)
         try:

@@ -86,7 +86,7 @@ would be one trip more before the result of each single command.
 CANCELLED_LATELY = 1000
 """Commands. So many are remembered after they were cancelled."""
 PATIENCE = 10.0
-"""Seconds for which closing waits for the store to take what has ended."""
+"""Seconds for which closing waits for the store to settle the commands that have ended."""
 
 
 class StoreEngine(LaneEngine):
@@ -131,7 +131,7 @@ class StoreEngine(LaneEngine):
         self._unknown = UnknownTypes(store, lanes, registry, self._spawn)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
-        """All that is leased by this engine, by token: ahead, running, or not settled yet."""
+        """All that is leased by this engine, by token: prefetched, running, or not settled yet."""
         self._outbox = Outbox(store, self._tracing)
         self._plan = ClaimPlan(
             store,
@@ -147,7 +147,7 @@ class StoreEngine(LaneEngine):
         self._tasks: list[Task[None]] = []
         self._errands: set[Task[None]] = set()
         self._ending: list[Task[None]] = []
-        """Those that end by themselves when the engine is stopped."""
+        """The tasks that end by themselves when the engine is stopped."""
         self._wanted = asyncio.Event()
         self._claims = 1
         self._heard = 0

@@ -30,7 +30,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     """The trace context of its submission."""
 
 
-class Ending(msgspec.Struct, omit_defaults=True):
+class CommandEnding(msgspec.Struct, omit_defaults=True):
     """What became of a command: the result of its item."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
@@ -41,12 +41,12 @@ class Ending(msgspec.Struct, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _envelopes = msgspec.json.Decoder(Envelope)
-_endings = msgspec.json.Decoder(Ending)
+_endings = msgspec.json.Decoder(CommandEnding)
 
 _RETRY_NOTE = re.compile(r"; tried again after (\d+(?:\.\d+)?(?:e[+-]\d+)?) s$")
 PARKED = "leasedkeyq.dead_letter"
 """The type of a letter on its way to the dead letters of a store. No worker knows it."""
-CANCELLED = _encoder.encode(Ending(cancelled=True))
+CANCELLED = _encoder.encode(CommandEnding(cancelled=True))
 
 
 def seal(envelope: Envelope, kind: str, key: str, most: int) -> bytes:
@@ -135,11 +135,11 @@ def ending(result: Any, most: int) -> bytes:
         plain = _encoder.encode(result)
         if result is not None:
             check_finite(result, plain)
-        raw = _encoder.encode(Ending(result=msgspec.Raw(plain)))
+        raw = _encoder.encode(CommandEnding(result=msgspec.Raw(plain)))
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
-        return _encoder.encode(Ending(opaque=describe(result)))
+        return _encoder.encode(CommandEnding(opaque=describe(result)))
     if len(raw) > most:
-        return _encoder.encode(Ending(opaque=describe(result)))
+        return _encoder.encode(CommandEnding(opaque=describe(result)))
     return raw
 
 

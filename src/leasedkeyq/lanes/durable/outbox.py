@@ -1,4 +1,4 @@
-"""What has ended and is not settled in the store yet: it is sent in batches, until it is taken."""
+"""`Outbox`: changes that settle ended commands, sent to the store in batches until it has them."""
 
 import asyncio
 import logging
@@ -83,7 +83,7 @@ class Outbox:
 
     def _next(self) -> list[tuple[Change, Callable[[Answer], None]]]:
         if self._sending and len(self._waiting) < MANY:
-            return []  # who sends now comes for it
+            return []  # the task that sends now sends them next
         batch, self._waiting = self._waiting, []
         self._sending += len(batch)
         return batch

@@ -115,7 +115,7 @@ class ResultWatch:
         self._changed.set()
 
     def close(self, error: Callable[[Job], Exception]) -> list[Task[None]]:
-        """Tell all who wait that nobody looks any more; returns the tasks that end now."""
+        """End every open job with `error`; returns the tasks that end now."""
         self._closed = error
         if self._soon is not None:
             self._soon.cancel()
@@ -150,7 +150,7 @@ class ResultWatch:
             await asyncio.sleep(max(SHORTEST, 2 * (loop.time() - began)))
 
     async def _refresh(self) -> None:
-        """Look at what nobody waits for, as long as anybody refers to any of it."""
+        """Look at jobs that no task awaits, as long as anybody refers to any of them."""
         loop = asyncio.get_running_loop()
         pause = UNAWAITED
         try:

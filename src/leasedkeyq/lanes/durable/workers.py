@@ -1,4 +1,4 @@
-"""What the workers of a store tell each other: which lanes are paused, and who is alive.
+"""`WorkerGroup`: the workers of a store tell each other which lanes are paused, and who lives.
 
 All of it is in one queue of the store. A paused lane is an item that is scheduled for a time that
 does not come. A worker that shares the partitions of lanes with others is an item that it
@@ -60,7 +60,7 @@ class Member(msgspec.Struct, omit_defaults=True):
 
 
 class WorkerGroup:
-    """The part of this worker in what all workers tell each other.
+    """The membership of this worker in the group of all workers of a store.
 
     Args:
         store: Where they tell it.
@@ -89,7 +89,7 @@ class WorkerGroup:
         self._wake = wake
         self._types = types
         self._wishes: dict[str, bool] = {}
-        """What this worker has paused and resumed, and the store does not know yet."""
+        """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
         """Lanes of which a look at the store that is under way may tell old news."""
         self._writing: Task[None] | None = None

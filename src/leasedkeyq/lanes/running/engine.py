@@ -271,7 +271,7 @@ class LaneEngine(ABC):
 
     @abstractmethod
     def _take_back(self, job: Job) -> None:
-        """Its run was stopped because the engine stops, through no fault of the command."""
+        """Take back the claim of a job whose run was ended because the engine stops."""
 
     # Running
 
@@ -473,7 +473,7 @@ class LaneEngine(ABC):
         self.wake(job.partition)
 
     async def stop(self) -> None:
-        """Start nothing more, and end what runs; its commands are given back."""
+        """Start no more commands, and end those that run; their claims are taken back."""
         self.stopped = True
         for job in list(self.running):
             if job.interruption is None:
@@ -603,7 +603,7 @@ class LaneEngine(ABC):
         )
 
     def closed_error(self, job: Job) -> ManagerClosedError:
-        """For those who wait for a command that will not run here."""
+        """The error of handles of a command that will not run here."""
         if self.failure is not None:
             return self.failure
         lane = job.partition.lane.id
@@ -614,7 +614,7 @@ class LaneEngine(ABC):
         )
 
     def handle(self, job: Job) -> Handle[Any]:
-        """What the submitter of a job is given."""
+        """The handle of a job, for its submitter."""
         return Handle(job, self)
 
     def expect(self, job: Job) -> None:

@@ -28,7 +28,7 @@ ENDED: frozenset[CommandStatus] = frozenset(
 
 
 class Job:
-    """A command, what is known about it, and who waits for its result.
+    """A submitted command, its state, and the tasks that wait for its result.
 
     It has at most one run at a time; `task` is that run. `remote` says that another process may
     run it. `priority` is its place in its lane: lower goes first. `ready_at` is when it could have
@@ -102,7 +102,7 @@ class Job:
         self.remote = False
 
     def end(self, status: CommandStatus, result: Any, error: BaseException | None) -> None:
-        """It is over; tell those who wait."""
+        """The command is over; wake every task that awaits its handle."""
         self.status = status
         self.result = result
         self.error = error
@@ -114,7 +114,7 @@ class Job:
                     waiter.set_result(None)
 
     def follow(self, successor: "Job") -> None:
-        """A newer command of the key has taken its place: who waits, waits for that one."""
+        """A newer command of the key has taken the place of this one, for waiting tasks, too."""
         self.successor = successor
         waiters, self.waiters = self.waiters, None
         if waiters:
@@ -124,7 +124,7 @@ class Job:
             last.end(last.status, last.result, last.error)
 
     def forget(self, waiter: "Future[None]") -> None:
-        """Somebody waits no longer."""
+        """A task that waited for the result was cancelled."""
         if self.waiters is not None and waiter in self.waiters:
             self.waiters.remove(waiter)
 

@@ -172,7 +172,7 @@ def limited(config: Any, kind: Any) -> Any:
 
 
 class Slots:
-    """Who may start: the manager's capacity, with what is kept free for the minima of lanes.
+    """The slots of a manager: its capacity, with those kept free for the minima of lanes.
 
     Attributes:
         capacity: How many commands may run at a time, or None.
@@ -201,7 +201,7 @@ class Slots:
         self.reserved += max(0, lane.reserved - lane.active)
 
     def may_start(self, partition: Partition, coming: int = 0) -> bool:
-        """Whether one more command of `partition` may run, when those of its lane that come do."""
+        """Whether one more command of `partition` may run, beside `coming` others of its lane."""
         lane = partition.lane
         active = lane.active
         if active + coming >= lane.most:

@@ -11,7 +11,7 @@ from leasedkeyq.model.requests import Cap
 
 
 def caps(partition: Partition) -> tuple[Cap, ...]:
-    """What every claim of a partition of a lane is held to.
+    """The caps of every claim of a partition.
 
     The partitions of a lane do not know of each other, so each has its fraction of the limit.
     """

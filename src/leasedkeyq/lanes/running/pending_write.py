@@ -1,4 +1,4 @@
-"""What a call returns that has happened here, and is on its way to the other workers."""
+"""`PendingWrite`: a pause or resume that holds here, and is on its way to the other workers."""
 
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any

@@ -18,17 +18,17 @@ from leasedkeyq.testing import (
 )
 from leasedkeyq.testing.suite import Option, checks_of
 from tests.testing.broken import (
-    answering,
-    capping,
-    editing,
-    ending,
-    hurrying,
-    lasting,
-    leasing,
-    looking,
-    putting,
-    sharing,
-    waiting,
+    caps,
+    durability,
+    edits,
+    inspection,
+    leases,
+    processes,
+    puts,
+    random_comparison,
+    settlements,
+    urgency,
+    watches,
 )
 from tests.testing.broken.through import FAULTS, Through
 
@@ -83,7 +83,7 @@ def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypothesis_machine, "PHASES", (Phase.generate,))
 
 
-ANYWHERE = of(putting, leasing, capping, hurrying, ending, looking, waiting, editing)
+ANYWHERE = of(puts, leases, caps, urgency, settlements, inspection, watches, edits)
 """Faults that can be caught on any store."""
 
 
@@ -92,12 +92,12 @@ def test_a_fault_is_caught(fault: type[Through]) -> None:
     caught(fault, memory)
 
 
-@pytest.mark.parametrize("fault", of(lasting, sharing))
+@pytest.mark.parametrize("fault", of(durability, processes))
 def test_a_fault_over_processes_is_caught(fault: type[Through]) -> None:
     caught(fault, sqlite)
 
 
-@pytest.mark.parametrize("fault", of(answering))
+@pytest.mark.parametrize("fault", of(random_comparison))
 def test_a_fault_in_answers_is_caught(fault: type[Through]) -> None:
     """Their checks make random requests, which may miss it once."""
     caught(fault, sqlite, seeds=range(5))
@@ -110,26 +110,26 @@ HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
 @pytest.mark.parametrize(
     "fault",
     [
-        putting.ForgetsPriority,
-        putting.LosesBufferedValues,
-        putting.StoresHalfAPut,
-        leasing.AcceptsExpiredLeases,
-        leasing.DoesNotCountAttempts,
-        leasing.ForgetsTheFront,
-        leasing.IgnoresKinds,
-        leasing.SendsExpiredItemsToTheBack,
-        capping.CountsWholeTokens,
-        capping.DoesNotSweepTokens,
-        capping.IgnoresEach,
-        capping.StopsAtWhatHasNoRoom,
-        hurrying.DecidesOnce,
-        hurrying.IgnoresSteps,
-        hurrying.TakesTokensForCandidates,
-        ending.BuriesWithoutEnd,
-        ending.CountsResultsForEver,
-        ending.ForgetsHowItEnded,
-        ending.KeepsResultsForEver,
-        editing.EditsStepByStep,
+        puts.ForgetsPriority,
+        puts.LosesBufferedValues,
+        puts.StoresHalfAPut,
+        leases.AcceptsExpiredLeases,
+        leases.DoesNotCountAttempts,
+        leases.ForgetsTheFront,
+        leases.IgnoresKinds,
+        leases.SendsExpiredItemsToTheBack,
+        caps.CountsWholeTokens,
+        caps.DoesNotSweepTokens,
+        caps.IgnoresEach,
+        caps.StopsAtWhatHasNoRoom,
+        urgency.DecidesOnce,
+        urgency.IgnoresSteps,
+        urgency.TakesTokensForCandidates,
+        settlements.BuriesWithoutEnd,
+        settlements.CountsResultsForEver,
+        settlements.ForgetsHowItEnded,
+        settlements.KeepsResultsForEver,
+        edits.EditsStepByStep,
     ],
 )
 def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:
@@ -140,18 +140,18 @@ def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        putting.StoresHalfAPut,
-        leasing.DoesNotCountAttempts,
-        leasing.SendsExpiredItemsToTheBack,
-        ending.KeepsResultsForEver,
-        editing.EditsTwice,
+        puts.StoresHalfAPut,
+        leases.DoesNotCountAttempts,
+        leases.SendsExpiredItemsToTheBack,
+        settlements.KeepsResultsForEver,
+        edits.EditsTwice,
     ],
 )
 def test_a_fault_is_found_by_hypothesis(fault: type[Through]) -> None:
     caught(fault, memory, HYPOTHESIS, seeds=range(10))
 
 
-@pytest.mark.parametrize("fault", [putting.IgnoresDelays, leasing.SendsExpiredItemsToTheBack])
+@pytest.mark.parametrize("fault", [puts.IgnoresDelays, leases.SendsExpiredItemsToTheBack])
 @pytest.mark.parametrize("check", [RANDOM, HYPOTHESIS])
 def test_a_fault_is_found_without_a_clock(fault: type[Through], check: str) -> None:
     caught(fault, memory, check, (), seeds=range(5))

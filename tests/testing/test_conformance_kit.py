@@ -31,8 +31,8 @@ from leasedkeyq.testing.processes import ProcessEndedError, Worker, put
 from leasedkeyq.testing.report import run_checks
 from leasedkeyq.testing.shorthand import one
 from leasedkeyq.testing.suite import checks_of, site_check
-from tests.testing.broken.answering import RoundsTimes
-from tests.testing.broken.leasing import ForgetsTheFront
+from tests.testing.broken.leases import ForgetsTheFront
+from tests.testing.broken.random_comparison import RoundsTimes
 
 FRONT = "test_release_front_back_and_later"
 RANDOM = "test_it_answers_random_requests_as_the_model_does"

@@ -13,34 +13,34 @@ them and returns a report.
 from collections.abc import Callable, Collection
 
 from leasedkeyq.stores.store import Store
-from leasedkeyq.testing.checks.answering import Answering
-from leasedkeyq.testing.checks.capping import Capping
-from leasedkeyq.testing.checks.editing import Editing
-from leasedkeyq.testing.checks.ending import Ending
-from leasedkeyq.testing.checks.hurrying import Hurrying
-from leasedkeyq.testing.checks.lasting import Lasting
-from leasedkeyq.testing.checks.leasing import Leasing
-from leasedkeyq.testing.checks.looking import Looking
-from leasedkeyq.testing.checks.putting import Putting
-from leasedkeyq.testing.checks.sharing import Sharing
-from leasedkeyq.testing.checks.waiting import Waiting
+from leasedkeyq.testing.checks.caps import CapChecks
+from leasedkeyq.testing.checks.durability import DurabilityChecks
+from leasedkeyq.testing.checks.edits import EditChecks
+from leasedkeyq.testing.checks.inspection import InspectionChecks
+from leasedkeyq.testing.checks.leases import LeaseChecks
+from leasedkeyq.testing.checks.processes import ProcessChecks
+from leasedkeyq.testing.checks.puts import PutChecks
+from leasedkeyq.testing.checks.random_comparison import ComparisonChecks
+from leasedkeyq.testing.checks.settlements import SettleChecks
+from leasedkeyq.testing.checks.urgency import UrgencyChecks
+from leasedkeyq.testing.checks.watches import WatchChecks
 from leasedkeyq.testing.report import ConformanceReport, run_checks
 from leasedkeyq.testing.site import Address, Place
 from leasedkeyq.testing.suite import Need, Option, check, gap
 
 
 class StoreConformance(
-    Putting,
-    Leasing,
-    Capping,
-    Hurrying,
-    Ending,
-    Looking,
-    Waiting,
-    Editing,
-    Answering,
-    Lasting,
-    Sharing,
+    PutChecks,
+    LeaseChecks,
+    CapChecks,
+    UrgencyChecks,
+    SettleChecks,
+    InspectionChecks,
+    WatchChecks,
+    EditChecks,
+    ComparisonChecks,
+    DurabilityChecks,
+    ProcessChecks,
 ):
     """All checks of a store. Subclass it and supply `opener`.
 

@@ -13,15 +13,15 @@ from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.lanes import EventEmitter, LaneConfig, QueueManagerBuilder
 from leasedkeyq.stores import Ack, Claim, Purge, Put, Store
 from leasedkeyq.testing import Place
-from leasedkeyq.testing.checks.answering import Answering
-from leasedkeyq.testing.checks.capping import Capping
-from leasedkeyq.testing.checks.editing import Editing
-from leasedkeyq.testing.checks.ending import Ending
-from leasedkeyq.testing.checks.hurrying import Hurrying
-from leasedkeyq.testing.checks.leasing import Leasing
-from leasedkeyq.testing.checks.looking import Looking
-from leasedkeyq.testing.checks.putting import Putting
-from leasedkeyq.testing.checks.waiting import Waiting
+from leasedkeyq.testing.checks.caps import CapChecks
+from leasedkeyq.testing.checks.edits import EditChecks
+from leasedkeyq.testing.checks.inspection import InspectionChecks
+from leasedkeyq.testing.checks.leases import LeaseChecks
+from leasedkeyq.testing.checks.puts import PutChecks
+from leasedkeyq.testing.checks.random_comparison import ComparisonChecks
+from leasedkeyq.testing.checks.settlements import SettleChecks
+from leasedkeyq.testing.checks.urgency import UrgencyChecks
+from leasedkeyq.testing.checks.watches import WatchChecks
 from tests.engines.postgres.plans import RowsRead
 from tests.engines.postgres.test_plans import everything, fill
 from tests.servers.postgres import NEWEST, older_versions, run_sql, schemas_of
@@ -34,15 +34,15 @@ def conformance_on(version: str) -> type:
     """The checks of a store, but for the longest, on a server of this version."""
 
     class Conformance(
-        Putting,
-        Leasing,
-        Capping,
-        Hurrying,
-        Ending,
-        Looking,
-        Waiting,
-        Editing,
-        Answering,
+        PutChecks,
+        LeaseChecks,
+        CapChecks,
+        UrgencyChecks,
+        SettleChecks,
+        InspectionChecks,
+        WatchChecks,
+        EditChecks,
+        ComparisonChecks,
         accepts=("clock", "limits"),
         without=("hypothesis",),
     ):

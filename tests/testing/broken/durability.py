@@ -15,8 +15,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.stores.store import Store
-from tests.testing.broken.capping import LosesTokens
-from tests.testing.broken.leasing import KeepsTimeItself
+from tests.testing.broken.caps import LosesTokens
+from tests.testing.broken.leases import KeepsTimeItself
 from tests.testing.broken.through import OtherClaims, PutAnswer, Through, caught_by, replace
 
 

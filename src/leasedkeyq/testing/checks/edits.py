@@ -42,7 +42,7 @@ from leasedkeyq.testing.suite import Suite, check, site_check
 Changes = list[Put | Change]
 
 
-class Editing(Suite):
+class EditChecks(Suite):
     """`edit`, which looks at a queue and changes it while nobody else can."""
 
     @check

@@ -35,7 +35,7 @@ QUIET = 0.02
 """After so many seconds nobody is woken any more by what happened before."""
 
 
-class Waiting(Suite):
+class WatchChecks(Suite):
     """No wake-up is lost, nobody who gives up takes anything along."""
 
     @check

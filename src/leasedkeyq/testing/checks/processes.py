@@ -5,7 +5,7 @@ import asyncio
 from leasedkeyq.model.requests import Ack, Claimed, Counts, Purge, Put, Refusal, Release
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.testing import processes
-from leasedkeyq.testing.checks.leasing import settlings
+from leasedkeyq.testing.checks.leases import settlings
 from leasedkeyq.testing.shorthand import (
     claim,
     claim_one,
@@ -25,7 +25,7 @@ LEASE = 2.0
 """Long enough for a claim to come back and be looked at, short enough to wait for its end."""
 
 
-class Sharing(Suite):
+class ProcessChecks(Suite):
     """One meaning, however many processes there are."""
 
     @site_check(needs="cross_process")

@@ -21,11 +21,11 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.urgency import Rank, most_urgent_first, rank
 from leasedkeyq.stores.store import Store
-from tests.testing.broken.editing import EditsWhatItSawBefore
-from tests.testing.broken.hurrying import LooksFirst
-from tests.testing.broken.leasing import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
+from tests.testing.broken.edits import EditsWhatItSawBefore
+from tests.testing.broken.leases import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
 from tests.testing.broken.through import PutAnswer, Through, caught_by, replace
-from tests.testing.broken.waiting import WakesItself
+from tests.testing.broken.urgency import LooksFirst
+from tests.testing.broken.watches import WakesItself
 
 
 @caught_by("test_processes_hold_each_key_once_and_finish_each_item_once")

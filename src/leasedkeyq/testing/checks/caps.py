@@ -60,7 +60,7 @@ def keys_of(items: tuple[Claimed, ...]) -> list[str]:
     return [item.key for item in items]
 
 
-class Capping(Suite):
+class CapChecks(Suite):
     """Caps are kept in the claim itself, whoever claims."""
 
     @check

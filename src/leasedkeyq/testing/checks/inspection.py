@@ -24,7 +24,7 @@ from leasedkeyq.testing.site import Site
 from leasedkeyq.testing.suite import Suite, check, site_check
 
 
-class Looking(Suite):
+class InspectionChecks(Suite):
     """Counting, listing, looking, and asking when to come back."""
 
     @check

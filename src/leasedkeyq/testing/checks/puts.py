@@ -29,7 +29,7 @@ from leasedkeyq.testing.site import Site
 from leasedkeyq.testing.suite import Suite, check, site_check
 
 
-class Putting(Suite):
+class PutChecks(Suite):
     """Items get in, all of a request or none of it, and keep their order."""
 
     @check

@@ -62,7 +62,7 @@ def moments(items: Sequence[Any]) -> list[bool]:
     return [item.deadline is not None for item in items]
 
 
-class Hurrying(Suite):
+class UrgencyChecks(Suite):
     """The store itself decides who is the most urgent, when it leases."""
 
     @check

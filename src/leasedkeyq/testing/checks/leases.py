@@ -47,7 +47,7 @@ def settlings(key: str, token: str) -> list[Change]:
     ]
 
 
-class Leasing(Suite):
+class LeaseChecks(Suite):
     """One lease for each key at a time, in every way it may begin and end."""
 
     @check

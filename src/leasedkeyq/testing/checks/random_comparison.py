@@ -12,7 +12,7 @@ SOON = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Short durations for a store with a clock of its own: the first that it is fast enough for."""
 
 
-class Answering(Suite):
+class ComparisonChecks(Suite):
     """The store and the model are asked the same and answer the same."""
 
     @site_check()

@@ -33,7 +33,7 @@ from leasedkeyq.testing.site import Site
 from leasedkeyq.testing.suite import Suite, check, site_check
 
 
-class Ending(Suite):
+class SettleChecks(Suite):
     """Burying, cancelling, purging, and results that are kept."""
 
     @check

@@ -1,7 +1,7 @@
 """Faults that show only when every answer is compared with that of the model."""
 
 from leasedkeyq.model.requests import Claimed, StoredItem
-from tests.testing.broken.sharing import HandsOutOnlyItsOwn
+from tests.testing.broken.processes import HandsOutOnlyItsOwn
 from tests.testing.broken.through import OtherClaims, OtherItems, caught_by, replace
 
 

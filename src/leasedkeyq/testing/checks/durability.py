@@ -29,7 +29,7 @@ ENOUGH = 20
 """How much each has done before."""
 
 
-class Lasting(Suite):
+class DurabilityChecks(Suite):
     """Nothing acknowledged is lost when a store is closed or its process is killed."""
 
     @site_check(needs="durability")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import connect
+from leasedkeyq import QueueClosedError, connect
 from leasedkeyq.repository import QueueItemStatus, QueueRepository, TransactionError
 from leasedkeyq.repository.loop_thread import LoopThread
 from leasedkeyq.stores import Claim
@@ -130,6 +130,33 @@ def test_a_fork_does_not_disturb_who_waits(kind: str, tmp_path: Path) -> None:
             assert in_a_fork(partial(repository.enqueue, item(name))) is None
         got = [future.result(WAIT) for future in waiting]
         assert {made.type for made in got if made is not None} == {"first", "second"}
+
+
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_an_item_that_is_handed_out_as_consumers_are_sent_away_goes_back(
+    kind: str, tmp_path: Path
+) -> None:
+    source = source_of(kind, tmp_path)
+    with QueueRepository(source) as repository, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(repository.dequeue, WAIT)
+        wait_for_waiters(repository, 1)
+        session = repository._connection._session
+        assert session is not None
+        hand_out = session._pump._hand_out
+
+        def hand_out_and_close(*arguments: Any) -> Any:
+            left = hand_out(*arguments)
+            if session._pump._served:
+                session._close_line()
+            return left
+
+        setattr(session._pump, "_hand_out", hand_out_and_close)  # noqa: B010  # it is a method
+        with QueueRepository(source) as other:
+            other.enqueue(item())
+            with pytest.raises(QueueClosedError):
+                waiting.result(WAIT)
+            made = other.dequeue(WAIT)
+            assert made is not None
 
 
 def test_a_fork_leaves_those_alone_who_wait_on_what_stays_open(world: World) -> None:

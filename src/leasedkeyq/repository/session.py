@@ -279,6 +279,8 @@ class Session:
     def _close_line(self) -> None:
         self._away = True
         self._pump.close()
+        # What a consumer was given in this very moment has not reached it.
+        _ = self._pump.unwanted.take_back(())
 
     def end(self, *, wait: bool = True) -> None:
         """Send away who waits, let everybody else finish, and let go of the store.

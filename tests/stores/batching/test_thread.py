@@ -456,6 +456,20 @@ def test_closing_finishes_what_the_event_loop_was_about_to_apply() -> None:
     asyncio.run(main())
 
 
+def test_closing_waits_for_an_answer_that_came_together_with_the_cancellation() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        (task,) = await start(batcher, 2)
+        await asyncio.sleep(0)
+        assert recorder.here == [[2]]
+        task.cancel()
+        await batcher.close()
+        assert recorder.batches == [[1002]]
+
+    asyncio.run(main())
+
+
 def test_event_loops_of_several_threads_apply_one_batch_at_a_time() -> None:
     inside = 0
     most = 0

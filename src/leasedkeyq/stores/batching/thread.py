@@ -77,10 +77,14 @@ class ThreadBatcher(Batcher[Request, Answer]):
             self._closed = True
             while self._gathered and self._process == os.getpid():
                 self._pass_on(self._gathered.popitem()[1])
+        # Callers that were cancelled as they got their answers here have them taken back first.
+        await asyncio.sleep(0)
+        with self._lock:
             thread = self._thread
             if thread is None or self._ended or self._process != os.getpid():
                 if thread is None and not self._ended and self._at_end is not None:
-                    self._at_end()
+                    with self._applying:
+                        self._at_end()
                 self._ended = True
                 return
             ended: asyncio.Future[None] = loop.create_future()
@@ -155,7 +159,8 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 self._deliver(outcomes_of(batch, answers))
         try:
             if self._at_end is not None:
-                self._at_end()
+                with self._applying:
+                    self._at_end()
         finally:
             with self._lock:
                 self._ended = True

@@ -3,8 +3,8 @@
 What all engines have in common. `store` is the contract: the verbs that check and observe, around
 the inner verbs that an engine implements. `queue` is a queue on a store, with `pump` for callers
 that wait for items and `room` for those that wait for room; `batching` gathers the calls of many
-callers. It imports the model, the waiting lines of `local` and telemetry, and no engine. Begin
-with `store`.
+callers, and `batched_store` is a store whose engine works so. It imports the model, the waiting
+lines of `local` and telemetry, and no engine. Begin with `store`.
 """
 
 from leasedkeyq.model.requests import (

@@ -11,28 +11,24 @@ from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
 from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.watch import FileWatch
-from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
+from leasedkeyq.errors import StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
-    Answer,
     Capabilities,
-    Change,
     Claim,
-    Claimed,
     Counts,
     Limits,
-    Put,
     Request,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.model.store_model import StoreModel
+from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
-from leasedkeyq.stores.store import Store
 
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
 
-Call: TypeAlias = "Request | Edit | Work[Any]"
+ModelWork: TypeAlias = "Request | Edit | Work[Any]"
 
 
 class _Sweep:
@@ -45,7 +41,7 @@ class _Sweep:
         return [model.sweep(queue, now) for queue in self.queues]
 
 
-class FileStore(Store):
+class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
     """Queues in a document, which any number of processes may use, and people may edit.
 
     The whole document is written with each batch: good for hundreds of items, and for thousands
@@ -101,7 +97,7 @@ class FileStore(Store):
         self.path: Path = self.engine.path
         super().__init__(f"file store {self.path}", self.engine.file.limits)
         self._loads = 0
-        self._batcher: ThreadBatcher[Call, Any] = ThreadBatcher(
+        self._batcher = ThreadBatcher(
             self._apply, name=self._name, undo=undo_claim, at_end=self.engine.close
         )
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
@@ -149,24 +145,6 @@ class FileStore(Store):
         self.engine.change_settings(**changes)
 
     # The contract
-
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
-        """As `Store.do_put`."""
-        return self._batcher.submit_many(requests)
-
-    def do_claim(
-        self, requests: Sequence[Claim]
-    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
-        """As `Store.do_claim`."""
-        return self._batcher.submit_many(requests)
-
-    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
-        """As `Store.do_settle`."""
-        return self._batcher.submit_many(requests)
-
-    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
-        """As `Store.do_edit`."""
-        return self._batcher.submit(edit, alone=True)
 
     def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
         """As `Store.do_sweep`."""
@@ -224,7 +202,7 @@ class FileStore(Store):
 
     # In the batcher's thread
 
-    def _apply(self, calls: list[Call]) -> list[Any]:
+    def _apply(self, calls: list[ModelWork]) -> list[Any]:
         """One transaction for all; if one of them cannot be stored at all, one for each."""
         try:
             return self._transact(calls)
@@ -237,14 +215,14 @@ class FileStore(Store):
             refusal.__cause__ = error
             return [refusal]
 
-    def _alone(self, call: Call) -> Any:
+    def _alone(self, call: ModelWork) -> Any:
         """One call; a failure is its answer, as others may have been stored before it."""
         try:
             return self._apply([call])[0]
         except StoreError as error:
             return error
 
-    def _transact(self, calls: list[Call]) -> list[Any]:
+    def _transact(self, calls: list[ModelWork]) -> list[Any]:
         moved: set[str] = set()
 
         def work(model: StoreModel, now: float) -> list[Any]:
@@ -277,7 +255,7 @@ class FileStore(Store):
             self._watchers.wake_all()
 
 
-def _apply_call(call: Call, model: StoreModel, now: float) -> Any:
+def _apply_call(call: ModelWork, model: StoreModel, now: float) -> Any:
     if isinstance(call, Edit):
         return model.edit(call, now)
     return call(model, now) if callable(call) else apply_request(model, call, now)

@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -24,23 +24,17 @@ from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, Re
 from leasedkeyq.engines.postgres.queue import PostgresQueue
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
-from leasedkeyq.errors import LeasedKeyQError, StoreError
-from leasedkeyq.model.edit import Edit
+from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import (
-    Answer,
     Capabilities,
-    Change,
-    Claim,
-    Claimed,
     Counts,
     Durability,
     Limits,
-    Put,
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, undo_claim
-from leasedkeyq.stores.store import Store
 from leasedkeyq.types import Duration, QueueObserver
 
 logger = logging.getLogger("leasedkeyq")
@@ -52,7 +46,7 @@ READ_COMMITTED = "read committed"
 """The isolation in which who has waited for a lock sees what was done meanwhile."""
 
 
-class PostgresStore(Store):
+class PostgresStore(BatchedStore[LoopBatcher[Any, Any, PostgresLink]]):
     """Queues on a PostgreSQL server, for any number of processes on any number of machines.
 
     What many callers of an event loop ask for at a time goes into one transaction and one round
@@ -130,7 +124,7 @@ class PostgresStore(Store):
             call_timeout=checks.number("call_timeout", call_timeout, above=0),
         )
         self._gate = threading.Lock()
-        self._batcher: LoopBatcher[Any, Any, PostgresLink] = LoopBatcher(
+        self._batcher = LoopBatcher(
             lambda: PostgresLink(self._settings, self._watchers.wake),
             name=self._name,
             undo=undo_claim,
@@ -267,24 +261,6 @@ class PostgresStore(Store):
         return self._batcher.engine()
 
     # The contract
-
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
-        """As `Store.do_put`."""
-        return self._batcher.submit_many(requests)
-
-    def do_claim(
-        self, requests: Sequence[Claim]
-    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
-        """As `Store.do_claim`."""
-        return self._batcher.submit_many(requests)
-
-    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
-        """As `Store.do_settle`."""
-        return self._batcher.submit_many(requests)
-
-    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
-        """As `Store.do_edit`; the work is called in the event loop."""
-        return self._batcher.submit(edit, alone=True)
 
     async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `Store.do_sweep`."""

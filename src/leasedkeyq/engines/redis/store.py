@@ -26,12 +26,8 @@ from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_
 from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
-from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
-    Answer,
     Capabilities,
-    Change,
-    Claim,
     Claimed,
     Counts,
     Durability,
@@ -41,8 +37,9 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import Batcher, LoopBatcher, ThreadBatcher, undo_claim
-from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.store import Claimer
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -58,7 +55,7 @@ MARGIN: Final = 1.0
 """Seconds by which a parked claim outlives the poll, at which it is renewed."""
 
 
-class RedisStore(Store):
+class RedisStore(BatchedStore[Batcher[Any, Any]]):
     """Queues on a Redis or Valkey server, which any number of processes and machines may use.
 
     Whatever many callers ask for at a time goes into one call of a script, which does all of a
@@ -160,7 +157,6 @@ class RedisStore(Store):
         )
         self._checked: dict[str, float] = {}
         self._looked_at = time.monotonic()
-        self._batcher: Batcher[Any, Any]
         self._subscribers = Subscribers(
             partial(self._link.in_thread, self._link.new_connection),
             channel=self._engine.channel,
@@ -190,13 +186,7 @@ class RedisStore(Store):
         """As `Store.do_put`."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY:
             self._look_again()
-        return self._batcher.submit_many(requests)
-
-    def do_claim(
-        self, requests: Sequence[Claim]
-    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
-        """As `Store.do_claim`."""
-        return self._batcher.submit_many(requests)
+        return super().do_put(requests)
 
     def claimer(self, take: Callable[[Claimed], None]) -> Claimer:
         """As `Store.claimer`. Claims are parked on the server, but for a cluster."""
@@ -213,14 +203,6 @@ class RedisStore(Store):
         )
         self._claimers[claimer] = asyncio.get_running_loop()
         return claimer
-
-    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
-        """As `Store.do_settle`."""
-        return self._batcher.submit_many(requests)
-
-    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
-        """As `Store.do_edit`."""
-        return self._batcher.submit(edit, alone=True)
 
     async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `Store.do_sweep`."""

@@ -21,17 +21,14 @@ from leasedkeyq.engines.sqlite.schema import (
 )
 from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction, TooMuchError
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
-from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
+from leasedkeyq.errors import StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
-    Answer,
     Bury,
     Cancel,
     Capabilities,
-    Change,
     Claim,
-    Claimed,
     Counts,
     Discard,
     Extend,
@@ -42,8 +39,9 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
-from leasedkeyq.stores.store import Store, report_dropped
+from leasedkeyq.stores.store import report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""
@@ -74,7 +72,7 @@ Committed: TypeAlias = tuple[list[Any], Callable[[], None]]
 """The answers of a transaction, and what tells everybody of it."""
 
 
-class SqliteStore(Store):
+class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
     """Queues in a SQLite database, which any number of processes may use.
 
     One thread of each store object writes; whatever many callers ask for at a time goes into one
@@ -126,7 +124,7 @@ class SqliteStore(Store):
         self._pause = SHORTEST_PAUSE
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
-        self._batcher: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
+        self._batcher = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
             name=self._name,
@@ -141,24 +139,6 @@ class SqliteStore(Store):
         )
 
     # The contract
-
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
-        """As `Store.do_put`."""
-        return self._batcher.submit_many(requests)
-
-    def do_claim(
-        self, requests: Sequence[Claim]
-    ) -> Awaitable[list[tuple[Claimed, ...] | StoreError]]:
-        """As `Store.do_claim`."""
-        return self._batcher.submit_many(requests)
-
-    def do_settle(self, requests: Sequence[Change]) -> Awaitable[list[Answer]]:
-        """As `Store.do_settle`."""
-        return self._batcher.submit_many(requests)
-
-    def do_edit(self, edit: Edit) -> Awaitable[list[Answer] | StoreError]:
-        """As `Store.do_edit`."""
-        return self._batcher.submit(edit, alone=True)
 
     def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
         """As `Store.do_sweep`."""

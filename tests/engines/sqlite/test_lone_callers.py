@@ -12,9 +12,9 @@ from leasedkeyq.engines.sqlite import store as sqlite_store
 from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.requests import Put
+from leasedkeyq.model.requests import Ack, Put
 from leasedkeyq.testing import ManualClock
-from tests.engines.sqlite.support import claim, put, run
+from tests.engines.sqlite.support import claim, create, put, run
 
 HOUR = 3600.0
 
@@ -147,5 +147,46 @@ def test_a_failure_of_the_disk_in_the_event_loop_is_told(tmp_path: Path) -> None
             for number in range(1000):
                 await store.put([put("q", f"key-{number}")])
         assert store._batcher._thread is None
+
+    run(tmp_path / "q.db", use)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_event_loop_does_not_wait_until_a_database_is_opened(tmp_path: Path) -> None:
+    path, other = tmp_path / "q.db", tmp_path / "other.db"
+
+    async def use(store: SqliteStore) -> None:
+        opened = store._open
+        seen: list[int] = []
+
+        def note(*, create: bool) -> sqlite3.Connection:
+            seen.append(threading.get_ident())
+            return opened(create=create)
+
+        setattr(store, "_open", note)  # noqa: B010  # type checkers know that it is a method
+        store._disconnect()  # as after a failure of the disk
+        await store.put([put("q", "a")])
+        assert len(seen) == 1
+        while not store._batcher._idle:
+            await asyncio.sleep(0.001)
+        other.replace(path)
+        await store.put([put("q", "b")])
+        assert len(seen) == 2
+        assert threading.get_ident() not in seen
+
+    run(other, create)
+    run(path, use)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_large_result_goes_to_the_thread(tmp_path: Path) -> None:
+    async def use(store: SqliteStore) -> None:
+        await store.put([put("q", "a")])
+        [item] = await claim(store)
+        seen = threads_of(store)
+        result = bytes(sqlite_store.FEW_BYTES + 1)
+        await store.settle([Ack("q", item.key, item.token, result=result, keep=60.0)])
+        assert len(seen) == 1
+        assert threading.get_ident() not in seen
 
     run(tmp_path / "q.db", use)

@@ -498,3 +498,84 @@ def test_event_loops_of_several_threads_apply_one_batch_at_a_time() -> None:
     asyncio.run(batcher.close())
     assert most == 1
     assert sorted(applied) == list(range(160))
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("willing", [False, True])
+def test_closing_waits_for_a_batch_that_another_event_loop_applies(
+    used: bool, willing: bool
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    events: list[str] = []
+
+    def apply_here(requests: list[int]) -> list[int] | None:
+        if requests == [0]:
+            return None
+        begun.set()
+        assert gate.wait(10)
+        events.append("applied" if willing else "refused")
+        return requests if willing else None
+
+    def apply(requests: list[int]) -> list[int]:
+        if requests != [0]:
+            events.append("applied by the thread")
+        return requests
+
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(
+        apply, apply_here=apply_here, at_end=lambda: events.append("ended")
+    )
+    answers: list[int] = []
+
+    async def call() -> None:
+        async with asyncio.timeout(5):
+            answers.append(await batcher.submit(2))
+
+    async def close() -> None:
+        if used:
+            await batcher.submit(0)
+            while not batcher._idle:
+                await asyncio.sleep(0.001)
+        other = threading.Thread(target=asyncio.run, args=(call(),), daemon=True)
+        other.start()
+        assert await asyncio.to_thread(begun.wait, 10)
+        closing = asyncio.create_task(batcher.close())
+        await asyncio.sleep(0.05)
+        assert events == []
+        gate.set()
+        await closing
+        await asyncio.to_thread(other.join)
+
+    asyncio.run(close())
+    assert answers == [2]
+    assert events == (["applied"] if willing else ["refused", "applied by the thread"]) + ["ended"]
+
+
+def test_an_answer_of_the_event_loop_whose_caller_goes_as_the_batcher_closes_is_undone() -> None:
+    async def main() -> None:
+        recorder = HereRecorder()
+        batcher = recorder.batcher()
+        (task,) = await start(batcher, 2)
+        await asyncio.sleep(0)
+        assert recorder.here == [[2]]
+        assert not task.done()
+        task.cancel()
+        await batcher.close()
+        assert task.cancelled()
+        assert recorder.batches == [[1002]]
+
+    asyncio.run(main())
+
+
+def test_a_batcher_is_not_ended_by_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        ended: list[bool] = []
+        recorder = HereRecorder()
+        batcher: ThreadBatcher[int, int] = ThreadBatcher(
+            recorder, apply_here=recorder.apply_here, at_end=lambda: ended.append(True)
+        )
+        assert await batcher.submit(2) == 4
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        await batcher.close()
+        assert ended == []
+
+    asyncio.run(main())

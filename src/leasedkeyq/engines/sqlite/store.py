@@ -57,7 +57,7 @@ FEW_BYTES: Final = 65536
 """So many items, with values of so many bytes together, may be in one of them."""
 MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Browse, Results)
 """Requests that often have nothing to write."""
-SMALL: Final = (Ack, Release, Extend, Bury, Cancel, Requeue, Discard, Sweep)
+SMALL: Final = (Release, Extend, Bury, Requeue, Discard, Sweep)
 FAULTS_OF_THE_REQUEST: Final = frozenset(
     {
         0,  # of Python's module, such as a value that SQLite has no type for
@@ -294,7 +294,7 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
             time.sleep(random.uniform(*BUSY_STEP))
 
     def _transact_once(self, requests: list[AnyRequest], begin: str, here: bool) -> Committed:
-        connection = self._connected()
+        connection = self._connected(here)
         own_commits = self._own_commits
         try:
             connection.execute(begin)
@@ -352,16 +352,18 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
             create=create,
         )
 
-    def _connected(self) -> sqlite3.Connection:
-        """The connection; a new one if it broke or if another file has taken its file's place."""
+    def _connected(self, here: bool) -> sqlite3.Connection:
+        """The connection; a new one if it broke or if another file has taken its file's place.
+
+        An event loop leaves it to the thread to open one, as that may take `busy_timeout`.
+        """
         found = identity(self.path)
-        if self._connection is not None and found != self._file:
+        if self._connection is None or found != self._file:
             if found == (0, 0):
                 raise self._gone()
+            if here:
+                raise TooMuchError
             self._disconnect()
-        if self._connection is None:
-            if found == (0, 0):
-                raise self._gone()
             self._connection = self._open(create=False)
             self._file = identity(self.path)
         return self._connection
@@ -390,6 +392,8 @@ def _is_small(request: AnyRequest) -> bool:
         return len(items) <= FEW_ITEMS and sum(len(value) for _, value in items) <= FEW_BYTES
     if isinstance(request, Claim):
         return request.limit <= FEW_ITEMS
+    if isinstance(request, Ack | Cancel):
+        return request.result is None or len(request.result) <= FEW_BYTES
     return isinstance(request, SMALL)
 
 

@@ -72,26 +72,40 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     async def close(self) -> None:
         """Finish what was asked for so far and end the thread; refuse what comes later."""
-        loop = asyncio.get_running_loop()
         with self._lock:
             self._closed = True
             while self._gathered and self._process == os.getpid():
                 self._pass_on(self._gathered.popitem()[1])
-        # Callers that were cancelled as they got their answers here have them taken back first.
-        await asyncio.sleep(0)
+        try:
+            # A caller that was cancelled together with its answer takes that back in this turn.
+            await asyncio.sleep(0)
+        finally:
+            ended = self._end(asyncio.get_running_loop())
+        if ended is not None:
+            thread, turn = ended
+            await turn
+            thread.join()
+
+    def _end(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> "tuple[threading.Thread, asyncio.Future[None]] | None":
+        """Have the thread end, and say what to wait for; None if there is nothing to wait for."""
         with self._lock:
-            thread = self._thread
-            if thread is None or self._ended or self._process != os.getpid():
-                if thread is None and not self._ended and self._at_end is not None:
-                    with self._applying:
-                        self._at_end()
+            if self._ended or self._process != os.getpid():
                 self._ended = True
-                return
-            ended: asyncio.Future[None] = loop.create_future()
-            self._closers.append((loop, ended))
+                return None
+            if self._applying.locked():
+                # Another event loop applies a batch, and may pass it on: the thread waits for it.
+                self._pass_on([])
+            if self._thread is None:
+                if self._at_end is not None:
+                    self._at_end()
+                self._ended = True
+                return None
+            turn: asyncio.Future[None] = loop.create_future()
+            self._closers.append((loop, turn))
             self._arrived.put(None)
-        await ended
-        thread.join()
+            return self._thread, turn
 
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         with self._lock:
@@ -138,13 +152,14 @@ class ThreadBatcher(Batcher[Request, Answer]):
             answers = self._apply_here([request for call in batch for request in call.requests])
         except BaseException as error:
             answers = error
+        try:
+            if answers is None:
+                with self._lock:
+                    self._pass_on(batch)
         finally:
-            self._applying.release()
+            self._applying.release()  # not before: the thread of a closed batcher waits for it
         if answers is not None:
             self._hand_out(outcomes_of(batch, answers))
-        else:
-            with self._lock:
-                self._pass_on(batch)
 
     # The thread
 
@@ -187,8 +202,11 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 self._take_back_from_closed_loops()
             with self._lock:
                 self._idle = wait = arrived.empty()
-            if wait and self._closed and not self._undelivered:
-                return []
+                at_end = wait and self._closed and not self._undelivered
+            if at_end:
+                with self._applying:  # an event loop may be about to pass its batch on
+                    if arrived.empty():
+                        return []
 
     def _deliver(self, outcomes: list[Outcome[Request, Answer]]) -> None:
         """Pass the outcomes to their event loops: one call for each loop."""

@@ -113,3 +113,31 @@ async def test_a_full_worker_asks_for_results_at_once() -> None:
         await handle
     await there.close()
     await here.close()
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_a_drained_manager_has_the_results_of_commands_that_others_ran(awaited: bool) -> None:
+    """They are done when it is closed: nobody is told that they are not."""
+    store = Trouble()
+    here, add = worker_on(store)
+    gate = asyncio.Event()
+
+    async def block() -> None:
+        await gate.wait()
+
+    blocked = here.command("block", block)
+    await here.start()
+    for _ in range(10):
+        await here.submit("jobs", blocked())
+    await asyncio.sleep(10)
+    there, _ = worker_on(store)
+    await there.start()
+    store.takes["results"] = 1.0  # longer than all the rest takes
+    handle = await here.submit("jobs", add(1, 2))
+    waiting = asyncio.create_task(handle.wait()) if awaited else None
+    await asyncio.sleep(0.1)
+    gate.set()
+    await here.drain(100)
+    await here.close()
+    assert await (handle if waiting is None else waiting) == 3
+    await there.close()

@@ -49,7 +49,7 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
 
     Args:
         path: The document: ``.yaml``, ``.yml`` or ``.json``. It is created if need be, its folder
-            is not. BufferedFacts it stand ``.bak``, a copy of the last version, and ``.lock``.
+            is not. Beside it stand ``.bak``, a copy of the last version, and ``.lock``.
         form: What the document must be: ``"queues"``, or ``"repository"`` for one queue with the
             items of a `leasedkeyq.repository.QueueRepository`. None takes what is there, and
             ``"queues"`` for a new one.

@@ -855,6 +855,8 @@ class StoreEngine(LaneEngine):
                 changed.clear()
                 await self._outbox.empty.wait()
                 if not self.running and not await self.unfinished():
+                    # Others may have run some, whose results have not come here yet.
+                    await self._results.look_at_open()
                     await self.dlq.settled()
                     return
                 await changed.wait()

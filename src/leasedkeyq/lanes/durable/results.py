@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Task, TimerHandle
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -176,6 +176,10 @@ class ResultWatch:
         finally:
             self._refreshing = None
 
+    async def look_at_open(self) -> None:
+        """Look at every job that has not ended here, though no command is left in the store."""
+        await self._look_at_jobs([job for job in list(self.jobs.values()) if _open(job)])
+
     async def _look_at_unawaited(self) -> None:
         by_queue: dict[Partition, list[int]] = {}
         for job in self._unawaited():
@@ -193,12 +197,15 @@ class ResultWatch:
         return [job for job in list(self.jobs.values()) if _open(job) and not job.waiters]
 
     async def _look_at_all(self) -> None:
-        by_queue: dict[Partition, list[Job]] = {}
         for job in list(self._expected.values()):
             if not job.remote or job.status in ENDED or not job.waiters:
                 del self._expected[job.id]
-            else:
-                by_queue.setdefault(job.partition, []).append(job)
+        await self._look_at_jobs(self._expected.values())
+
+    async def _look_at_jobs(self, open_jobs: Iterable[Job]) -> None:
+        by_queue: dict[Partition, list[Job]] = {}
+        for job in open_jobs:
+            by_queue.setdefault(job.partition, []).append(job)
         for partition, jobs in by_queue.items():
             for first in range(0, len(jobs), AT_ONCE):
                 await self._look_at(partition, jobs[first : first + AT_ONCE])

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import signal
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -159,6 +162,32 @@ async def test_run_ends_when_a_task_fails(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ManagerFailedError):
             await manager.run(())
     assert (await store.count(["x"]))["x"].in_flight == 1  # until its lease ends
+
+
+@pytest.mark.parametrize("cls, method", TASKS[1:3])
+async def test_run_tells_of_a_task_that_fails_while_it_ends(
+    cls: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was told to stop has not ended well then."""
+    signals: list[Callable[[], None]] = []
+
+    def heed(number: signal.Signals, heard: Any, *arguments: Any) -> None:
+        signals.append(partial(heard, *arguments))
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "add_signal_handler", heed)
+    monkeypatch.setattr(loop, "remove_signal_handler", lambda _: True)
+    plant(monkeypatch, cls, method)
+    manager, work = manager_on(MemoryStore(clock=clock))
+    running = asyncio.create_task(manager.run((signal.SIGTERM,)))
+    await asyncio.sleep(1)
+    await manager.submit("x", work(7.0))
+    await manager.submit("x", work(15.0))
+    await asyncio.sleep(1)
+    signals[0]()
+    async with asyncio.timeout(50):
+        with pytest.raises(ManagerFailedError):
+            await running
 
 
 async def test_in_memory_the_end_of_a_command_that_fails_is_a_failure_of_the_manager(

@@ -319,7 +319,9 @@ class QueueManager:
             finally:
                 hurrying.cancel()
                 ending.cancel()
-            await asyncio.gather(ending, return_exceptions=True)
+            [ended] = await asyncio.gather(ending, return_exceptions=True)
+            if isinstance(ended, ManagerClosedError):
+                raise ended
         finally:
             left = await self.close()
             for number in signals:

@@ -406,10 +406,11 @@ class CommandQueue:
 
         Raises:
             TimeoutError: They took longer than `timeout`.
+            ManagerClosedError: A task of the manager has failed, or its store was closed.
         """
         limit = checks.wait_time("timeout", timeout)
         async with asyncio.timeout(limit):
-            await self._engine.quiet()
+            await self._engine.unless_failed(self._engine.quiet())
 
     async def close(self) -> dict[str, int]:
         """End what runs, and let go of everything. Returns how many commands each lane has left.

@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -278,3 +281,44 @@ async def test_spans_of_a_call_are_children_of_the_callers() -> None:
     [count] = [span for span in rig.spans if span.name == "count"]
     assert count.parent is not None
     assert count.parent.span_id == mine.get_span_context().span_id
+
+
+async def test_a_caller_may_name_the_arguments_of_a_measured_store() -> None:
+    store = MemoryStore()
+    noted = Noted()
+    store.instrument(noted)
+    await store.put(requests=[Put("mail", (("a", b"1"),)), Put("bills", (("b", b"1"),))])
+    assert noted.last.items == {"mail": {"put": 1}, "bills": {"put": 1}}
+    assert [*await store.count(queues=["mail"])] == ["mail"]
+    assert noted.last.queues == ("mail",)
+    assert len(await store.count(queues=None)) == 2
+    await store.look("mail", keys=["a", "b"])
+    assert (noted.last.queues, noted.last.requests) == (("mail",), 2)
+    assert len((await store.browse(queue="mail", limit=1)).items) == 1
+    assert noted.last.queues == ("mail",)
+
+
+def test_the_first_calls_of_two_threads_are_counted() -> None:
+    """The metrics of stores are made with the first call, and a registry takes them once."""
+    registry = CollectorRegistry()
+    register = registry.register
+    begun = threading.Barrier(2)
+
+    def slowly(collector: Any) -> None:
+        register(collector)
+        time.sleep(0.05)
+
+    instrument = PrometheusInstrument(registry)
+    registry.register = slowly  # type: ignore[method-assign]  # as slow as a busy machine
+
+    def call() -> None:
+        begun.wait()
+        instrument.called(StoreCall("put", ("mail",), 1, {"mail": {"put": 1}}, 0.1))
+
+    with ThreadPoolExecutor(2) as threads:
+        for ended in [threads.submit(call) for _ in range(2)]:
+            ended.result()
+    found = registry.get_sample_value(
+        "leasedkeyq_store_items_total", {"queue": "mail", "outcome": "put"}
+    )
+    assert found == 2

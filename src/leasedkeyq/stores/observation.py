@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from inspect import signature
 from time import perf_counter
 from typing import Any, Final, get_args
 
@@ -94,14 +95,16 @@ class StoreObservation:
         self,
         verb: StoreVerb,
         call: Callable[..., Awaitable[Any]],
-        asked: Any = None,
-        *more: Any,
+        *arguments: Any,
         **options: Any,
     ) -> Any:
-        """Call a verb. `asked` is the first argument: requests, queues, or one queue."""
+        """Call a verb. Its first argument is requests, queues, or one queue."""
+        if options:  # a caller may name any argument
+            bound = signature(call).bind(*arguments, **options)
+            arguments, options = bound.args, bound.kwargs
+        asked, *more = arguments or (None,)
         if asked is None:  # all queues are counted
             return await self._observe(verb, (), (), call)
-        arguments = (asked, *more)
         if isinstance(asked, str):
             requests = more[0] if more else (asked,)
             queues: tuple[str, ...] = (asked,)
@@ -138,7 +141,8 @@ class StoreObservation:
 
     def tell_given(self, item: Claimed) -> None:
         """Tell of an item that came without a call, to a claim that was parked."""
-        self._tell(StoreCall("claim", (item.queue,), 0, {item.queue: {"claimed": 1}}, 0.0))
+        items: Items = {item.queue: {"claimed": 1}}
+        self._tell(StoreCall("claim", (item.queue,), 0, items, 0.0, given=True))
 
     def _tell(self, call: StoreCall) -> None:
         for instrument in self._instruments:

@@ -77,6 +77,11 @@ class StoreCall(msgspec.Struct, frozen=True):
     """How long the caller has waited for it."""
     error: BaseException | None = None
     """What it raised."""
+    given: bool = False
+    """No call: an item came to a claim that had ended with nothing and stayed with the store.
+
+    That claim was told before, so only the item counts.
+    """
 
 
 class StoreInstrument(Protocol):

@@ -170,11 +170,12 @@ class OtelInstrument:
 
     def called(self, call: StoreCall) -> None:
         """Count a call of a store."""
-        attributes: dict[str, str] = {SYSTEM: _SCOPE, OPERATION_NAME: call.verb}
-        self._store_requests.record(call.requests, attributes)
-        if call.error is not None:
-            attributes[ERROR_TYPE] = _name_of(call.error)
-        self._store_calls.record(call.seconds, attributes)
+        if not call.given:
+            attributes: dict[str, str] = {SYSTEM: _SCOPE, OPERATION_NAME: call.verb}
+            self._store_requests.record(call.requests, attributes)
+            if call.error is not None:
+                attributes[ERROR_TYPE] = _name_of(call.error)
+            self._store_calls.record(call.seconds, attributes)
         for queue, outcomes in call.items.items():
             destination = {SYSTEM: _SCOPE, DESTINATION: self._queues.known(queue)}
             for outcome, number in outcomes.items():

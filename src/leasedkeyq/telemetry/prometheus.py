@@ -5,6 +5,7 @@ Needs the extra: ``pip install 'leasedkeyq[prometheus]'``.
 
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import NamedTuple, get_args
 
 try:
@@ -106,6 +107,7 @@ class PrometheusInstrument:
         most: int = 10_000,
     ) -> None:
         home = REGISTRY if registry is None else registry
+        self._lock = Lock()
         self._stores = cache(lambda: _StoreCounts(home, namespace, buckets))
         self._queues = KnownNames(most)
 
@@ -174,9 +176,11 @@ class PrometheusInstrument:
 
     def called(self, call: StoreCall) -> None:
         """Count a call of a store."""
-        counts = self._stores()
-        counts.seconds.labels(call.verb).observe(call.seconds)
-        counts.requests.labels(call.verb).observe(call.requests)
+        with self._lock:  # the first calls of two threads must not make the metrics twice
+            counts = self._stores()
+        if not call.given:
+            counts.seconds.labels(call.verb).observe(call.seconds)
+            counts.requests.labels(call.verb).observe(call.requests)
         if call.error is not None:
             counts.errors.labels(call.verb, type(call.error).__name__).inc()
         for queue, outcomes in call.items.items():

@@ -87,13 +87,17 @@ class StoreMetrics:
     def called(self, call: StoreCall) -> None:
         """Count a call."""
         with self._lock:
-            counts = self._verbs.get(call.verb)
-            if counts is None:
-                counts = self._verbs[call.verb] = _VerbCounts()
-            counts.requests += call.requests
-            counts.most_requests = max(counts.most_requests, call.requests)
-            counts.seconds.record(call.seconds)
-            if call.error is not None:
-                counts.errors[type(call.error).__name__] += 1
+            if not call.given:
+                self._count(call)
             for queue, outcomes in call.items.items():
                 self._items.setdefault(self._queues.known(queue), Counter()).update(outcomes)
+
+    def _count(self, call: StoreCall) -> None:
+        counts = self._verbs.get(call.verb)
+        if counts is None:
+            counts = self._verbs[call.verb] = _VerbCounts()
+        counts.requests += call.requests
+        counts.most_requests = max(counts.most_requests, call.requests)
+        counts.seconds.record(call.seconds)
+        if call.error is not None:
+            counts.errors[type(call.error).__name__] += 1

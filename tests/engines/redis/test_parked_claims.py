@@ -109,6 +109,7 @@ def test_instruments_are_told_of_what_was_given(server: Server, prefix: str) -> 
             found = metrics.snapshot()
             assert found.items == {"q": {"claimed": 2}}
             assert found.verbs["claim"].requests == 2
+            assert found.verbs["claim"].seconds.count == 2  # what was given is no call
 
     asyncio.run(main())
 

@@ -9,8 +9,10 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.engines.postgres.batch import call_order
+from leasedkeyq.engines.postgres.link import ReadInTurn
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.stores import Ack, Bury, Cancel, Claim, Counts, Extend, Purge, Put, Release, Store
+from leasedkeyq.stores.batching import LoopBatcher
 from tests.engines.postgres.test_races import with_store
 
 Step = Callable[[Store, dict[str, Any]], Awaitable[Any]]
@@ -109,6 +111,33 @@ def test_several_connections_keep_the_order_of_a_key() -> None:
         await asyncio.gather(*(change(f"k{number}") for number in range(6)))
 
     with_store(test, connections=3)
+
+
+def test_a_question_that_is_withdrawn_late_disturbs_no_other_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller goes when the answer is there already, and the next batch is under way."""
+    reading: asyncio.Task[Any]
+    hand_out = LoopBatcher[Any, Any, Any]._hand_out
+
+    def and_withdraw(batcher: Any, outcomes: Any) -> None:
+        told = list(outcomes)
+        hand_out(batcher, told)
+        if any(isinstance(request, ReadInTurn) for call, _ in told for request in call.requests):
+            reading.cancel()
+
+    monkeypatch.setattr(LoopBatcher, "_hand_out", and_withdraw)
+
+    async def test(store: PostgresStore) -> None:
+        nonlocal reading
+        reading = asyncio.create_task(store.count(["q"]))
+        await asyncio.sleep(0)
+        putting = asyncio.create_task(store.put([Put("q", (("a", b"1"),))]))
+        await asyncio.wait([reading, putting])
+        assert reading.cancelled()
+        assert len(await putting) == 1
+
+    with_store(test, connections=1)
 
 
 def test_acks_go_first_where_nobody_can_tell() -> None:

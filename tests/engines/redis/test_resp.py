@@ -43,6 +43,21 @@ def test_as_hiredis_does(size: int) -> None:
     assert isinstance(found[-1], PlainPush)
 
 
+def test_a_long_reply_is_not_read_from_its_start_again_with_each_piece() -> None:
+    lines: list[bytes] = []
+
+    class Counting(PlainReader):
+        def _line(self) -> bytes:
+            lines.append(super()._line())
+            return lines[-1]
+
+    value = b"x" * 100_000
+    stream = b"*3\r\n:1\r\n$%d\r\n%b\r\n:2\r\n" % (len(value), value)
+    pieces = [stream[at : at + 100] for at in range(0, len(stream), 100)]
+    assert read(Counting(ValueError), pieces) == [[1, value, 2]]
+    assert len(lines) < 10
+
+
 @pytest.mark.parametrize("said", [b"-ERR no\r\n", b"!6\r\nERR no\r\n"])
 def test_errors(said: bytes) -> None:
     [found] = read(PlainReader(ValueError), [said])

@@ -255,7 +255,10 @@ class PostgresLink(BatchEngine):
             return []
         if isinstance(requests[0], ReadInTurn):
             question = requests[0]
-            return [await self._read(question.sql, question.arguments, question.deadline)]
+            try:
+                return [await self._read(question.sql, question.arguments, question.deadline)]
+            finally:
+                question.task = None  # which may go on with the batch of others
         try:
             if isinstance(requests[0], Edit):
                 return [await self._edit(writer, requests[0])]

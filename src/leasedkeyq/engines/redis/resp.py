@@ -36,8 +36,11 @@ class PlainReader:
 
     def __init__(self, error: Callable[[str], Exception]) -> None:
         self._error = error
-        self._unread = b""
+        self._unread = bytearray()
         self._at = 0
+        self._enough = 0
+        """With fewer bytes there is no whole reply: a long one is not read from its start again
+        with each piece."""
 
     def feed(self, data: bytes, /) -> None:
         """As `Reader.feed`."""
@@ -45,28 +48,32 @@ class PlainReader:
 
     def gets(self) -> Any:
         """As `Reader.gets`."""
+        if len(self._unread) < self._enough:
+            return NOT_YET
         self._at = 0
         try:
             reply = self._reply()
         except EOFError:
             return NOT_YET
-        self._unread = self._unread[self._at :]
+        del self._unread[: self._at]
+        self._enough = 0
         return reply
 
     def _line(self) -> bytes:
         end = self._unread.find(END, self._at)
         if end < 0:
             raise EOFError
-        line = self._unread[self._at : end]
+        line = bytes(self._unread[self._at : end])
         self._at = end + len(END)
         return line
 
     def _bytes(self, size: int) -> bytes:
         start, end = self._at, self._at + size
-        if len(self._unread) < end + len(END):
-            raise EOFError
         self._at = end + len(END)
-        return self._unread[start:end]
+        if len(self._unread) < self._at:
+            self._enough = self._at
+            raise EOFError
+        return bytes(memoryview(self._unread)[start:end])
 
     def _replies(self, count: int) -> list[Any]:
         return [self._reply() for _ in range(count)]

@@ -1,11 +1,14 @@
 """What goes together in a batch, where acks find their rows, and what caps count."""
 
+import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from leasedkeyq import MemoryStore, connect
 from leasedkeyq.engines.postgres.batch import MOST_KNOWN, Batch, Leased
+from leasedkeyq.engines.postgres.link import PostgresLink
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Ack, Cap, Claim, Claimed, Counts, Extend, Put, Refusal, Release
@@ -288,5 +291,34 @@ def test_an_answer_that_cannot_be_read_makes_nothing_happen_twice(
             (key, "available", 0) for key in "abc"
         ]
         assert found[-1].id - found[0].id == 2
+
+    with_store(test)
+
+
+def test_an_answer_that_cannot_be_read_and_leases_that_do_not_go_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the server ends what takes too long: that is no reason to apply the rest again."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("not an answer")
+
+    async def test(store: PostgresStore) -> None:
+        link, send = store._link(), PostgresLink._send
+
+        async def cancelled(*arguments: Any) -> Any:
+            if arguments[-1][0] == "apply_1" and '"release"' in str(arguments[-1]):
+                raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+            return await send(link, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Batch, "answers", fail)
+            patch.setattr(link, "_send", cancelled)
+            calls = store.put([one("a"), one("b")]), store.claim([Claim(((QUEUE, 1),))])
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(answer, StoreError)
+                assert "was applied" in str(answer)
+        assert await store.count([QUEUE]) == {QUEUE: Counts(available=1, in_flight=1)}
+        assert "cannot be taken back" in caplog.text
 
     with_store(test)

@@ -195,3 +195,20 @@ def test_a_claim_by_urgency_tells_of_its_queues_once() -> None:
         await connection.close()
 
     with_store(test, clock=clock)
+
+
+def test_an_item_that_was_leased_is_not_in_the_way_of_later_deadlines() -> None:
+    """It is the first by place and by deadline, and is up less than the next one by deadline."""
+
+    async def test(store: Store, clock: ManualClock) -> list[Any]:
+        await store.put([one("old", priority=1, deadline=61.0)])
+        clock.advance(60)
+        await store.put([one("new", priority=5, deadline=0.5), one("plain", priority=2)])
+        await store.put([one("last", priority=2), one("far", deadline=5.0)])
+        urgency = Urgency(0, steps=((0.5, 3),))
+        [items] = await store.claim([Claim(((QUEUE, 3),), 3, urgencies=(urgency,))])
+        [rest] = await store.claim([Claim(((QUEUE, 9),), 9, urgencies=(urgency,))])
+        assert [item.key for item in items] == ["new", "old", "plain"]
+        return [item.key for item in rest]
+
+    with_memory(test)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -18,6 +18,7 @@ from leasedkeyq.model.requests import Change
 from leasedkeyq.stores import (
     Ack,
     Bury,
+    Cancel,
     Cap,
     Claim,
     Claimed,
@@ -69,6 +70,17 @@ async def uncommitted(
     async with connection.transaction():
         told = Batch(store.schema, requests).told()
         await store._link()._send(connection, f"other.{secrets.token_hex(8)}", None, told)
+        yield
+    await connection.close()
+
+
+@asynccontextmanager
+async def locked(store: PostgresStore, key: str) -> AsyncGenerator[None]:
+    """Somebody else looks at an item so that nobody changes it."""
+    connection = await asyncpg.connect(store._url)
+    async with connection.transaction():
+        sql = f'SELECT FROM "{store.schema}".items WHERE key = $1 FOR UPDATE'
+        await connection.execute(sql, key)
         yield
     await connection.close()
 
@@ -154,6 +166,37 @@ def test_batches_put_the_same_new_keys_in_opposite_order(options: Any) -> None:
         await other.close()
 
     with_store(test, patience=0.0)
+
+
+def test_a_key_that_comes_twice_and_goes_and_comes_meanwhile() -> None:
+    """The later value of the put stays, or that of somebody else who comes later: never the first.
+
+    The put waits for j. Meanwhile k and l go, and l comes again. It does not find k, and waits for
+    l; meanwhile k comes again.
+    """
+
+    async def test(store: PostgresStore) -> None:
+        other = connect(store._url, schema=store.schema)
+        await store.put([one("j"), one("k"), one("l")])
+        async with AsyncExitStack() as later:
+            async with locked(store, "j"):
+                keys = ("j", b"2"), ("k", b"2"), ("l", b"2"), ("k", b"3")
+                putting = asyncio.create_task(store.put([Put(QUEUE, keys)]))
+                await blocked(store)
+                await other.settle([Cancel(QUEUE, "k"), Cancel(QUEUE, "l")])
+                await other.put([one("l")])
+                await later.enter_async_context(locked(store, "l"))
+            await asyncio.sleep(0.2)
+            await blocked(store)
+            putting_too = asyncio.create_task(other.put([one("k", b"other")]))
+            await asyncio.wait([putting_too], timeout=0.5)
+        await asyncio.gather(putting, putting_too)
+        [[k]] = await store.look(QUEUE, ["k"])
+        assert k.value in (b"3", b"other")
+        assert await store.count([QUEUE]) == {QUEUE: Counts(available=3)}
+        await other.close()
+
+    with_store(test)
 
 
 def test_acks_of_which_some_are_out_of_the_ordinary() -> None:

@@ -353,8 +353,12 @@ class PostgresLink(BatchEngine):
             return batch.answers(claimed, reply)
         except Exception as error:
             back = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
-            if back:
-                await self._apply_batch(writer, back)
+            try:
+                if back:
+                    await self._apply_batch(writer, back)
+            except Exception as failure:
+                where = self._settings.where
+                logger.warning("%s: %d leases cannot be taken back: %s", where, len(back), failure)
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:

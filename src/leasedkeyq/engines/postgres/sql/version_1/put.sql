@@ -61,13 +61,17 @@ BEGIN
             one := lkq.put_on_live_1(t.queue, p_now, p_keys[n], p_policies[n], p_values[n],
                 p_priorities[n], p_kinds[n], p_now + p_deadlines[n], p_dues[n], ids[n], places[n]);
             IF one.id IS NULL THEN
-                again := again || n; -- its key was live a moment ago
-            ELSE
-                ids[n] := one.id;
-                t.available := t.available + one.available;
-                t.buffered := t.buffered + one.buffered;
-                t.scheduled := t.scheduled + one.scheduled;
+                -- Its key was live a moment ago. What is put behind it comes behind it: its key may
+                -- come again.
+                again := ARRAY(
+                    SELECT u.later FROM unnest(rest) u (later) WHERE u.later >= n ORDER BY 1
+                );
+                EXIT;
             END IF;
+            ids[n] := one.id;
+            t.available := t.available + one.available;
+            t.buffered := t.buffered + one.buffered;
+            t.scheduled := t.scheduled + one.scheduled;
         END LOOP;
         EXIT WHEN again = '{}';
         rest := again;

@@ -66,44 +66,71 @@ BEGIN
 END $$;
 
 -- The same, where deadlines bring items forward. Two lines, by place and by deadline, are merged: of
--- their heads, the one that is up more is next, and of two that are alike the first by place. So the
--- turn of an item has come when that of those before it in its line has; it is in both lines, and the
--- earlier turn counts.
+-- their heads, the one that is up more is next, and of two that are alike the first by place. An item
+-- that was taken from one line is passed over in the other: it is not in the way of those behind it.
 CREATE FUNCTION lkq.line_1(
     p_now float8, p_number int, p_queue text, p_many int, p_kinds text[], p_key text,
     p_deadline float8, p_shares float8[], p_ups bigint[]
 ) RETURNS lkq.candidate_1[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    firsts lkq.candidate_1[] := lkq.next_1(p_number, p_queue, p_many, p_kinds, p_key);
+    nearests lkq.candidate_1[];
+    first_ups bigint[];
+    near_ups bigint[];
+    as_near int[]; -- where the first ones are in the line by deadline, and the other way round
+    as_first int[];
+    f int := 1; -- all before these were taken
+    d int := 1;
+    line lkq.candidate_1[] := '{}';
+    one lkq.candidate_1;
 BEGIN
     IF p_key IS NOT NULL OR NOT lkq.hurried_1(p_queue) THEN
-        RETURN lkq.next_1(p_number, p_queue, p_many, p_kinds, p_key);
+        RETURN firsts;
     END IF;
-    RETURN ARRAY(
-        SELECT (p_number, row_number() OVER (ORDER BY turn, line, n),
-            key, id, put_at, deadline)::lkq.candidate_1
+    nearests := ARRAY(
+        SELECT (p_number, row_number() OVER (ORDER BY deadline, id), key, id, put_at, deadline
+            )::lkq.candidate_1
         FROM (
-            SELECT DISTINCT ON (id) * FROM (
-                SELECT line, n, key, id, put_at, deadline, max(-up) OVER (
-                    PARTITION BY line ORDER BY n
-                ) AS turn
-                FROM (
-                    SELECT *, lkq.lift_1(p_now, put_at, deadline, p_deadline, p_shares, p_ups) AS up
-                    FROM (
-                        SELECT 0 AS line, n, key, id, put_at, deadline
-                        FROM unnest(lkq.next_1(p_number, p_queue, p_many, p_kinds, NULL))
-                        UNION ALL
-                        SELECT 1, row_number() OVER (ORDER BY deadline, id), key, id, put_at, deadline
-                        FROM (
-                            SELECT key, id, put_at, deadline FROM lkq.items
-                            WHERE queue = p_queue AND state = 0 AND deadline IS NOT NULL
-                                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-                            ORDER BY deadline, id LIMIT p_many
-                        ) nearest
-                    ) both_lines
-                ) lifted
-            ) turns ORDER BY id, turn, line
-        ) once
-        ORDER BY turn, line, n LIMIT p_many
+            SELECT key, id, put_at, deadline FROM lkq.items
+            WHERE queue = p_queue AND state = 0 AND deadline IS NOT NULL
+                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
+            ORDER BY deadline, id LIMIT p_many
+        ) nearest
     );
+    SELECT array_agg(up ORDER BY n) FILTER (WHERE by_place),
+        array_agg(near ORDER BY n) FILTER (WHERE by_place),
+        array_agg(up ORDER BY n) FILTER (WHERE NOT by_place),
+        array_agg(place ORDER BY n) FILTER (WHERE NOT by_place)
+    INTO first_ups, as_near, near_ups, as_first
+    FROM (
+        SELECT by_place, n,
+            lkq.lift_1(p_now, put_at, deadline, p_deadline, p_shares, p_ups) AS up,
+            min(n) FILTER (WHERE by_place) OVER (PARTITION BY id) AS place,
+            min(n) FILTER (WHERE NOT by_place) OVER (PARTITION BY id) AS near
+        FROM (
+            SELECT true AS by_place, * FROM unnest(firsts)
+            UNION ALL SELECT false, * FROM unnest(nearests)
+        ) both_lines
+    ) lifted;
+    WHILE cardinality(line) < p_many LOOP
+        WHILE as_near[f] < d LOOP
+            f := f + 1;
+        END LOOP;
+        EXIT WHEN f > cardinality(firsts);
+        WHILE as_first[d] < f LOOP
+            d := d + 1;
+        END LOOP;
+        IF near_ups[d] > first_ups[f] THEN
+            one := nearests[d];
+            d := d + 1;
+        ELSE
+            one := firsts[f];
+            f := f + 1;
+        END IF;
+        one.n := cardinality(line) + 1;
+        line := line || one;
+    END LOOP;
+    RETURN line;
 END $$;
 
 -- What a claim by urgency leases: the numbers of the queues, counted from 1, and the rows, in order.

@@ -1,7 +1,8 @@
 """Calls of many threads that wait at a time: served together, and each by itself."""
 
+import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -12,9 +13,11 @@ from unittest.mock import patch
 
 import pytest
 
-from leasedkeyq import QueueFullError
+from leasedkeyq import QueueClosedError, QueueFullError
+from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import StoreError, StoreUnavailableError
+from leasedkeyq.model.requests import Claim, Claimed
 from leasedkeyq.repository import (
     DuplicateItemError,
     InvalidItemError,
@@ -183,3 +186,36 @@ def test_a_failure_of_the_store_is_for_all(world: World, monkeypatch: pytest.Mon
     assert types(repository) == []
     repository.enqueue(item("after"))
     assert types(repository) == ["after"]
+
+
+class AwayStore(MemoryStore):
+    """Its claims are not answered, as if its server were away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    @property
+    def outage(self) -> StoreError | None:
+        return StoreUnavailableError("the server is away") if self.asked.is_set() else None
+
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        return []
+
+
+def test_closing_during_an_outage_sends_the_threads_away_that_wait() -> None:
+    store = AwayStore()
+    repository = QueueRepository(store, name="q")
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(repository.dequeue)
+        assert store.asked.wait(WAIT)
+        others = [pool.submit(repository.dequeue) for _ in range(2)]
+        claims = open_session(repository)._claims
+        while len(claims._line) < len(others):
+            threading.Event().wait(0.001)
+        repository.close()
+        for waiting in (first, *others):
+            with pytest.raises(QueueClosedError):
+                waiting.result(5)

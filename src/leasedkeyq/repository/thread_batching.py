@@ -1,5 +1,6 @@
 """Batches of calls that threads make: what they ask for at a time is asked of the store at once."""
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -65,6 +66,9 @@ class CallerBatcher(Generic[Request, Result]):
                 answers = await self._apply(
                     [request for call in batch for request in call.requests]
                 )
+            except asyncio.CancelledError:
+                self._send_away(batch)
+                raise
             except Exception as error:
                 answers = error
             for call, mine in outcomes_of(batch, answers):
@@ -76,6 +80,16 @@ class CallerBatcher(Generic[Request, Result]):
             if not batch:
                 self._applying = False
         return batch
+
+    def _send_away(self, batch: "list[Call[Request, Future[Result]]]") -> None:
+        """The loop thread ends, as the server is away: no caller will be answered."""
+        with self._lock:
+            left = [*batch, *self._line]
+            self._line.clear()
+            self._applying = False
+        for call in left:
+            assert call.turn is not None
+            call.turn.cancel()
 
     def _hand_out(self, answer: "Future[Result] | None", mine: Any) -> None:
         assert answer is not None

@@ -140,6 +140,31 @@ async def test_batches_side_by_side_touch_different_things() -> None:
     await batcher.close()
 
 
+async def test_a_request_of_which_nobody_knows_what_it_touches_is_answered() -> None:
+    """The engine says what is wrong with it, and those beside it and behind it go on."""
+    engine = Doubling()
+
+    def touched(numbers: Iterable[int]) -> Tens:
+        known = list(numbers)
+        if 13 in known:
+            raise TypeError("thirteen")
+        return Tens(known)
+
+    batcher: Doubler = LoopBatcher(lambda: engine, name="doubler", at_a_time=2, touched=touched)
+    engine.go.clear()
+    asking: list[asyncio.Future[int]] = []
+    for number in (1, 13, 21):
+        asking.append(asyncio.ensure_future(batcher.submit(number)))
+        await asyncio.sleep(0.02)
+    assert engine.batches == [[1]]
+    engine.go.set()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert list(map(str, answers)) == ["2", "thirteen", "thirteen"]
+    assert await batcher.submit(21) == 42
+    await batcher.close()
+
+
 async def test_an_error_goes_to_its_batch_alone() -> None:
     _, batcher = made()
     outcomes = await asyncio.gather(

@@ -203,7 +203,7 @@ class _Site(Generic[Request, Answer, Engine]):
         self._due = False
         """Whether the next batch will be taken in the next turn of the event loop."""
         self._under_way: dict[int, Touched | None] = {}
-        """What each batch touches that is being applied."""
+        """What each batch touches that is being applied; None: perhaps everything."""
         self._last = 0
         """How many calls the last batch had."""
         self._lonely = 0
@@ -248,7 +248,7 @@ class _Site(Generic[Request, Answer, Engine]):
             if not batch:
                 break
             requests = [request for call in batch for request in call.requests]
-            self._under_way[id(batch)] = self._touched and self._touched(requests)
+            self._under_way[id(batch)] = self._touched_by(requests)
             self.engine.apply(requests, partial(self._applied, batch))
         if not self._under_way and (self._idle or self._closing):
             self._rest()
@@ -272,6 +272,13 @@ class _Site(Generic[Request, Answer, Engine]):
 
     def _waits(self, call: LoopCall[Request, Answer]) -> bool:
         """Whether a call has to wait for one that is under way."""
-        assert self._touched is not None
-        mine = self._touched(call.requests)
-        return any(mine.meets(other) for other in self._under_way.values())
+        mine = self._touched_by(call.requests)
+        others = self._under_way.values()
+        return any(mine is None or other is None or mine.meets(other) for other in others)
+
+    def _touched_by(self, requests: Sequence[Request]) -> Touched | None:
+        """What requests touch; None if nobody can say that, as one of them is malformed."""
+        try:
+            return self._touched and self._touched(requests)
+        except Exception:  # the engine answers what is wrong
+            return None

@@ -241,6 +241,18 @@ async def test_after_closing_nothing_is_taken() -> None:
     assert await asking == 2
 
 
+async def test_what_was_done_for_one_who_goes_as_the_batcher_closes_is_undone() -> None:
+    engine, batcher = made()
+    asking = asyncio.ensure_future(batcher.submit(1))
+    while not engine.batches or not all(task.done() for task in engine._tasks):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    asking.cancel()
+    await batcher.close()
+    assert asking.cancelled()
+    assert engine.batches == [[1], [-1]]
+
+
 async def test_a_fork_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, batcher = made()
     await batcher.submit(1)

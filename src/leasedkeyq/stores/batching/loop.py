@@ -162,6 +162,8 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
     async def close(self) -> None:
         """Finish what was asked for so far in this event loop; refuse what comes later."""
         self._closed = True
+        # A caller that was cancelled together with its answer takes that back in this turn.
+        await asyncio.sleep(0)
         here = asyncio.get_running_loop()
         for loop, site in list(self._sites.items()):
             if loop is here:

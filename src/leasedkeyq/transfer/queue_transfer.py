@@ -63,7 +63,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True):
     verified: int = 0
     """How many were read back from the target."""
     source_checksum: str = ""
-    """Over all that was moved: key, kind, value and error, in any order."""
+    """Over all that was moved: key, kind, value, error and outcome, in any order."""
     target_checksum: str = ""
     """Over the items that were read back from the target."""
 

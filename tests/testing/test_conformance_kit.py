@@ -25,6 +25,7 @@ from leasedkeyq.testing import (
     StoreConformance,
     run_conformance,
 )
+from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.likeness import Id, Likeness, in_order
 from leasedkeyq.testing.model_time import RealTime, TooSlowError
 from leasedkeyq.testing.processes import ProcessEndedError, Worker, put
@@ -298,6 +299,17 @@ def test_a_failure_of_random_requests_can_be_repeated_by_its_seed() -> None:
     found = re.search(r"seed=(\d+)", first)
     assert found is not None
     assert failure(int(found[1])) == first
+
+
+def test_random_requests_name_no_item_whose_id_was_never_seen() -> None:
+    """Such as the result of one that was requeued and then cancelled: this seed leads to it."""
+
+    async def run() -> None:
+        clock = ManualClock()
+        async with MemoryStore(clock=clock) as store:
+            await Differential([store], clock, 1404).run(500)
+
+    asyncio.run(run())
 
 
 # Likeness

@@ -138,6 +138,8 @@ class Comparison:
             )
             if queue_model and isinstance(change, Discard):
                 ids += queue_model.done
+            # An item that was requeued, and that nobody has seen since, has an id nobody knows.
+            ids = [number for number in ids if self._likeness.knows(number)]
             number = ids[change.id % len(ids)] if ids and change.id != ABSENT else 10**6
             theirs = self._likeness.theirs(number)
             return (

@@ -30,6 +30,10 @@ class Likeness:
         self._theirs: dict[int, int] = {}
         self._mine: dict[int, int] = {}
 
+    def knows(self, number: int) -> bool:
+        """Whether the store's id for an id of the model was seen."""
+        return number in self._theirs
+
     def theirs(self, number: int) -> int:
         """The store's id for an id of the model; one that it does not know if there is none."""
         return self._theirs.get(number, 10**15 + number)

@@ -16,7 +16,7 @@ from leasedkeyq.lanes import (
     UnregisteredCommandError,
 )
 from tests.lanes.diary import Diary
-from tests.lanes.support import Work, in_memory, nothing, on_a_store
+from tests.lanes.support import Build, Work, everywhere, in_memory, nothing, on_a_store
 
 anything: Any = 17
 
@@ -157,3 +157,14 @@ def test_a_manager_belongs_to_one_event_loop() -> None:
 async def _submit_nothing(manager: QueueManager) -> None:
     handle = await manager.submit("query", Work(nothing))
     assert handle.status == "pending"
+
+
+@everywhere
+async def test_a_manager_that_was_started_is_not_rebuilt(build: Build) -> None:
+    """Its tasks would go on with lanes that nobody closes."""
+    builder = build().with_lane("x", LaneConfig(0, 1), 0)
+    manager = builder.build()
+    await builder.rebuild(manager)
+    async with manager:
+        with pytest.raises(LaneConfigError, match="has been started"):
+            await builder.rebuild(manager)

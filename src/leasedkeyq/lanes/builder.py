@@ -220,9 +220,11 @@ class QueueManagerBuilder:
             manager: The manager. It has not been started.
 
         Raises:
-            LaneConfigError: As `build`.
+            LaneConfigError: As `build`, or the manager has been started.
             UnknownLaneError: As `build`.
         """
+        if manager.queue().started:
+            raise LaneConfigError("the manager has been started, and keeps its lanes and storage")
         queue, opened = self._build_queue()
         await manager._replace_queue(queue, opened)
 

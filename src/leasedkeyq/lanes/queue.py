@@ -315,6 +315,11 @@ class CommandQueue:
             self._engine.check_home()
         return lane
 
+    @property
+    def started(self) -> bool:
+        """Whether `start` was called."""
+        return self._engine.started
+
     async def start(self) -> None:
         """Begin to run commands."""
         if self._closing is not None:

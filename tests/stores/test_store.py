@@ -42,6 +42,17 @@ async def test_a_store_that_was_carried_over_a_fork_is_refused(
         store.watch("q", lambda: None)
 
 
+async def test_closing_after_a_fork_leaves_alone_what_is_the_parents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    setattr(store, "do_close", None)  # noqa: B010  # type checkers know that it is a method
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    await store.close()
+    with pytest.raises(StoreClosedError):
+        await store.count()
+
+
 @pytest.mark.parametrize("verb", CALLS)
 async def test_a_closed_store_does_not_ask_its_engine(verb: str) -> None:
     store = MemoryStore()

@@ -404,9 +404,12 @@ class Store(ABC):
         """Let go of what the store holds. Leases stay, and expire in their time.
 
         Whoever watches is woken once more: who asks then hears that the store is closed. Closing
-        again does nothing.
+        again does nothing. A store that was carried over a fork holds what is its parent's, and
+        leaves that alone.
         """
         self._closed = True
+        if self._process != os.getpid():
+            return
         try:
             await self.do_close()
         finally:

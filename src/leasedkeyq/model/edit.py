@@ -45,10 +45,10 @@ class Edit:
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        self.queue = queue
-        self.work = work
-        self.keys = None if keys is None else tuple(dict.fromkeys(keys))
-        self.called = False
+        self.queue: str = queue
+        self.work: EditWork = work
+        self.keys: tuple[str, ...] | None = None if keys is None else tuple(dict.fromkeys(keys))
+        self.called: bool = False
         """Whether the work was called; it must not be called again."""
 
     def changes(self, items: Sequence[StoredItem]) -> list[Put | Change]:

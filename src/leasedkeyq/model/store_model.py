@@ -55,10 +55,10 @@ class StoreModel:
     """Queues by name. `now` is Unix time; requests must come with times that do not run back."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self.limits: Limits = limits or Limits()
         self.queues: dict[str, QueueModel] = {}
-        self.last_id = 0
-        self.last_fence = 0
+        self.last_id: int = 0
+        self.last_fence: int = 0
         self.moved: set[str] = set()
         """Queues in which an item came due or a lease expired, for the driver to wake watchers."""
         self.dropped: list[StoredItem] = []

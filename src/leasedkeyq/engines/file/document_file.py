@@ -142,9 +142,9 @@ class DocumentFile:
         self.yaml: bool = suffix != ".json"
         self.limits: Limits = limits or Limits()
         self.notices: deque[str] = deque(maxlen=100)
-        self.settled = SETTLED
-        self.patience = PATIENCE
-        self.set_aside_limit = SET_ASIDE
+        self.settled: float = SETTLED
+        self.patience: float = PATIENCE
+        self.set_aside_limit: int = SET_ASIDE
         self.seen: Stamp | None = None
         self.loads: int = 0
         self._copy = self.beside(".bak")
@@ -162,13 +162,13 @@ class DocumentFile:
             sorted(forms.values(), key=lambda known: known is not self._form), yaml=self.yaml
         )
         self._known: Known = {}
-        self.document = self._codec.start()
-        self.model = StoreModel(self.limits)
+        self.document: Document = self._codec.start()
+        self.model: StoreModel = StoreModel(self.limits)
         self.told: list[str] = []
         self._held: int | None = None
         self._base: Stamp | None = None
         """The stamp of the document that was read: the one that the next write replaces."""
-        self.writable = True
+        self.writable: bool = True
         self._exchanges = True
         self._merging: Stamp | None = None
         """The stamp of the edit that is being merged."""

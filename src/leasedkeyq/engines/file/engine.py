@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import msgspec
@@ -61,8 +62,8 @@ class FileEngine:
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
-        self.file = DocumentFile(path, **options)
-        self.path = self.file.path
+        self.file: DocumentFile = DocumentFile(path, **options)
+        self.path: Path = self.file.path
         self._settings: RepositorySettings | None = None
         self._wanted: RepositorySettings | None = None
         self._changing = False

@@ -65,14 +65,14 @@ class Entry:
 
     def __init__(self, fields: dict[str, str] | None = None) -> None:
         self.fields: dict[str, str] = {} if fields is None else fields
-        self.record = ""
-        self.lead = ""
+        self.record: str = ""
+        self.lead: str = ""
         self.notes: dict[str, tuple[str, str]] = {}
-        self.text = ""
+        self.text: str = ""
         self.signature: Signature = ()
-        self.id = 0
-        self.key = ""
-        self.new = False
+        self.id: int = 0
+        self.key: str = ""
+        self.new: bool = False
 
     def update(self, known: dict[str, str], ours: tuple[str, ...]) -> bool:
         """Take over the fields that are ours; fields of others and all comments stay."""
@@ -99,9 +99,9 @@ class Section:
     __slots__ = ("entries", "head", "tail")
 
     def __init__(self) -> None:
-        self.head = Entry()
+        self.head: Entry = Entry()
         self.entries: list[Entry] = []
-        self.tail = ""
+        self.tail: str = ""
 
     def add_tail(self, lines: str) -> None:
         """Add comment lines at its end."""
@@ -144,14 +144,14 @@ class Document:
     """
 
     def __init__(self, form: "Form") -> None:
-        self.form = form
+        self.form: Form = form
         self.settings: RepositorySettings | None = None
-        self.head = Entry()
+        self.head: Entry = Entry()
         self.sections: dict[str, Section] = {}
-        self.label = "items"
-        self.lead = ""
-        self.tail = ""
-        self.touched = False
+        self.label: str = "items"
+        self.lead: str = ""
+        self.tail: str = ""
+        self.touched: bool = False
 
     def add_lead(self, lines: str) -> None:
         """Add comment lines before the queues or items."""

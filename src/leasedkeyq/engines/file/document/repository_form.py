@@ -114,7 +114,7 @@ class RepositoryForm(Form):
     fields: tuple[str, ...] = FIELDS
 
     def __init__(self, defaults: RepositorySettings, status_map: StatusMap | None = None) -> None:
-        self.defaults = _encoded(defaults)
+        self.defaults: dict[str, str] = _encoded(defaults)
         self._status_map = status_map
 
     def __str__(self) -> str:

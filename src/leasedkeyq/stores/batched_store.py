@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Awaitable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.edit import Edit
@@ -10,16 +10,14 @@ from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Put
 from leasedkeyq.stores.batching.batcher import Batcher
 from leasedkeyq.stores.store import Store
 
-AnyBatcher = TypeVar("AnyBatcher", bound=Batcher[Any, Any])
 
-
-class BatchedStore(Store, ABC, Generic[AnyBatcher]):
+class BatchedStore(Store, ABC):
     """The inner verbs that change something, for an engine that has a `Batcher`.
 
     The engine makes `_batcher`, and closes it in `do_close`.
     """
 
-    _batcher: AnyBatcher
+    _batcher: Batcher[Any, Any]
 
     def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
         """As `Store.do_put`."""

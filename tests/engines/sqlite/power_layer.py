@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
+from leasedkeyq.engines.sqlite import store as sqlite_store
 from tests.engines.sqlite.power_disk import Name, Step, Sync, SyncFolder, Truncate, Write
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ def recorded(folder: Path) -> Generator[Steps]:
 
     with pytest.MonkeyPatch.context() as patch, layer.hearing_of_folders():
         patch.setattr(sqlite_schema, "connect", Connection)
+        patch.setattr(sqlite_store, "MOST_HERE", 3)  # the log is to be written back often
         patch.setattr(sqlite_schema, "_sync_folder", sync_and_note)
         yield steps
 

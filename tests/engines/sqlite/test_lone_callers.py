@@ -49,7 +49,7 @@ def test_a_lone_caller_needs_no_thread(tmp_path: Path) -> None:
             await queue.ack(lease)
             assert value == number
         assert set(seen) == {threading.get_ident()}
-        assert store._batcher._thread is None
+        assert store._writer._thread is None
 
     run(tmp_path / "q.db", use)
 
@@ -81,7 +81,7 @@ def test_after_a_slow_commit_the_thread_commits_for_a_while(
             await store.put([put("q", f"key-{number}")])
         assert [thread == here for thread in seen] == [True, False, False, False]
         store._thread_until = 0.0  # as if an hour had passed
-        while not store._batcher._idle:
+        while not store._writer._idle:
             await asyncio.sleep(0.001)
         await store.put([put("q", "last")])
         assert seen[-1] == here
@@ -115,7 +115,7 @@ def test_an_event_loop_does_not_wait_until_many_items_have_expired(tmp_path: Pat
     async def use(store: SqliteStore) -> None:
         await store.put([put("q", *(f"key-{number}" for number in range(many)))])
         await claim(store, limit=many, lease_time=5.0)
-        while not store._batcher._idle:
+        while not store._writer._idle:
             await asyncio.sleep(0.001)
         seen = threads_of(store)
         clock.now += 6.0
@@ -146,7 +146,7 @@ def test_a_failure_of_the_disk_in_the_event_loop_is_told(tmp_path: Path) -> None
         with pytest.raises(StoreError, match="the disk is full"):
             for number in range(1000):
                 await store.put([put("q", f"key-{number}")])
-        assert store._batcher._thread is None
+        assert store._writer._thread is None
 
     run(tmp_path / "q.db", use)
 
@@ -167,7 +167,7 @@ def test_an_event_loop_does_not_wait_until_a_database_is_opened(tmp_path: Path) 
         store._disconnect()  # as after a failure of the disk
         await store.put([put("q", "a")])
         assert len(seen) == 1
-        while not store._batcher._idle:
+        while not store._writer._idle:
             await asyncio.sleep(0.001)
         other.replace(path)
         await store.put([put("q", "b")])
@@ -188,5 +188,34 @@ def test_a_large_result_goes_to_the_thread(tmp_path: Path) -> None:
         await store.settle([Ack("q", item.key, item.token, result=result, keep=60.0)])
         assert len(seen) == 1
         assert threading.get_ident() not in seen
+
+    run(tmp_path / "q.db", use)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_log_is_written_back_by_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take long; so an event loop leaves it, and passes on a commit now and then."""
+    monkeypatch.setattr(sqlite_store, "MOST_HERE", 5)
+    log = tmp_path / "q.db-wal"
+    here = threading.get_ident()
+
+    async def use(store: SqliteStore) -> None:
+        assert store._connection is not None
+        store._connection.execute("PRAGMA wal_autocheckpoint = 1")
+        seen = threads_of(store)
+        sizes: list[int] = []
+        for number in range(60):
+            while not store._writer._idle:
+                await asyncio.sleep(0.001)
+            await store.put([put("q", f"key-{number}")])
+            [pages] = store._connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+            assert pages == (0 if seen[-1] == here else 1)
+            sizes.append(log.stat().st_size)
+        assert [thread == here for thread in seen[:7]] == [True] * 5 + [False, True]
+        assert len(seen) == 60
+        # It is written back every sixth time, and begins anew: it does not grow for ever.
+        assert max(sizes[30:]) <= max(sizes[:30])
 
     run(tmp_path / "q.db", use)

@@ -41,7 +41,7 @@ class _Sweep:
         return [model.sweep(queue, now) for queue in self.queues]
 
 
-class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
+class FileStore(BatchedStore):
     """Queues in a document, which any number of processes may use, and people may edit.
 
     The whole document is written with each batch: good for hundreds of items, and for thousands
@@ -97,9 +97,10 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
         self.path: Path = self.engine.path
         super().__init__(f"file store {self.path}", self.engine.file.limits)
         self._loads = 0
-        self._batcher = ThreadBatcher(
+        self._writer: ThreadBatcher[ModelWork, Any] = ThreadBatcher(
             self._apply, name=self._name, undo=undo_claim, at_end=self.engine.close
         )
+        self._batcher = self._writer
         self._watch = FileWatch(self.path, wanted=lambda: bool(self._watchers), changed=self._heard)
 
     @property
@@ -124,7 +125,7 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
         def work(_model: StoreModel, _now: float) -> RepositorySettings | None:
             return self.engine.settings
 
-        found: RepositorySettings | StoreError | None = await self._batcher.submit(work)
+        found: RepositorySettings | StoreError | None = await self._writer.submit(work)
         if isinstance(found, StoreError):
             raise found
         return found
@@ -148,7 +149,7 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
 
     def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
         """As `Store.do_sweep`."""
-        return self._batcher.submit(_Sweep(queues))
+        return self._writer.submit(_Sweep(queues))
 
     def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `Store.do_watch`."""
@@ -165,25 +166,23 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
             names = list(model.queues) if queues is None else queues
             return {name: model.count(name, now) for name in names}
 
-        return self._batcher.submit(work)
+        return self._writer.submit(work)
 
     def do_heads(self, queues: Sequence[str]) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `Store.do_heads`."""
-        return self._batcher.submit(lambda model, now: [model.head(q, now) for q in queues])
+        return self._writer.submit(lambda model, now: [model.head(q, now) for q in queues])
 
     def do_look(
         self, queue: str, keys: Sequence[str]
     ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
         """As `Store.do_look`."""
-        return self._batcher.submit(
-            lambda model, now: [model.look(queue, key, now) for key in keys]
-        )
+        return self._writer.submit(lambda model, now: [model.look(queue, key, now) for key in keys])
 
     def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
-        return self._batcher.submit(
+        return self._writer.submit(
             lambda model, now: model.browse(queue, states, prefix, now, after=after, limit=limit)
         )
 
@@ -191,13 +190,13 @@ class FileStore(BatchedStore[ThreadBatcher[ModelWork, Any]]):
         self, queue: str, ids: Sequence[int]
     ) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `Store.do_results`."""
-        return self._batcher.submit(
+        return self._writer.submit(
             lambda model, now: [model.result(queue, number, now) for number in ids]
         )
 
     async def do_close(self) -> None:
         """As `Store.do_close`."""
-        await self._batcher.close()
+        await self._writer.close()
         self._watch.close()
 
     # In the batcher's thread

@@ -46,7 +46,7 @@ READ_COMMITTED = "read committed"
 """The isolation in which who has waited for a lock sees what was done meanwhile."""
 
 
-class PostgresStore(BatchedStore[LoopBatcher[Any, Any, PostgresLink]]):
+class PostgresStore(BatchedStore):
     """Queues on a PostgreSQL server, for any number of processes on any number of machines.
 
     What many callers of an event loop ask for at a time goes into one transaction and one round
@@ -124,13 +124,14 @@ class PostgresStore(BatchedStore[LoopBatcher[Any, Any, PostgresLink]]):
             call_timeout=checks.number("call_timeout", call_timeout, above=0),
         )
         self._gate = threading.Lock()
-        self._batcher = LoopBatcher(
+        self._links: LoopBatcher[Any, Any, PostgresLink] = LoopBatcher(
             lambda: PostgresLink(self._settings, self._watchers.wake),
             name=self._name,
             undo=undo_claim,
             at_a_time=connections,
             touched=NamedKeys,
         )
+        self._batcher = self._links
         self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
         durability = _in_a_thread(self._open(create))
         self.capabilities: Capabilities = Capabilities(durability=durability, cross_process=True)
@@ -163,7 +164,7 @@ class PostgresStore(BatchedStore[LoopBatcher[Any, Any, PostgresLink]]):
     @property
     def outage(self) -> StoreError | None:
         """As `Store.outage`."""
-        links = self._batcher.engines()
+        links = self._links.engines()
         with suppress(RuntimeError):  # there is no running event loop
             # Another one may have asked nothing since the server came back.
             loop = asyncio.get_running_loop()
@@ -258,7 +259,7 @@ class PostgresStore(BatchedStore[LoopBatcher[Any, Any, PostgresLink]]):
 
     def _link(self) -> PostgresLink:
         """The connections of the running event loop."""
-        return self._batcher.engine()
+        return self._links.engine()
 
     # The contract
 

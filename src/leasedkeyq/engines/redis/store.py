@@ -38,7 +38,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.stores.batched_store import BatchedStore
-from leasedkeyq.stores.batching import Batcher, LoopBatcher, ThreadBatcher, undo_claim
+from leasedkeyq.stores.batching import LoopBatcher, ThreadBatcher, undo_claim
 from leasedkeyq.stores.store import Claimer
 
 logger = logging.getLogger("leasedkeyq")
@@ -55,7 +55,7 @@ MARGIN: Final = 1.0
 """Seconds by which a parked claim outlives the poll, at which it is renewed."""
 
 
-class RedisStore(BatchedStore[Batcher[Any, Any]]):
+class RedisStore(BatchedStore):
     """Queues on a Redis or Valkey server, which any number of processes and machines may use.
 
     Whatever many callers ask for at a time goes into one call of a script, which does all of a

@@ -52,6 +52,10 @@ LONGEST_PAUSE: Final = 10.0
 """Seconds for which the thread commits everything after a commit in an event loop was slow."""
 FEW: Final = 4
 """So many requests are a transaction that an event loop commits itself."""
+MOST_HERE: Final = 200
+"""So many commits in event loops go without writing the log back into the database, which may take
+tens of milliseconds. The next one is the thread's, and does it."""
+CHECKPOINT_AT: Final = "PRAGMA wal_autocheckpoint"
 FEW_ITEMS: Final = 16
 FEW_BYTES: Final = 65536
 """So many items, with values of so many bytes together, may be in one of them."""
@@ -72,7 +76,7 @@ Committed: TypeAlias = tuple[list[Any], Callable[[], None]]
 """The answers of a transaction, and what tells everybody of it."""
 
 
-class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
+class SqliteStore(BatchedStore):
     """Queues in a SQLite database, which any number of processes may use.
 
     One thread of each store object writes; whatever many callers ask for at a time goes into one
@@ -122,15 +126,22 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
         self._thread_until = 0.0
         """Until then the thread does everything, by the monotonic clock."""
         self._pause = SHORTEST_PAUSE
+        self._not_checkpointed = 0
+        """Commits in event loops since the thread, which also writes the log back, had one."""
+        self._checkpoint_pages: int = 0
+        """Pages in the log from which on a commit of the thread writes it back."""
+        self._spared: bool = False
+        """Whether the connection leaves it to the thread to write the log back."""
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
-        self._batcher = ThreadBatcher(
+        self._writer: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
             name=self._name,
             undo=undo_claim,
             at_end=self._disconnect,
         )
+        self._batcher = self._writer
         self._watch = CommitWatch(
             self.path,
             others=lambda total: total - self._own_commits,
@@ -142,7 +153,7 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
 
     def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
         """As `Store.do_sweep`."""
-        return self._batcher.submit(Sweep(tuple(queues)))
+        return self._writer.submit(Sweep(tuple(queues)))
 
     def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `Store.do_watch`."""
@@ -154,34 +165,34 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
         self, queues: Sequence[str] | None
     ) -> Awaitable[Mapping[str, Counts] | StoreError]:
         """As `Store.do_count`."""
-        return self._batcher.submit(Count(None if queues is None else tuple(queues)))
+        return self._writer.submit(Count(None if queues is None else tuple(queues)))
 
     def do_heads(self, queues: Sequence[str]) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `Store.do_heads`."""
-        return self._batcher.submit(Heads(tuple(queues)))
+        return self._writer.submit(Heads(tuple(queues)))
 
     def do_look(
         self, queue: str, keys: Sequence[str]
     ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
         """As `Store.do_look`."""
-        return self._batcher.submit(Look(queue, tuple(keys)))
+        return self._writer.submit(Look(queue, tuple(keys)))
 
     def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
-        return self._batcher.submit(Browse(queue, tuple(states), prefix, after, limit))
+        return self._writer.submit(Browse(queue, tuple(states), prefix, after, limit))
 
     def do_results(
         self, queue: str, ids: Sequence[int]
     ) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `Store.do_results`."""
-        return self._batcher.submit(Results(queue, tuple(ids)))
+        return self._writer.submit(Results(queue, tuple(ids)))
 
     async def do_close(self) -> None:
         """As `Store.do_close`."""
         self._watch.close()
-        await self._batcher.close()
+        await self._writer.close()
 
     # In the writer's thread, or in an event loop
 
@@ -210,6 +221,8 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
         """
         began = time.monotonic()
         if began < self._thread_until or len(requests) > FEW:
+            return None
+        if self._not_checkpointed >= MOST_HERE:
             return None
         try:
             if not all(map(_is_small, requests)):
@@ -295,6 +308,13 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
 
     def _transact_once(self, requests: list[AnyRequest], begin: str, here: bool) -> Committed:
         connection = self._connected(here)
+        if here != self._spared:
+            if here:
+                [self._checkpoint_pages] = connection.execute(CHECKPOINT_AT).fetchone()
+            pages = 0 if here else self._checkpoint_pages
+            connection.execute(f"{CHECKPOINT_AT} = {pages}")
+            self._spared = here
+        self._not_checkpointed = self._not_checkpointed + 1 if here else 0
         own_commits = self._own_commits
         try:
             connection.execute(begin)
@@ -365,6 +385,7 @@ class SqliteStore(BatchedStore[ThreadBatcher[AnyRequest, Any]]):
                 raise TooMuchError
             self._disconnect()
             self._connection = self._open(create=False)
+            self._spared = False
             self._file = identity(self.path)
         return self._connection
 

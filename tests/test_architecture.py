@@ -1,5 +1,6 @@
 """The page on the architecture names files and functions; they must be there."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -36,3 +37,13 @@ def test_every_folder_says_what_lives_there_and_where_to_begin() -> None:
         assert text.startswith('"""'), found
         if found.parent.name != "leasedkeyq":
             assert re.search(r"[Bb]egin", text.split('"""')[1]), found
+
+
+def test_one_class_name_in_one_place() -> None:
+    """A reader who searches for a name finds one thing."""
+    places: dict[str, list[str]] = {}
+    for path in (ROOT / "src/leasedkeyq").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
+    assert not {name: found for name, found in places.items() if len(found) > 1}

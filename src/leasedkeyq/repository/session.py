@@ -19,7 +19,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
 from leasedkeyq.repository.mapping import ItemRequest, is_storable_id
-from leasedkeyq.repository.thread_batching import CallerBatcher, Change, ChangeEdits, Look
+from leasedkeyq.repository.thread_batching import CallerBatcher, ChangeEdits, ItemChange, LookAtItem
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
@@ -104,7 +104,7 @@ class Session:
         """Run something of the store and wait for it."""
         return self.loop_thread.call(coroutine)
 
-    def change(self, item_id: str, look: Look) -> list[Answer]:
+    def change(self, item_id: str, look: LookAtItem) -> list[Answer]:
         """Have what `look` wants done with an item, while nobody else can change it.
 
         What it raises is raised, and so is what the store refuses; then nothing has changed.
@@ -112,7 +112,7 @@ class Session:
         if not is_storable_id(item_id):
             look(None)
             return []
-        answers = wait_for(self._changes.submit(Change(item_id, look)))
+        answers = wait_for(self._changes.submit(ItemChange(item_id, look)))
         if isinstance(answers, Exception):
             raise answers
         return answers

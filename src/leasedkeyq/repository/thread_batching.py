@@ -10,13 +10,13 @@ from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.requests import Answer, StoredItem
 from leasedkeyq.repository.loop_thread import LoopThread
 from leasedkeyq.repository.mapping import ItemRequest, latest
-from leasedkeyq.stores.batching import Call, Line, outcomes_of
+from leasedkeyq.stores.batching import Call, CallLine, outcomes_of
 from leasedkeyq.stores.store import Store
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
-Look: TypeAlias = Callable[[StoredItem | None], Sequence[ItemRequest]]
+LookAtItem: TypeAlias = Callable[[StoredItem | None], Sequence[ItemRequest]]
 """Looks at an item, or None, and says what is to be done. It may be called more than once."""
 
 MOST: Final = 500
@@ -46,7 +46,7 @@ class CallerBatcher(Generic[Request, Result]):
         self._apply = apply
         self._lost = lost
         self._lock = threading.Lock()
-        self._line: Line[Request, Future[Result]] = Line(MOST)
+        self._line: CallLine[Request, Future[Result]] = CallLine(MOST)
         self._applying = False
 
     def submit(self, request: Request) -> "Future[Result]":
@@ -103,7 +103,7 @@ class CallerBatcher(Generic[Request, Result]):
             answer.set_exception(mine)
 
 
-class Change:
+class ItemChange:
     """A change of one item of a queue.
 
     Attributes:
@@ -112,7 +112,7 @@ class Change:
 
     __slots__ = ("answers", "error", "item_id", "look", "requests")
 
-    def __init__(self, item_id: str, look: Look) -> None:
+    def __init__(self, item_id: str, look: LookAtItem) -> None:
         self.item_id = item_id
         self.look = look
         self.requests: Sequence[ItemRequest] = ()
@@ -144,18 +144,18 @@ class ChangeEdits:
         self._queue = queue
         self._check = check
 
-    async def apply(self, changes: list[Change]) -> list[list[Answer] | Exception]:
+    async def apply(self, changes: list[ItemChange]) -> list[list[Answer] | Exception]:
         """Apply changes; those of one item follow each other."""
         left = changes
         while left:
-            now: dict[str, Change] = {}
+            now: dict[str, ItemChange] = {}
             for change in left:
                 now.setdefault(change.item_id, change)
             await self._edit(list(now.values()))
             left = [change for change in left if now[change.item_id] is not change]
         return [change.answers for change in changes]
 
-    async def _edit(self, changes: list[Change]) -> None:
+    async def _edit(self, changes: list[ItemChange]) -> None:
         seeing = changes.copy()
 
         def work(items: Sequence[StoredItem]) -> Sequence[ItemRequest]:

@@ -12,8 +12,8 @@ import pytest
 
 from leasedkeyq import KeyAlreadyInFlightError, StoreError
 from leasedkeyq.engines.redis.engine import RedisEngine
-from leasedkeyq.engines.redis.link import Ask, RedisLink, Steps
-from leasedkeyq.engines.redis.loop_link import LoopConnection, Told
+from leasedkeyq.engines.redis.link import AskServer, RedisLink, Steps
+from leasedkeyq.engines.redis.loop_link import LoopConnection, OnReply
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -271,7 +271,7 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
             raise ConnectionError("lost")
         return found
 
-    def loses_in_loop(link: LoopConnection, commands: list[tuple[Any, ...]], told: Told) -> None:
+    def loses_in_loop(link: LoopConnection, commands: list[tuple[Any, ...]], told: OnReply) -> None:
         def lost_or_told(found: list[Any] | Exception) -> None:
             if isinstance(found, list) and commands[0][0] == "EVALSHA":
                 try:
@@ -282,7 +282,7 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
 
         in_loop(link, commands, lost_or_told)
 
-    def loses_in_thread(link: RedisLink, ask: Ask) -> list[Any]:
+    def loses_in_thread(link: RedisLink, ask: AskServer) -> list[Any]:
         return lose(ask.batch, in_thread(link, ask))
 
     monkeypatch.setattr(LoopConnection, "send", loses_in_loop)
@@ -329,13 +329,13 @@ def test_a_call_that_arrives_late_does_nothing(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network may deliver what was given up for lost after what followed it."""
-    asked: list[Ask] = []
+    asked: list[AskServer] = []
     sent = RedisEngine._sent
 
     def noted(
         engine: RedisEngine, keys: Sequence[str], batch: bytes, recorded: bool
     ) -> Steps[list[Any]]:
-        asked.append(Ask(keys, batch))
+        asked.append(AskServer(keys, batch))
         return (yield from sent(engine, keys, batch, recorded))
 
     monkeypatch.setattr(RedisEngine, "_sent", noted)

@@ -31,7 +31,7 @@ __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
 ModelWork: TypeAlias = "Request | Edit | Work[Any]"
 
 
-class _Sweep:
+class _SweepWork:
     """Looks at what is due. Unlike other looking it is written down, so that it is done once."""
 
     def __init__(self, queues: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ class FileStore(BatchedStore):
 
     def do_sweep(self, queues: Sequence[str]) -> Awaitable[list[float | None] | StoreError]:
         """As `Store.do_sweep`."""
-        return self._writer.submit(_Sweep(queues))
+        return self._writer.submit(_SweepWork(queues))
 
     def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """As `Store.do_watch`."""
@@ -232,7 +232,7 @@ class FileStore(BatchedStore):
 
         engine = self.engine
         # Reading does not need the exclusive lock.
-        reading = all(callable(call) and not isinstance(call, _Sweep) for call in calls)
+        reading = all(callable(call) and not isinstance(call, _SweepWork) for call in calls)
         answers = engine.read(work) if reading else engine.change(work)
         if engine.file.loads != self._loads:
             # A waiting call may be after a change that another process made before this.

@@ -80,7 +80,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
 
-class Reply(msgspec.Struct, frozen=True):
+class FunctionReply(msgspec.Struct, frozen=True):
     """What a call of the server has to say beside what was claimed."""
 
     said: list[tuple[int, str, Any]]
@@ -89,7 +89,7 @@ class Reply(msgspec.Struct, frozen=True):
     dropped: list[tuple[str, str]]
 
 
-decode_reply = msgspec.json.Decoder(Reply).decode
+decode_reply = msgspec.json.Decoder(FunctionReply).decode
 
 
 @lru_cache(4096)
@@ -99,7 +99,7 @@ def lock_number(schema: str, sort: str, queue: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-Told: TypeAlias = tuple[str, tuple[Any, ...]]
+FunctionCall: TypeAlias = tuple[str, tuple[Any, ...]]
 """A function of the server, and what it is called with, but for its first four arguments."""
 
 
@@ -129,7 +129,7 @@ class Leased:
         return known[2] if known is not None and known[:2] == (queue, key) else None
 
 
-class Run(msgspec.Struct):
+class RequestRun(msgspec.Struct):
     """Requests that are applied together: what the server is told, and which they are."""
 
     told: dict[str, Any]
@@ -165,7 +165,7 @@ class Batch:
         self._edit = edit
         self._order = None if edit or len(requests) == 1 else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
-        self._runs: list[Run] = []
+        self._runs: list[RequestRun] = []
         self._items: list[tuple[Any, ...]] = []
         """What is put: the columns of ``put_items_1``."""
         self._results: list[bytes] = []
@@ -183,11 +183,11 @@ class Batch:
         for number, request in enumerate(self._requests):
             _ADD[type(request)](self, number, request)
 
-    def told(self) -> Told:
+    def told(self) -> FunctionCall:
         """The function that applies this batch the fastest, and what it is called with."""
         return self._lean() or self._any()
 
-    def _lean(self) -> Told | None:
+    def _lean(self) -> FunctionCall | None:
         """A lone put, or acks and a claim of one queue: functions that cost less do these."""
         if len(self.queues) != 1 or self._alone or self._edit:
             return None
@@ -206,7 +206,7 @@ class Batch:
         secret = secrets.token_hex(16)  # nobody can guess it: tokens are made of it
         return claim and ("ack_and_claim_1", (*where, secret, *told, *claim))
 
-    def _any(self) -> Told:
+    def _any(self) -> FunctionCall:
         queues = names = None
         if self._naming > 1:
             # Who changes several keys that others may change, too, takes them in one order.
@@ -226,12 +226,12 @@ class Batch:
 
     # Runs
 
-    def _add(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> Run:
-        run = Run({"n": number, **told}, [number], like)
+    def _add(self, number: int, like: tuple[Any, ...] | None, **told: Any) -> RequestRun:
+        run = RequestRun({"n": number, **told}, [number], like)
         self._runs.append(run)
         return run
 
-    def _joined(self, number: int, like: tuple[Any, ...]) -> Run | None:
+    def _joined(self, number: int, like: tuple[Any, ...]) -> RequestRun | None:
         """The last run, if this request joins it."""
         if self._runs and self._runs[-1].like == like:
             self._runs[-1].numbers.append(number)
@@ -376,7 +376,7 @@ class Batch:
 
     # Answers
 
-    def answers(self, claimed: Iterable[Sequence[Any]], reply: Reply) -> list[Any]:
+    def answers(self, claimed: Iterable[Sequence[Any]], reply: FunctionReply) -> list[Any]:
         """The answers to the requests.
 
         Of a row of `claimed` the first is the number of a request, and the last of use where it is.

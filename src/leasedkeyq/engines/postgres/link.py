@@ -21,9 +21,9 @@ from leasedkeyq.engines.postgres.batch import (
     NO_LIMIT,
     STATEMENTS,
     Batch,
+    FunctionCall,
+    FunctionReply,
     Leased,
-    Reply,
-    Told,
     decode_reply,
     lock_number,
     shown,
@@ -338,7 +338,7 @@ class PostgresLink(BatchEngine):
             self._tell(reply)
             return await self._answers(writer, batch, claimed, reply)
 
-    def _reply(self, said: str) -> Reply:
+    def _reply(self, said: str) -> FunctionReply:
         """What the server said of a batch that it has applied."""
         try:
             return decode_reply(said)
@@ -346,7 +346,7 @@ class PostgresLink(BatchEngine):
             raise self._unreadable(error) from error
 
     async def _answers(
-        self, writer: Writer, batch: Batch, claimed: Sequence[Any], reply: Reply
+        self, writer: Writer, batch: Batch, claimed: Sequence[Any], reply: FunctionReply
     ) -> list[Any]:
         """The answers to a batch that was applied: no error in them makes it be applied again."""
         try:
@@ -383,7 +383,9 @@ class PostgresLink(BatchEngine):
             else:
                 self._counted.add(queue)
 
-    async def _send(self, connection: Any, call: str, now: float | None, told: Told) -> list[Any]:
+    async def _send(
+        self, connection: Any, call: str, now: float | None, told: FunctionCall
+    ) -> list[Any]:
         limits = self._settings.limits
         function, arguments = told
         try:
@@ -403,7 +405,7 @@ class PostgresLink(BatchEngine):
 
     async def _ask(
         self, writer: Writer, batch: Batch, call: str, deadline: float, error: BaseException
-    ) -> tuple[list[Any], Reply] | None:
+    ) -> tuple[list[Any], FunctionReply] | None:
         """Find out what became of a call; if it was not applied, see that it never is.
 
         A call writes its name together with what it does. Who writes it first, wins.
@@ -444,7 +446,7 @@ class PostgresLink(BatchEngine):
             f"{error}; the answer to the last call was lost: it is not known whether it was applied"
         )
 
-    def _tell(self, reply: Reply) -> None:
+    def _tell(self, reply: FunctionReply) -> None:
         report_dropped(reply.dropped)
         if reply.changed:
             self._touched.update(reply.changed)
@@ -460,7 +462,7 @@ class PostgresLink(BatchEngine):
         deadline = self.deadline()
         call = self._next_call(writer)
         while True:
-            done: list[tuple[Batch, Reply]] = []
+            done: list[tuple[Batch, FunctionReply]] = []
             try:
                 connection = await self._connected(writer, deadline)
                 async with connection.transaction():
@@ -487,7 +489,9 @@ class PostgresLink(BatchEngine):
             self._tell(reply)
             return await self._answers(writer, batch, (), reply)
 
-    async def _edit_within(self, connection: Any, edit: Edit, call: str) -> tuple[Batch, Reply]:
+    async def _edit_within(
+        self, connection: Any, edit: Edit, call: str
+    ) -> tuple[Batch, FunctionReply]:
         schema = self._settings.schema
         wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
         await connection.execute(f"SET LOCAL lock_timeout = {wait}")

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from leasedkeyq import checks
-from leasedkeyq.engines.postgres.batch import Batch, Reply
+from leasedkeyq.engines.postgres.batch import Batch, FunctionReply
 from leasedkeyq.engines.postgres.errors import asyncpg, explain
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.admission import check_name, refusal_of
@@ -106,5 +106,5 @@ async def put_within(connection: Any, schema: str, request: Put) -> Any:
         )
     except asyncpg.PostgresError as error:
         raise explain(error, "put in a transaction") from error
-    reply = Reply([msgspec.json.decode(said)], [], [])
+    reply = FunctionReply([msgspec.json.decode(said)], [], [])
     return Batch(schema, [request]).answers((), reply)[0]

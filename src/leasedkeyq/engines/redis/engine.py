@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.engines.redis.link import Ask, RedisLink, ScriptError, ServerFullError, Steps
+from leasedkeyq.engines.redis.link import AskServer, RedisLink, ScriptError, ServerFullError, Steps
 from leasedkeyq.engines.redis.wire import (
     PARTS,
     STATES,
-    AnyRequest,
     Read,
+    RedisRequest,
     answer_of,
     caps_form,
     claimed,
@@ -128,7 +128,7 @@ class EditLock(msgspec.Struct):
     now: float | None = None
 
 
-class Reply(msgspec.Struct):
+class ScriptReply(msgspec.Struct):
     """What the script says."""
 
     answers: list[Any]
@@ -262,7 +262,7 @@ class RedisEngine:
             return (yield from self._while_full(requests, error))
         return (yield from self._answers(keys, requests, reply.answers))
 
-    def _prepare(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[None]:
+    def _prepare(self, requests: Sequence[RedisRequest], forms: list[list[Any]]) -> Steps[None]:
         """What is to be asked before a call: names new queues and, on a cluster, gives ids."""
         try:
             yield from self._register(requests)
@@ -271,7 +271,7 @@ class RedisEngine:
             raise StoreUnavailableError(f"{error}; nothing was changed") from error.__cause__
 
     def _answers(
-        self, keys: list[str], requests: Sequence[AnyRequest], answers: list[Any]
+        self, keys: list[str], requests: Sequence[RedisRequest], answers: list[Any]
     ) -> Steps[list[Any]]:
         """The answers of the contract; claims that took too long for one call are completed."""
         found: list[Any] = []
@@ -331,7 +331,7 @@ class RedisEngine:
             return [f"{self._prefix}:a:{self._name}"]
         return [self._in_slot(names[0], f"a:{self._name}"), self._in_slot(names[0], "-")]
 
-    def _give_ids(self, requests: Sequence[AnyRequest], forms: list[list[Any]]) -> Steps[None]:
+    def _give_ids(self, requests: Sequence[RedisRequest], forms: list[list[Any]]) -> Steps[None]:
         """On a cluster: ids for new items, which one key counts for all queues."""
         needed = [new_ids(request) for request in requests] if self._link.clustered else []
         if not any(needed):
@@ -414,7 +414,7 @@ class RedisEngine:
         now: float | None = None,
         edit_token: str = "",
         editing: bool = False,
-    ) -> Steps[Reply]:
+    ) -> Steps[ScriptReply]:
         """Have the script apply requests; those that are `recorded`, once, however often asked."""
         self._serial += recorded
         deadline = 0.0
@@ -487,9 +487,9 @@ class RedisEngine:
                 "a time"
             )
         if self._durable is None or not recorded:
-            reply: list[Any] = (yield Ask(keys, batch, changes=recorded))[0]
+            reply: list[Any] = (yield AskServer(keys, batch, changes=recorded))[0]
             return reply
-        reply, answer = yield Ask(keys, batch, self._durable)
+        reply, answer = yield AskServer(keys, batch, self._durable)
         wanted = list(self._durable[1:-1])
         kept: list[int] = answer if is_list(answer) else [answer]
         if any(here < want for here, want in zip(kept, wanted, strict=True)):
@@ -501,8 +501,8 @@ class RedisEngine:
             )
         return reply
 
-    def _received(self, reply: list[Any]) -> Reply:
-        received = Reply(*reply[1:])
+    def _received(self, reply: list[Any]) -> ScriptReply:
+        received = ScriptReply(*reply[1:])
         if received.changed:
             self._wake([name.decode() for name in received.changed])
         dropped = [name.decode() for name in received.dropped]
@@ -514,7 +514,7 @@ class RedisEngine:
 
     # The list of queues
 
-    def _register(self, requests: Sequence[AnyRequest]) -> Steps[None]:
+    def _register(self, requests: Sequence[RedisRequest]) -> Steps[None]:
         """Name the queues that are going to hold something, before they do."""
         new = self._new_queues(requests)
         if new:
@@ -523,7 +523,7 @@ class RedisEngine:
             if old:
                 yield from self._look_through(old)
 
-    def _new_queues(self, requests: Sequence[AnyRequest]) -> set[str]:
+    def _new_queues(self, requests: Sequence[RedisRequest]) -> set[str]:
         """The queues of puts that were not named for a while."""
         oldest = time.monotonic() - REGISTERED_FOR
         known = self._registered
@@ -582,7 +582,7 @@ class RedisEngine:
             asked = encode([["examine", queue]])
             batch = self._batch(asked, [queue], serial=0, moment=False)
             try:
-                reply = (yield Ask(self._reply_keys([queue]), batch, changes=False))[0]
+                reply = (yield AskServer(self._reply_keys([queue]), batch, changes=False))[0]
             except ScriptError:
                 continue
             found: list[list[bytes]] = reply[1][0] if reply[0] == b"done" else []

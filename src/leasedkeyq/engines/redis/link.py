@@ -33,7 +33,7 @@ logger = logging.getLogger("leasedkeyq")
 T = TypeVar("T")
 
 
-class Ask(msgspec.Struct, frozen=True):
+class AskServer(msgspec.Struct, frozen=True):
     """Have the script apply a batch, and another command follow on the same connection.
 
     `keys` say which server of a cluster has it, `changes` whether it may change something. Answer:
@@ -46,10 +46,10 @@ class Ask(msgspec.Struct, frozen=True):
     changes: bool = True
 
 
-Step: TypeAlias = Ask | tuple[Any, ...] | float | Callable[[], Any]
+ServerStep: TypeAlias = AskServer | tuple[Any, ...] | float | Callable[[], Any]
 """What is to be done: apply a batch; a command that may be done twice; a pause, whose answer is
 whether to give up; work that is not ours, and may take its time."""
-Steps: TypeAlias = Generator[Step, Any, T]
+Steps: TypeAlias = Generator[ServerStep, Any, T]
 
 NORMAL_OPTIONS: Final[Mapping[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
 BACKOFF: Final = (0.01, 0.5)
@@ -277,21 +277,21 @@ class RedisLink:
             except BaseException as failure:
                 error = failure
 
-    def _do(self, step: Step) -> Any:
-        if isinstance(step, Ask):
+    def _do(self, step: ServerStep) -> Any:
+        if isinstance(step, AskServer):
             return self.patiently(lambda: self._ask_once(step), changes=step.changes)
         if isinstance(step, tuple):
             return self.command(*step)
         return step() if callable(step) else self._stop.wait(step)
 
-    def _ask_once(self, ask: Ask) -> list[Any]:
+    def _ask_once(self, ask: AskServer) -> list[Any]:
         command, *more = self.commands(ask)
         try:
             return self._send(command, ask.keys[0], more)
         except self._redis.exceptions.NoScriptError:
             return self._send(self.in_full(command), ask.keys[0], more)
 
-    def commands(self, ask: Ask) -> list[tuple[Any, ...]]:
+    def commands(self, ask: AskServer) -> list[tuple[Any, ...]]:
         """What is to be sent on one connection."""
         command = ("EVALSHA", self._script.digest, len(ask.keys), *ask.keys, ask.batch)
         return [command] if ask.more is None else [command, ask.more]

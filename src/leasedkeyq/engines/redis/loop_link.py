@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from leasedkeyq.engines.redis.engine import RedisEngine
-from leasedkeyq.engines.redis.link import Ask, Patience, RedisLink, Step, Steps
+from leasedkeyq.engines.redis.link import AskServer, Patience, RedisLink, ServerStep, Steps
 from leasedkeyq.engines.redis.resp import NOT_YET, reader_and_pack
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.stores.batching import BatchEngine, Done
 
-Told: TypeAlias = Callable[[list[Any] | Exception], None]
+OnReply: TypeAlias = Callable[[list[Any] | Exception], None]
 """Takes the answers to a call, or the first error among them or of the connection."""
 RECEIVED: Final = 256 * 1024
 """Bytes that are taken from a connection at a time."""
@@ -121,7 +121,7 @@ class LoopConnection(asyncio.Protocol):
         self._reader, self._pack, self._message = reader_and_pack(connection._parser.parse_error)
         self._replies: list[Any] = []
         self._wanted = 0
-        self._told: Told | None = None
+        self._told: OnReply | None = None
         self._late_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -153,7 +153,7 @@ class LoopConnection(asyncio.Protocol):
         """As `asyncio.Protocol.connection_lost`."""
         self._fail(self._lost if exc is None else ConnectionError(str(exc)))
 
-    def send(self, commands: list[tuple[Any, ...]], told: Told) -> None:
+    def send(self, commands: list[tuple[Any, ...]], told: OnReply) -> None:
         """Send commands; `told` gets their answers, or what went wrong.
 
         Raises:
@@ -264,8 +264,8 @@ class LoopLink(BatchEngine):
         else:
             self._do(step)
 
-    def _do(self, step: Step) -> None:
-        if isinstance(step, Ask):
+    def _do(self, step: ServerStep) -> None:
+        if isinstance(step, AskServer):
             self._whole, self._commands = True, self._link.commands(step)
             self._changes = step.changes
         elif isinstance(step, tuple):

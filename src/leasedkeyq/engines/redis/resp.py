@@ -11,7 +11,7 @@ Pack: TypeAlias = Callable[[tuple[Any, ...]], bytes]
 END: Final = b"\r\n"
 
 
-class Reader(Protocol):
+class ReplyReader(Protocol):
     """Reads replies from pieces of a stream."""
 
     def feed(self, data: bytes, /) -> None:
@@ -117,7 +117,7 @@ def plain_pack(command: tuple[Any, ...]) -> bytes:
     return b"*%d\r\n%b" % (len(parts), b"".join(sizes))
 
 
-def reader_and_pack(error: Callable[[str], Exception]) -> tuple[Reader, Pack, type[list[Any]]]:
+def reader_and_pack(error: Callable[[str], Exception]) -> tuple[ReplyReader, Pack, type[list[Any]]]:
     """A reader, what packs commands for its connection, and the type of pushed messages.
 
     Args:
@@ -126,5 +126,5 @@ def reader_and_pack(error: Callable[[str], Exception]) -> tuple[Reader, Pack, ty
     if find_spec("hiredis") is None:
         return PlainReader(error), plain_pack, PlainPush
     hiredis = import_module("hiredis")
-    reader: Reader = hiredis.Reader(replyError=error, notEnoughData=NOT_YET)
+    reader: ReplyReader = hiredis.Reader(replyError=error, notEnoughData=NOT_YET)
     return reader, hiredis.pack_command, hiredis.PushNotification

@@ -134,7 +134,7 @@ class Unpark(msgspec.Struct, frozen=True):
     claims: int = 0
 
 
-AnyRequest: TypeAlias = Request | Read | Park | Unpark
+RedisRequest: TypeAlias = Request | Read | Park | Unpark
 
 
 def raw(value: bytes) -> msgspec.Raw:
@@ -322,7 +322,7 @@ _FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
 }
 
 
-def forms_of(requests: Iterable[AnyRequest]) -> list[list[Any]]:
+def forms_of(requests: Iterable[RedisRequest]) -> list[list[Any]]:
     """Requests as the script takes them.
 
     Raises:
@@ -331,7 +331,7 @@ def forms_of(requests: Iterable[AnyRequest]) -> list[list[Any]]:
     return [_FORMS[type(request)](request) for request in requests]
 
 
-def queues_of(request: AnyRequest) -> tuple[str, ...]:
+def queues_of(request: RedisRequest) -> tuple[str, ...]:
     """The queues that a request speaks of."""
     match request:
         case Claim():
@@ -344,7 +344,7 @@ def queues_of(request: AnyRequest) -> tuple[str, ...]:
             return (request.queue,)
 
 
-def new_ids(request: AnyRequest) -> int:
+def new_ids(request: RedisRequest) -> int:
     """How many new items a request may make."""
     if isinstance(request, Put):
         return len(request.items)
@@ -366,7 +366,7 @@ def damaged_queue(answer: list[Any]) -> str:
     return name.decode()
 
 
-def answer_of(request: AnyRequest, answer: Any) -> Any:
+def answer_of(request: RedisRequest, answer: Any) -> Any:
     """The answer of the script as the contract has it."""
     match request:
         case Claim():
@@ -383,7 +383,7 @@ def answer_of(request: AnyRequest, answer: Any) -> Any:
             return _outcome(request, answer)
 
 
-def _outcome(request: AnyRequest, answer: Any) -> Any:
+def _outcome(request: RedisRequest, answer: Any) -> Any:
     """What a change that was not refused says."""
     match request:
         case Ack() | Release():

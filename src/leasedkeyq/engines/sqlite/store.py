@@ -19,7 +19,7 @@ from leasedkeyq.engines.sqlite.schema import (
     open_database,
     primary_code,
 )
-from leasedkeyq.engines.sqlite.transaction import AnyRequest, SqliteTransaction, TooMuchError
+from leasedkeyq.engines.sqlite.transaction import SqliteRequest, SqliteTransaction, TooMuchError
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
 from leasedkeyq.errors import StoreError, UnstorableError
 from leasedkeyq.model.edit import Edit
@@ -134,7 +134,7 @@ class SqliteStore(BatchedStore):
         """Whether the connection leaves it to the thread to write the log back."""
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
-        self._writer: ThreadBatcher[AnyRequest, Any] = ThreadBatcher(
+        self._writer: ThreadBatcher[SqliteRequest, Any] = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
             name=self._name,
@@ -196,7 +196,7 @@ class SqliteStore(BatchedStore):
 
     # In the writer's thread, or in an event loop
 
-    def _apply(self, requests: list[AnyRequest]) -> list[Any]:
+    def _apply(self, requests: list[SqliteRequest]) -> list[Any]:
         """One transaction for all; if one of them cannot be stored at all, one for each."""
         try:
             answers, announce = self._transact(requests)
@@ -210,7 +210,7 @@ class SqliteStore(BatchedStore):
         announce()
         return answers
 
-    def _apply_here(self, requests: list[AnyRequest]) -> list[Any] | None:
+    def _apply_here(self, requests: list[SqliteRequest]) -> list[Any] | None:
         """Apply a few small requests in the event loop of their callers; None: the thread should.
 
         That saves two changes of threads. One caller that puts, gets and acknowledges is 1.1 times
@@ -249,21 +249,21 @@ class SqliteStore(BatchedStore):
         self._thread_until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _apart(self, requests: list[AnyRequest], error: Exception) -> list[Any]:
+    def _apart(self, requests: list[SqliteRequest], error: Exception) -> list[Any]:
         if len(requests) > 1:
             return [self._alone(request) for request in requests]
         refusal = UnstorableError(f"{self.path}: the request cannot be stored: {error}")
         refusal.__cause__ = error
         return [refusal]
 
-    def _alone(self, request: AnyRequest) -> Any:
+    def _alone(self, request: SqliteRequest) -> Any:
         """One request; a failure is its answer, as others may have been stored before it."""
         try:
             return self._apply([request])[0]
         except StoreError as error:
             return error
 
-    def _transact(self, requests: list[AnyRequest], *, here: bool = False) -> Committed:
+    def _transact(self, requests: list[SqliteRequest], *, here: bool = False) -> Committed:
         """Try until other processes let us, in short steps.
 
         SQLite's own steps grow to 100 ms, and whoever has waited long waits longest. A connection
@@ -306,7 +306,7 @@ class SqliteStore(BatchedStore):
                     raise
             time.sleep(random.uniform(*BUSY_STEP))
 
-    def _transact_once(self, requests: list[AnyRequest], begin: str, here: bool) -> Committed:
+    def _transact_once(self, requests: list[SqliteRequest], begin: str, here: bool) -> Committed:
         connection = self._connected(here)
         if here != self._spared:
             if here:
@@ -406,7 +406,7 @@ class SqliteStore(BatchedStore):
             connection.close()
 
 
-def _is_small(request: AnyRequest) -> bool:
+def _is_small(request: SqliteRequest) -> bool:
     """Whether it takes hardly any time, whatever is stored."""
     if isinstance(request, Put):
         items = request.items
@@ -418,7 +418,7 @@ def _is_small(request: AnyRequest) -> bool:
     return isinstance(request, SMALL)
 
 
-def _cannot_repeat(requests: list[AnyRequest]) -> bool:
+def _cannot_repeat(requests: list[SqliteRequest]) -> bool:
     """The work of an edit is called once, whatever happens to the transaction afterwards."""
     return any(isinstance(request, Edit) and request.called for request in requests)
 

@@ -218,7 +218,7 @@ DELETE_BURIED: Final = "DELETE FROM buried WHERE id = ? AND queue = ?"
 
 _encode_history = msgspec.json.Encoder().encode
 
-AnyRequest: TypeAlias = Request | ReadRequest | Edit
+SqliteRequest: TypeAlias = Request | ReadRequest | Edit
 Wanted: TypeAlias = tuple[str, bytes, Put]
 """One item of a put: its key, its value, and the request."""
 ClaimedRow: TypeAlias = tuple[int, str, int, int, float, str, float | None, bytes]
@@ -389,7 +389,7 @@ class SqliteTransaction:
 
     # Batches
 
-    def apply_all(self, requests: Sequence[AnyRequest]) -> list[Any]:
+    def apply_all(self, requests: Sequence[SqliteRequest]) -> list[Any]:
         """Apply requests in order and return their answers.
 
         Requests that are alike and follow each other go together: one statement for many rows
@@ -415,7 +415,7 @@ class SqliteTransaction:
             start = end
         return answers
 
-    def apply(self, request: AnyRequest) -> Any:
+    def apply(self, request: SqliteRequest) -> Any:
         """Apply one request and return its answer, or the error that refuses it."""
         return _VERBS[type(request)](self, request)
 
@@ -1204,7 +1204,7 @@ class SqliteTransaction:
         return self._inspection.results(self._queue(request.queue).id, request)
 
 
-_VERBS: Final[dict[type[AnyRequest], Callable[[SqliteTransaction, Any], Any]]] = {
+_VERBS: Final[dict[type[SqliteRequest], Callable[[SqliteTransaction, Any], Any]]] = {
     Put: SqliteTransaction.put,
     Claim: SqliteTransaction.claim,
     Ack: SqliteTransaction.ack,
@@ -1225,7 +1225,7 @@ _VERBS: Final[dict[type[AnyRequest], Callable[[SqliteTransaction, Any], Any]]] =
 }
 
 
-def _run_end(requests: Sequence[AnyRequest], start: int) -> int:
+def _run_end(requests: Sequence[SqliteRequest], start: int) -> int:
     """Where the requests end that may be applied together with the first one."""
     first = requests[start]
     end = start + 1

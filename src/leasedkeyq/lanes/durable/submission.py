@@ -22,7 +22,7 @@ from leasedkeyq.stores.store import Store
 
 _NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
-Run: TypeAlias = tuple[str, list[tuple[str, bytes]]]
+PartitionRun: TypeAlias = tuple[str, list[tuple[str, bytes]]]
 """Items of one type that follow each other: a type, and keys and values."""
 Placed: TypeAlias = tuple[Partition, int, str, str, Any]
 """A command in a store: its partition of the lane, its id, its key, its type and itself."""
@@ -103,7 +103,7 @@ class Submissions:
             self._new_key() if key is None else check_name("key", key, limits)
             for key, _, _ in commands
         ]
-        runs: dict[Partition, list[Run]] = {}
+        runs: dict[Partition, list[PartitionRun]] = {}
         for key, (_, kind, command) in zip(keys, commands, strict=True):
             envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
             item = key, seal(envelope, kind, key, limits.value_size)

@@ -7,7 +7,7 @@ batches in a thread of its own, `loop` in the event loop of the callers. A third
 that are threads, is in `leasedkeyq.repository.thread_batching`.
 """
 
-from leasedkeyq.stores.batching.batcher import Batcher, Call, Line, outcomes_of, undo_claim
+from leasedkeyq.stores.batching.batcher import Batcher, Call, CallLine, outcomes_of, undo_claim
 from leasedkeyq.stores.batching.loop import BatchEngine, Done, LoopBatcher
 from leasedkeyq.stores.batching.thread import ThreadBatcher
 
@@ -16,7 +16,7 @@ __all__ = [
     "Batcher",
     "Call",
     "Done",
-    "Line",
+    "CallLine",
     "LoopBatcher",
     "ThreadBatcher",
     "outcomes_of",

@@ -54,11 +54,11 @@ class Call(Generic[Request, Turn]):
 
 LoopCall: TypeAlias = Call[Request, asyncio.Future[list[Answer]]]
 """A call whose caller waits in an event loop."""
-Outcome: TypeAlias = tuple[LoopCall[Request, Answer], list[Answer] | BaseException]
+CallOutcome: TypeAlias = tuple[LoopCall[Request, Answer], list[Answer] | BaseException]
 """A call, and its answers or what went wrong with its batch."""
 
 
-class Line(deque[Call[Request, Turn]], Generic[Request, Turn]):
+class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
     """The calls that wait, in the order in which they came.
 
     Args:
@@ -171,9 +171,9 @@ class Batcher(ABC, Generic[Request, Answer]):
         if self._process != os.getpid():
             raise store_of_another_process(self._name)
 
-    def _hand_out(self, outcomes: Iterable[Outcome[Request, Answer]]) -> None:
+    def _hand_out(self, outcomes: Iterable[CallOutcome[Request, Answer]]) -> None:
         """Give callers their answers, in their event loop."""
-        lost: list[Outcome[Request, Answer]] = []
+        lost: list[CallOutcome[Request, Answer]] = []
         for outcome in outcomes:
             call, answers = outcome
             turn = call.turn
@@ -190,7 +190,7 @@ class Batcher(ABC, Generic[Request, Answer]):
         if lost:
             self._take_back(lost)
 
-    def _take_back(self, outcomes: Iterable[Outcome[Request, Answer]]) -> None:
+    def _take_back(self, outcomes: Iterable[CallOutcome[Request, Answer]]) -> None:
         """Have answers undone that nobody waits for."""
         undo = self._undo
         if undo is None:

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from leasedkeyq.stores.batching.batcher import (
     Answer,
     Batcher,
-    Line,
+    CallLine,
+    CallOutcome,
     LoopCall,
-    Outcome,
     Request,
     outcomes_of,
 )
@@ -103,7 +103,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         self._touched = touched if at_a_time > 1 else None
         self._many = MANY if in_groups else maxsize
         self._sites: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, _Site[Request, Answer, Engine]
+            asyncio.AbstractEventLoop, _LoopCalls[Request, Answer, Engine]
         ] = weakref.WeakKeyDictionary()
 
     def engine(self) -> Engine:
@@ -127,11 +127,11 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         if site is not None:
             site.add(call)
 
-    def _new_site(self) -> "_Site[Request, Answer, Engine]":
+    def _new_site(self) -> "_LoopCalls[Request, Answer, Engine]":
         for ended in [loop for loop in self._sites if loop.is_closed()]:
             del self._sites[ended]  # a site holds its event loop
-        line: Line[Request, asyncio.Future[list[Answer]]] = Line(self._most)
-        site = _Site(
+        line: CallLine[Request, asyncio.Future[list[Answer]]] = CallLine(self._most)
+        site = _LoopCalls(
             self._engine(),
             line,
             self._hand_out,
@@ -147,7 +147,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         return site
 
     async def _until_the_end(
-        self, loop: asyncio.AbstractEventLoop, site: "_Site[Request, Answer, Engine]"
+        self, loop: asyncio.AbstractEventLoop, site: "_LoopCalls[Request, Answer, Engine]"
     ) -> AsyncGenerator[None]:
         try:
             yield
@@ -178,7 +178,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
                     loop.call_soon_threadsafe(site.close_when_idle)
 
 
-class _Site(Generic[Request, Answer, Engine]):
+class _LoopCalls(Generic[Request, Answer, Engine]):
     """The calls of one event loop.
 
     Attributes:
@@ -189,8 +189,8 @@ class _Site(Generic[Request, Answer, Engine]):
     def __init__(
         self,
         engine: Engine,
-        line: Line[Request, asyncio.Future[list[Answer]]],
-        hand_out: Callable[[Iterable[Outcome[Request, Answer]]], None],
+        line: CallLine[Request, asyncio.Future[list[Answer]]],
+        hand_out: Callable[[Iterable[CallOutcome[Request, Answer]]], None],
         *,
         at_a_time: int,
         touched: Callable[[Iterable[Request]], Touched] | None,

@@ -10,9 +10,9 @@ from typing import Any, Final
 from leasedkeyq.stores.batching.batcher import (
     Answer,
     Batcher,
-    Line,
+    CallLine,
+    CallOutcome,
     LoopCall,
-    Outcome,
     Request,
     outcomes_of,
 )
@@ -63,9 +63,9 @@ class ThreadBatcher(Batcher[Request, Answer]):
         self._thread: threading.Thread | None = None
         self._arrived: SimpleQueue[LoopCall[Request, Answer] | None] = SimpleQueue()
         """Calls on their way to the thread; None has it look whether it is time to end."""
-        self._line: Line[Request, asyncio.Future[list[Answer]]] = Line(most)
+        self._line: CallLine[Request, asyncio.Future[list[Answer]]] = CallLine(most)
         """The calls that wait; the thread alone uses it."""
-        self._undelivered: dict[int, list[Outcome[Request, Answer]]] = {}
+        self._undelivered: dict[int, list[CallOutcome[Request, Answer]]] = {}
         """What event loops have not handed out yet: some of it may have to be taken back."""
         self._ended = False
         self._closers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -208,9 +208,9 @@ class ThreadBatcher(Batcher[Request, Answer]):
                     if arrived.empty():
                         return []
 
-    def _deliver(self, outcomes: list[Outcome[Request, Answer]]) -> None:
+    def _deliver(self, outcomes: list[CallOutcome[Request, Answer]]) -> None:
         """Pass the outcomes to their event loops: one call for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Outcome[Request, Answer]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[CallOutcome[Request, Answer]]] = {}
         for outcome in outcomes:
             turn = outcome[0].turn
             if turn is None:
@@ -230,7 +230,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     # In the callers' event loops
 
-    def _receive(self, outcomes: list[Outcome[Request, Answer]]) -> None:
+    def _receive(self, outcomes: list[CallOutcome[Request, Answer]]) -> None:
         self._hand_out(outcomes)
         del self._undelivered[id(outcomes)]
         if self._closed:
@@ -245,7 +245,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argu
         pass
 
 
-def _loop_of(outcomes: list[Outcome[Request, Answer]]) -> asyncio.AbstractEventLoop:
+def _loop_of(outcomes: list[CallOutcome[Request, Answer]]) -> asyncio.AbstractEventLoop:
     turn = outcomes[0][0].turn
     assert turn is not None
     return turn.get_loop()

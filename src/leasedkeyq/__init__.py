@@ -1,6 +1,6 @@
 """leasedkeyq: a keyed, leased queue for asyncio, in memory or kept by a store.
 
-One item per key, one consumer per key at a time, in order, safely retried.
+One consumer per key at a time, in order, safely retried: the newest value of a key, or every one.
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ from leasedkeyq.connect import connect, schemes
 from leasedkeyq.errors import (
     InvalidLeaseError,
     KeyAlreadyInFlightError,
+    KeyAlreadyPresentError,
     KeyNotAvailableError,
     LeaseAlreadyAcknowledgedError,
     LeasedKeyQError,
@@ -35,6 +36,8 @@ from leasedkeyq.types import (
     InFlightPolicy,
     ItemSnapshot,
     ItemState,
+    PresentPolicy,
+    PutOutcome,
     QueueObserver,
 )
 
@@ -123,10 +126,13 @@ __all__ = [
     "Duration",
     "InFlightPolicy",
     "ItemState",
+    "PresentPolicy",
+    "PutOutcome",
     "QueueObserver",
     # Errors
     "InvalidLeaseError",
     "KeyAlreadyInFlightError",
+    "KeyAlreadyPresentError",
     "KeyNotAvailableError",
     "LeaseAlreadyAcknowledgedError",
     "LeaseExpiredError",

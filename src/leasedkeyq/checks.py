@@ -3,16 +3,30 @@
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import timedelta
 from math import inf, isfinite, isnan
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from leasedkeyq.lease import Lease
-from leasedkeyq.types import BuriedItem, Duration, QueueObserver
+from leasedkeyq.types import (
+    BuriedItem,
+    Duration,
+    InFlightPolicy,
+    PresentPolicy,
+    PutPolicy,
+    QueueObserver,
+)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 Observer = TypeVar("Observer")
 
-POLICIES = frozenset(("update", "reject", "buffer"))
+IN_FLIGHT_POLICIES: Final = frozenset(("update", "reject", "buffer"))
+PRESENT_POLICIES: Final[dict[PresentPolicy, PutPolicy]] = {
+    "append": "append",
+    "update": "buffer",
+    "skip": "skip",
+    "reject": "only_new",
+}
+"""What stores are told for each."""
 
 
 def seconds(name: str, value: Duration) -> float:
@@ -101,10 +115,50 @@ def hashable(key: Hashable) -> None:
         raise TypeError(f"key must be hashable, got {type(key).__name__} ({error})") from None
 
 
-def put_options(policy: str, priority: int | None, delay: Duration | None) -> float | None:
+def put_policy(
+    if_in_flight: InFlightPolicy | None,
+    if_present: PresentPolicy | None,
+    default: PutPolicy = "update",
+) -> PutPolicy:
+    """What a put does where its key is there; `default` where neither argument is given."""
+    if if_present is None:
+        if if_in_flight is None:
+            return default
+        if not isinstance(if_in_flight, str) or if_in_flight not in IN_FLIGHT_POLICIES:
+            raise ValueError(
+                f"if_in_flight must be 'update', 'reject' or 'buffer', got {if_in_flight!r}"
+            )
+        return if_in_flight
+    if not isinstance(if_present, str) or if_present not in PRESENT_POLICIES:
+        raise ValueError(
+            f"if_present must be 'append', 'update', 'skip' or 'reject', got {if_present!r}"
+        )
+    if if_in_flight is not None:
+        raise ValueError(
+            "if_present and if_in_flight exclude each other: if_present also says what happens to "
+            "a key that is in flight"
+        )
+    return PRESENT_POLICIES[if_present]
+
+
+def requeue_policy(
+    if_in_flight: InFlightPolicy | None, if_present: PresentPolicy | None
+) -> PutPolicy:
+    """The same for a buried item that is put back: it must not be lost, nor replace a newer one."""
+    policy = put_policy(if_in_flight, if_present, default="append")
+    if policy == "skip":
+        raise ValueError("if_present must not be 'skip' here: the buried item would be lost")
+    return policy
+
+
+def is_flag(name: str, value: object) -> None:
+    """True or False, and nothing that only counts as such."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def put_options(priority: int | None, delay: Duration | None) -> float | None:
     """The options of a put; returns the delay in seconds."""
-    if not isinstance(policy, str) or policy not in POLICIES:
-        raise ValueError(f"if_in_flight must be 'update', 'reject' or 'buffer', got {policy!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise TypeError(f"priority must be an int or None, got {type(priority).__name__}")
     return None if delay is None else delay_time("delay", delay)
@@ -122,13 +176,18 @@ def release_options(requeue_front: bool, delay: Duration | None) -> float | None
     return seconds or None
 
 
-def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[K, V]:
-    """Keys and their values from a mapping or from pairs; the last value of a key counts."""
+def key_values(
+    name: str, items: Mapping[K, V] | Iterable[tuple[K, V]], policy: PutPolicy
+) -> list[tuple[K, V]]:
+    """Keys and their values from a mapping or from pairs.
+
+    Where a put replaces, the last value of a key counts, at the place of the first.
+    """
     if not hasattr(items, "__iter__"):
         got = str(items)
         raise TypeError(f"{name} must be a mapping or (key, value) pairs, got {got}")
     pairs = cast("Mapping[K, V]", items).items() if isinstance(items, Mapping) else items
-    values: dict[K, V] = {}
+    found: list[tuple[K, V]] = []
     for pair in pairs:
         try:
             key, value = _two(pair)
@@ -137,8 +196,8 @@ def key_values(name: str, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[
                 f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
             ) from None
         hashable(key)
-        values[key] = value
-    return values
+        found.append((key, value))
+    return list(dict(found).items()) if policy in IN_FLIGHT_POLICIES else found
 
 
 def _two(pair: tuple[K, V]) -> tuple[K, V]:

@@ -7,8 +7,10 @@ the argument.
 """
 
 import asyncio
-from collections.abc import Hashable
-from typing import Literal
+from collections.abc import Container, Hashable, Iterable
+from typing import Literal, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 LeaseEnd = Literal["acknowledged", "released", "expired", "removed", "buried", "closed"]
 """How a lease came to its end."""
@@ -33,6 +35,23 @@ class KeyAlreadyInFlightError(LeasedKeyQError):
 
     Attributes:
         keys: The keys that are in flight. One for `put`, at least one for `put_many`.
+    """
+
+    def __init__(self, message: str, *, keys: tuple[Hashable, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+    @property
+    def key(self) -> Hashable:
+        """The first of `keys`, or None."""
+        return self.keys[0] if self.keys else None
+
+
+class KeyAlreadyPresentError(LeasedKeyQError):
+    """A put with ``if_present="reject"`` met a key that is there already. Nothing was put.
+
+    Attributes:
+        keys: The keys that are there. One for `put`, at least one for `put_many`.
     """
 
     def __init__(self, message: str, *, keys: tuple[Hashable, ...] = ()) -> None:
@@ -93,11 +112,11 @@ class QueueEmptyError(LeasedKeyQError, asyncio.QueueEmpty):
 
 
 class KeyNotAvailableError(QueueEmptyError):
-    """`take_nowait` found its key absent, scheduled for later or in flight.
+    """`take_nowait` found its key absent, scheduled for later, in flight or held.
 
     Attributes:
         key: The key that was asked for.
-        state: ``"absent"``, ``"scheduled"`` or ``"in_flight"``.
+        state: ``"absent"``, ``"scheduled"``, ``"in_flight"``, or ``"held"``: behind a buried item.
     """
 
     def __init__(self, message: str, *, key: Hashable = None, state: str = "absent") -> None:
@@ -231,6 +250,28 @@ def keys_in_flight(leased: tuple[Hashable, ...], of: int) -> KeyAlreadyInFlightE
             "nothing was put"
         )
     return KeyAlreadyInFlightError(message, keys=leased)
+
+
+def keys_present(present: tuple[Hashable, ...], of: int) -> KeyAlreadyPresentError:
+    """The refusal of a put of so many keys with ``if_present="reject"``, as some are there."""
+    message = f"key {describe(present[0])} is in the queue already"
+    if of > 1:
+        message = (
+            f"{len(present)} of {of} keys are in the queue already, the first is "
+            f"{describe(present[0])}; nothing was put"
+        )
+    return KeyAlreadyPresentError(message, keys=present)
+
+
+def repeated(keys: Iterable[Key], present: Container[Key]) -> tuple[Key, ...]:
+    """Those of the keys of a put that are there when their turn comes: present, or put twice."""
+    met: set[Key] = set()
+    found: dict[Key, None] = {}
+    for key in keys:
+        if key in present or key in met:
+            found[key] = None
+        met.add(key)
+    return tuple(found)
 
 
 _ENDED_ELSEWHERE = (

@@ -18,11 +18,43 @@ InFlightPolicy: TypeAlias = Literal["update", "reject", "buffer"]
   Once a value is buffered, ``"update"`` replaces that one.
 """
 
+PresentPolicy: TypeAlias = Literal["append", "update", "skip", "reject"]
+"""What a put does when its key is there already: waiting, scheduled or in flight.
+
+- ``"append"``: the value goes to the end of the key's line. Nothing is replaced, nothing is lost.
+- ``"update"``: replace the newest value of the key that waits. Behind a leased value without a
+  line the new one waits its turn.
+- ``"skip"``: put nothing; what is there stays.
+- ``"reject"``: raise `KeyAlreadyPresentError`.
+"""
+
+PutPolicy: TypeAlias = Literal["update", "reject", "buffer", "append", "skip", "only_new"]
+"""What a put does where its key is there, in one word, as stores are told it.
+
+The first three are those of `InFlightPolicy`, which differ only where the key is in flight.
+``"buffer"`` is also what ``if_present="update"`` means. ``"append"`` and ``"skip"`` are those of
+`PresentPolicy`, and ``"only_new"`` is its ``"reject"``.
+"""
+
+PutOutcome: TypeAlias = Literal["added", "updated", "buffered", "appended", "skipped"]
+"""What a put has done.
+
+- ``"added"``: the key was absent, and has this value now.
+- ``"updated"``: the value has replaced another one of the key.
+- ``"buffered"``: it waits behind the leased value of the key, and newer ones replace it.
+- ``"appended"``: it stands at the end of the key's line.
+- ``"skipped"``: nothing; the key was there.
+"""
+
 Duration: TypeAlias = float | timedelta
 """A span of time: seconds, or a `datetime.timedelta`."""
 
-ItemState: TypeAlias = Literal["available", "scheduled", "in_flight", "buffered"]
-"""Where an item of a `snapshot` stands."""
+ItemState: TypeAlias = Literal["available", "scheduled", "in_flight", "buffered", "in_line"]
+"""Where a value stands that a `snapshot` or a `line` shows.
+
+The first three are the states of the head of a key. ``"buffered"`` and ``"in_line"`` are values
+behind it. A buffered one also takes the place of a head that is released.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +68,9 @@ class ItemSnapshot(Generic[K, V]):
     attempt: int
     """How often the item has been handed out so far."""
     due: float | None
-    """When a scheduled or a delayed buffered value becomes available, or a lease expires."""
+    """When a lease expires, or before when a value is not handed out."""
+    id: int = 0
+    """The number of the value in its queue, for `remove`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +88,8 @@ class BuriedItem(Generic[K, V]):
     """Why it was buried, in the words of whoever buried it."""
     buried_at: float
     """When, on the clock of the queue."""
+    holds: bool = False
+    """Whether the line of its key waits until it is requeued or dropped."""
 
 
 class QueueObserver(Protocol[K_contra]):

@@ -22,7 +22,7 @@ def check_invariants(queue: LeasedKeyQueue[Any, Any], *, most_timers: int) -> No
             linked[item.key] = item
     _check_priorities(queue)
 
-    timed = buffered = 0
+    timed = in_line = behind_held = 0
     for key, item in state.items.items():
         assert item.key == key
         is_leased = item.lease is not None
@@ -45,13 +45,22 @@ def check_invariants(queue: LeasedKeyQueue[Any, Any], *, most_timers: int) -> No
         else:
             assert item.buffered is None, f"{key!r} has a buffered value and no lease"
             assert item.not_before is None, f"{key!r} keeps a delay that was used"
-            assert is_linked or item.timer is not None, f"{key!r} is nowhere"
+            places = is_linked + (item.timer is not None) + (key in state.held)
+            assert places == 1, f"{key!r} is in {places} places"
         timed += item.timer is not None
-        buffered += item.buffered is not None
+        assert (item.line is not None) == (key in state.lines), f"{key!r}: line and lines differ"
+        if item.line is not None:
+            _check_line(item)
+            in_line += len(item.line) if key not in state.held else 0
+            behind_held += len(item.line) if key in state.held else 0
     assert linked.keys() <= state.items.keys(), "a node without an item"
     assert state.in_flight.keys() <= state.items.keys(), "a lease without an item"
     assert len(state.ready) == len(linked)
-    assert state.buffered == buffered
+    assert state.lines.keys() <= state.items.keys(), "a line without an item"
+    assert (state.in_line, state.behind_held) == (in_line, behind_held)
+    for key, (item, number) in state.held.items():
+        assert state.items[key] is item, f"{key!r} is held in the place of another item"
+        assert state.buried[number].key == key, f"{key!r} is held by an item that is not buried"
     assert len(state.buried) <= state.max_buried
     _check_timers(queue, timed, most_timers)
 
@@ -69,6 +78,15 @@ def _walk(line: DoublyLinkedList[Any, Any]) -> list[Any]:
     for forward, backward in zip(forwards, backwards, strict=True):
         assert forward is backward, "a list differs forwards and backwards"
     return forwards
+
+
+def _check_line(item: Any) -> None:
+    assert item.line, f"{item.key!r} has an empty line"
+    numbers = list(item.line)
+    assert numbers == sorted(numbers), f"the line of {item.key!r} is out of order"
+    for place, (number, value) in enumerate(item.line.items()):
+        assert value.number == number
+        assert not (value.replaces and place), f"{item.key!r}: only the first may be buffered"
 
 
 def _check_positions(line: DoublyLinkedList[Any, Any]) -> None:

@@ -13,6 +13,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     Limits,
+    Placed,
     Put,
     StoredItem,
     StoredState,
@@ -47,7 +48,7 @@ class MemoryStore(Store):
 
     # The contract
 
-    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[Placed, ...] | LeasedKeyQError]:
         """As `Store.do_put`."""
         now = self._clock()
         answers = [self._model.put(request, now) for request in requests]
@@ -106,6 +107,14 @@ class MemoryStore(Store):
         """As `Store.do_look`."""
         now = self._clock()
         found = [self._model.look(queue, key, now) for key in keys]
+        self._wake()
+        return found
+
+    async def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Sequence[StoredItem]:
+        """As `Store.do_line`."""
+        found = self._model.line(queue, key, self._clock(), after=after, limit=limit)
         self._wake()
         return found
 

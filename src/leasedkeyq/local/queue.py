@@ -7,6 +7,7 @@ While a consumer waits for any item none is available: an item is handed over as
 
 import logging
 from asyncio import BaseEventLoop, TimerHandle, _get_running_loop
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -24,6 +25,8 @@ from typing import Any, Generic, Self, TypeVar
 from leasedkeyq import checks
 from leasedkeyq.errors import (
     InvalidLeaseError,
+    KeyAlreadyInFlightError,
+    KeyAlreadyPresentError,
     KeyNotAvailableError,
     QueueClosedError,
     QueueEmptyError,
@@ -32,13 +35,24 @@ from leasedkeyq.errors import (
     closed_while_waiting,
     describe,
     keys_in_flight,
+    keys_present,
+    repeated,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseIssuer
 from leasedkeyq.local.loop_affinity import NOWHERE, here, home_of, used_elsewhere
 from leasedkeyq.local.waiters import Consumers, Line, Producer, Producers, Turn
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.state import QueueState
-from leasedkeyq.types import BuriedItem, Duration, InFlightPolicy, ItemSnapshot, QueueObserver
+from leasedkeyq.types import (
+    BuriedItem,
+    Duration,
+    InFlightPolicy,
+    ItemSnapshot,
+    PresentPolicy,
+    PutOutcome,
+    PutPolicy,
+    QueueObserver,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,7 +68,8 @@ logger = logging.getLogger("leasedkeyq")
 class LeasedKeyQueue(Generic[K, V]):
     """A queue of keyed items, each worked on by one consumer at a time.
 
-    A key has at most one live item. Consumers get items in order (`get`) or by key (`take`), and
+    A key has one value, the newest, or a line of values that are handed out one after the other
+    (``if_present="append"``). Consumers get items in order (`get`) or by key (`take`), and
     hold a `Lease` on the key until they `ack` it, `release` it, or it expires; meanwhile nobody
     else gets that key. Items are handed out by priority, then first in, first out.
 
@@ -171,116 +186,164 @@ class LeasedKeyQueue(Generic[K, V]):
         key: K,
         value: V,
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
-    ) -> None:
+    ) -> PutOutcome:
         """Put `value` under `key`.
 
         A new key goes to the back of the queue. A key that already waits gets the new value and
-        keeps its place. For a key that is leased, `if_in_flight` decides.
+        keeps its place, and for a key that is leased `if_in_flight` decides; or `if_present` says
+        for both what happens.
 
-        Waits while the queue is full, unless nothing is added (the key waits already) or a
+        Waits while the queue is full, unless nothing is added (the newest value is replaced) or a
         waiting consumer takes the item at once. A cancelled `put` has put nothing.
 
         Args:
             key: Anything hashable.
             value: Anything.
-            if_in_flight: ``"update"`` replaces the value of the leased item, ``"reject"`` raises,
-                ``"buffer"`` keeps the value beside the leased one until its lease has ended. Where
-                a value is buffered already, both replace that one: the newest is kept.
-            priority: Higher goes first. None: 0 for a new key, no change for others.
+            if_in_flight: ``"update"``, the default, replaces the value of the leased item,
+                ``"reject"`` raises, ``"buffer"`` keeps the value behind the leased one until its
+                lease has ended. Where a value waits there already, both replace that one: the
+                newest is kept.
+            if_present: ``"append"`` lets the value wait at the end of the key's line, so that every
+                value is handed out, in order, one at a time. ``"update"`` replaces the newest value
+                that waits; behind a leased one it waits its turn. ``"skip"`` puts nothing if the
+                key is there, ``"reject"`` raises. It excludes `if_in_flight`.
+            priority: Higher goes first. None: 0 for a new value, no change for one that replaces
+                another.
             delay: Not available before this time has passed; 0 means now. None: now for a new
-                key, no change for others, so that a retry that waits is not cut short.
+                value, no change for one that replaces another, so that a retry that waits is not
+                cut short.
+
+        Returns:
+            What it did: ``"added"``, ``"updated"``, ``"buffered"``, ``"appended"`` or
+            ``"skipped"``.
 
         Raises:
             KeyAlreadyInFlightError: The key is leased and `if_in_flight` is ``"reject"``.
+            KeyAlreadyPresentError: The key is there and `if_present` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("put")
-        if if_in_flight != "update" or priority is not None or delay is not None or self._special:
-            delay = checks.put_options(if_in_flight, priority, delay)
+        if (
+            if_present is not None
+            or if_in_flight is not None
+            or priority is not None
+            or delay is not None
+            or self._special
+        ):
+            policy = checks.put_policy(if_in_flight, if_present)
+            delay = checks.put_options(priority, delay)
             if self._maxsize:
-                await self._wait_for_room((key,), if_in_flight, bool(delay))
+                await self._wait_for_room((key,), policy, bool(delay))
             self._advance()
-            self._put(key, value, if_in_flight, priority, delay)
+            outcome = self._put(key, value, policy, priority, delay)
             if self._producer_line:
                 self._wake_producers(key)
-            return
+            return outcome
         if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
         try:
-            item = self._state.put(key, value)
+            outcome = self._state.put(key, value)
         except TypeError:
             checks.hashable(key)
             raise
-        if item is not None and (self._any_line or self._key_lines):
-            self._offer(item)
+        if self._any_line or self._key_lines:
+            self._offer(self._state.items[key])
+        return outcome
 
     def put_nowait(
         self,
         key: K,
         value: V,
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
-    ) -> None:
+    ) -> PutOutcome:
         """`put` without waiting.
 
         Raises:
             KeyAlreadyInFlightError: The key is leased and `if_in_flight` is ``"reject"``.
+            KeyAlreadyPresentError: The key is there and `if_present` is ``"reject"``.
             QueueFullError: There is no room, or others wait for it.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("put_nowait")
-        delay = checks.put_options(if_in_flight, priority, delay)
+        policy = checks.put_policy(if_in_flight, if_present)
+        delay = checks.put_options(priority, delay)
         self._advance()
         if self._maxsize:
             checks.hashable(key)
-            refused = if_in_flight == "reject" and self._any_leased((key,))
-            if not refused and not self._has_room(Producer((key,), if_in_flight, bool(delay))):
+            refused = self._is_refused((key,), policy)
+            if not refused and not self._has_room(Producer((key,), policy, bool(delay))):
                 message = f"the queue is full: maxsize is {self._maxsize}"
                 raise QueueFullError(message, maxsize=self._maxsize)
-        self._put(key, value, if_in_flight, priority, delay)
+        outcome = self._put(key, value, policy, priority, delay)
         if self._producer_line:
             self._wake_producers(key)
+        return outcome
 
     async def put_many(
         self,
         items: Mapping[K, V] | Iterable[tuple[K, V]],
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
-    ) -> None:
-        """Put many keys in one step: all of them, or none on an error or a cancellation.
+    ) -> Counter[PutOutcome]:
+        """Put many values in one step: all of them, or none on an error or a cancellation.
 
-        Waits until there is room for all of them. Of several values for one key the last counts.
+        Waits until there is room for all of them. Of several values for one key the last counts;
+        with ``if_present="append"`` each of them does, in order, and with ``"skip"`` the first.
+
+        Returns:
+            How many of them did what: see `put`.
 
         Raises:
             KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are leased; they
                 are in the ``keys`` of the error.
+            KeyAlreadyPresentError: `if_present` is ``"reject"`` and some keys are there, or come
+                twice; they are in the ``keys`` of the error.
             QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("put_many")
-        delay = checks.put_options(if_in_flight, priority, delay)
-        values = checks.key_values("items", items)
+        policy = checks.put_policy(if_in_flight, if_present)
+        delay = checks.put_options(priority, delay)
+        values = checks.key_values("items", items, policy)
+        keys = tuple(key for key, _ in values)
         if self._maxsize:
-            await self._wait_for_room(tuple(values), if_in_flight, bool(delay))
+            await self._wait_for_room(keys, policy, bool(delay))
         # Time stands still from here on: no key of the batch may come due in the middle of it.
         self._advance()
-        in_flight = self._state.in_flight if if_in_flight == "reject" else {}
-        if leased := tuple(key for key in values if key in in_flight):
-            raise keys_in_flight(leased, len(values))
-        for key, value in values.items():
-            self._put(key, value, if_in_flight, priority, delay)
+        self._refuse(keys, policy)
+        outcomes = Counter(self._put(key, value, policy, priority, delay) for key, value in values)
         if self._producer_line:
-            self._wake_producers(*values)
+            self._wake_producers(*keys)
+        return outcomes
+
+    def _refuse(self, keys: Sequence[K], policy: PutPolicy) -> None:
+        """Raise what a put of these keys is refused with, if it is."""
+        if policy == "reject":
+            if leased := tuple(key for key in keys if key in self._state.in_flight):
+                raise keys_in_flight(leased, len(keys))
+        elif policy == "only_new" and (present := repeated(keys, self._state.items)):
+            raise keys_present(present, len(keys))
+
+    def _is_refused(self, keys: Sequence[K], policy: PutPolicy) -> bool:
+        try:
+            self._refuse(keys, policy)
+        except (KeyAlreadyInFlightError, KeyAlreadyPresentError):
+            return True
+        return False
 
     # Getting
 
@@ -415,6 +478,8 @@ class LeasedKeyQueue(Generic[K, V]):
             state = "absent"
             if key in self._state.items:
                 state = "in_flight" if key in self._state.in_flight else "scheduled"
+            if key in self._state.held:
+                state = "held"
             message = f"key {describe(key)} is not available: it is {state.replace('_', ' ')}"
             raise KeyNotAvailableError(message, key=key, state=state)
         return self._claimed(item)
@@ -479,7 +544,7 @@ class LeasedKeyQueue(Generic[K, V]):
     # Settling
 
     async def ack(self, lease: Lease[K]) -> None:
-        """The work is done: the item leaves the queue.
+        """The work is done: the item leaves the queue, and the next of its line can be leased.
 
         Raises:
             LeaseAlreadyAcknowledgedError: It was acknowledged before.
@@ -495,7 +560,7 @@ class LeasedKeyQueue(Generic[K, V]):
             if (observer := self._observer) is None:
                 item = self._state.ack(lease)
             else:
-                held = self._state.held(lease)
+                held = self._state.item_of(lease)
                 item = self._state.ack(lease)
                 self._tell_moved(observer.on_ack, held, lease.attempt)
         except (AttributeError, TypeError):
@@ -512,7 +577,7 @@ class LeasedKeyQueue(Generic[K, V]):
     async def release(
         self, lease: Lease[K], *, requeue_front: bool = False, delay: Duration | None = None
     ) -> None:
-        """Give the item back, to be handed out again.
+        """Give the item back, to be handed out again; its line waits until it is done.
 
         If a newer value was buffered, that takes the item's place, at the back.
 
@@ -559,11 +624,15 @@ class LeasedKeyQueue(Generic[K, V]):
         self._state.extend(lease, self._expiry(lease_time))
         self._set_alarm()
 
-    async def bury(self, lease: Lease[K], error: str = "") -> BuriedItem[K, V]:
+    async def bury(
+        self, lease: Lease[K], error: str = "", *, hold: bool = False
+    ) -> BuriedItem[K, V]:
         """Give the item up and keep it aside with the reason; its key is free for a new item.
 
-        A buffered value takes its place. Beyond the queue's ``max_buried``, the oldest buried item
-        is dropped and logged as a warning.
+        The first of its line takes its place. With `hold` the line waits instead, and nothing of
+        the key is handed out, until the buried item is requeued, as the head of its line, or is
+        dropped, or the key is removed: for values whose order matters more than progress. Beyond
+        the queue's ``max_buried``, the oldest buried item is dropped and logged as a warning.
 
         Raises:
             LeaseAlreadyAcknowledgedError: It was acknowledged before.
@@ -575,44 +644,93 @@ class LeasedKeyQueue(Generic[K, V]):
             self._enter("bury")
         checks.is_lease(lease)
         checks.error_text(error)
+        checks.is_flag("hold", hold)
         self._catch_up()
-        item, buried, dropped = self._state.bury(lease, error)
-        if dropped is not None:
-            text = "max_buried is %d: dropped the oldest buried item, key %s"
-            logger.warning(text, self._state.max_buried, describe(dropped.key))
+        item, buried, dropped = self._state.bury(lease, error, hold=hold)
         if self._observer is not None:
             self._tell_moved(self._observer.on_bury, item, lease.attempt)
         self._came_back(item)
+        if dropped is not None:
+            text = "max_buried is %d: dropped the oldest buried item, key %s"
+            logger.warning(text, self._state.max_buried, describe(dropped.key))
+            self._key_went_on(dropped.key)
         return buried
 
+    async def discard(self, buried: BuriedItem[K, V]) -> None:
+        """Forget a buried item; a line that it holds goes on.
+
+        Raises:
+            KeyError: It is not among the buried items of this queue (any more).
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("discard")
+        checks.is_buried(buried)
+        self._check_buried(buried)
+        self._advance()
+        self._state.unbury(buried.id)
+        self._key_went_on(buried.key)
+
+    def _key_went_on(self, key: K) -> None:
+        """A buried item that may have held `key` is gone."""
+        item = self._state.items.get(key)
+        if item is not None:
+            if self._observer is not None and item.available:
+                item.since = self._time()
+            self._came_back(item)
+        elif self._joiners:
+            self._finish_join()
+
+    def _check_buried(self, buried: BuriedItem[K, V]) -> None:
+        if self._state.buried.get(buried.id) is not buried:
+            raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+
     async def requeue(
-        self, buried: BuriedItem[K, V], *, if_in_flight: InFlightPolicy = "update"
+        self,
+        buried: BuriedItem[K, V],
+        *,
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
     ) -> None:
         """Put a buried item back with its priority, by the rules of `put`; it starts anew.
+
+        If its key is there, it goes to the end of the line, unless `if_in_flight` or `if_present`
+        say otherwise. An item that holds its key is the head of its line again.
 
         Waits for room as `put` does; a cancelled `requeue` leaves the item buried.
 
         Raises:
             KeyError: It is not among the buried items of this queue (any more).
             KeyAlreadyInFlightError: Its key is leased and `if_in_flight` is ``"reject"``.
+            KeyAlreadyPresentError: Its key is there and `if_present` is ``"reject"``.
+            ValueError: `if_present` is ``"skip"``: then the item would be lost.
             QueueClosedError: The queue is closed.
         """
         if here() != self._home._thread_id:
             self._enter("requeue")
         checks.is_buried(buried)
-        checks.put_options(if_in_flight, None, None)
+        policy = checks.requeue_policy(if_in_flight, if_present)
         if self._maxsize and self._state.buried.get(buried.id) is buried:
-            await self._wait_for_room((buried.key,), if_in_flight, False)
-        if self._state.buried.get(buried.id) is not buried:
-            raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+            await self._wait_for_room((buried.key,), policy, False)
+        self._check_buried(buried)
         self._advance()
-        self._put(buried.key, buried.value, if_in_flight, buried.priority, None)
-        del self._state.buried[buried.id]
+        if self._state.holds_key(buried.id):
+            item = self._state.requeue_head(buried.id, buried.value)
+            if self._observer is not None:
+                item.since = self._time()
+                self._tell(self._observer.on_put, buried.key)
+            self._came_back(item)
+            return
+        self._put(buried.key, buried.value, policy, buried.priority, None)
+        self._state.unbury(buried.id)
         if self._producer_line:
             self._wake_producers(buried.key)
 
-    async def remove(self, key: K) -> bool:
-        """Make `key` absent: drop its item, revoke a lease on it, drop a buffered value.
+    async def remove(self, key: K, *, id: int | None = None) -> bool:  # noqa: A002  # as the values show it
+        """Make `key` absent: drop its item and its line, and revoke a lease on it.
+
+        With `id`, only the value with that number goes, as `line` and `snapshot` show it. If it is
+        the head, its lease is revoked and the first of the line takes its place.
 
         Returns:
             Whether there was anything to remove.
@@ -624,13 +742,43 @@ class LeasedKeyQueue(Generic[K, V]):
             self._enter("remove")
         checks.hashable(key)
         self._advance()
-        item = self._state.remove(key)
+        state = self._state
+        item = state.items.get(key)
         if item is None:
             return False
+        if id is None:
+            if key in state.held and item.line is None:
+                state.remove(key)
+                return False
+            state.remove(key)
+        elif not state.remove_from_line(key, checks.whole("id", id, 1)):
+            if key in state.held or state.number_of(item) != id:
+                return False
+            state.remove_head(key)
+            item.since = self._time()
         if self._observer is not None:
             self._tell(self._observer.on_remove, key)
         self._came_back(item)
         return True
+
+    async def purge_line(self, key: K) -> int:
+        """Drop the values that wait behind the head of `key`; return how many there were.
+
+        The head stays, and so does a lease on it.
+
+        Raises:
+            QueueClosedError: The queue is closed.
+        """
+        if here() != self._home._thread_id:
+            self._enter("purge_line")
+        checks.hashable(key)
+        self._advance()
+        count = len(self._state.remove_from_line(key))
+        if count and self._observer is not None:
+            self._tell(self._observer.on_remove, key)
+        if self._producer_line:
+            self._wake_producers(key)
+        return count
 
     async def purge_buried(self) -> int:
         """Forget all buried items; return how many there were.
@@ -640,22 +788,28 @@ class LeasedKeyQueue(Generic[K, V]):
         """
         if here() != self._home._thread_id:
             self._enter("purge_buried")
-        count = len(self._state.buried)
-        self._state.buried.clear()
-        return count
+        buried = list(self._state.buried.values())
+        self._advance()
+        for item in buried:
+            self._state.unbury(item.id)
+            if item.holds:
+                self._key_went_on(item.key)
+        return len(buried)
 
     async def join(self) -> None:
         """Wait until the queue holds nothing: nothing available, scheduled or in flight.
 
+        Lines behind buried items that hold their keys are not waited for.
+
         Raises:
             QueueClosedError: The queue is closed, or was closed while waiting, with items left.
         """
-        if self._closed and not self._state.items:
+        if self._closed and self._is_done():
             return
         if here() != self._home._thread_id:
             self._enter("join")
         self._advance()
-        if not self._state.items:
+        if self._is_done():
             return
         turn: Turn = self._loop.create_future()
         self._joiners.add(turn)
@@ -664,36 +818,53 @@ class LeasedKeyQueue(Generic[K, V]):
         finally:
             self._joiners.discard(turn)
 
+    def _is_done(self) -> bool:
+        """Whether nothing is left but buried items and the lines behind them."""
+        return len(self._state.items) == len(self._state.held)
+
     # Inspection: changes nothing, and works on a closed queue too
 
     async def peek(self, key: K) -> V | None:
-        """The value that waits under `key`, be it available or buffered; None otherwise."""
+        """The next value that waits under `key`, be it available or in line; None otherwise."""
         checks.hashable(key)
         self._look()
         item = self._state.items.get(key)
         if item is None:
             return None
-        if item.buffered is not None:
-            return item.buffered.value
-        return item.value if item.available else None
+        if item.available:
+            return item.value
+        following = item.first_in_line
+        return None if following is None else following.value
 
     async def contains(self, key: K) -> bool:
-        """Whether a value waits under `key`, be it available or buffered."""
+        """Whether a value waits under `key`, be it available or in line."""
         checks.hashable(key)
         self._look()
         item = self._state.items.get(key)
-        return item is not None and (item.available or item.buffered is not None)
+        return item is not None and (item.available or item.line is not None)
+
+    async def line(self, key: K) -> AsyncIterator[ItemSnapshot[K, V]]:
+        """All values of `key` in order: ``async for value in queue.line(key)``.
+
+        The head comes first, whatever its state, then its line, as they were when this began.
+        """
+        checks.hashable(key)
+        self._look()
+        item = self._state.items.get(key)
+        if item is not None:
+            for value in list(self._state.snapshot_of(item)):
+                yield value
 
     async def available_keys(self) -> set[K]:
-        """The keys with a value that waits, be it available or buffered."""
+        """The keys with a value that waits, be it available or in line."""
         self._look()
         items = self._state.items.values()
-        return {i.key for i in items if i.available or i.buffered is not None}
+        return {i.key for i in items if i.available or i.line is not None}
 
     async def scheduled_keys(self) -> set[K]:
         """The keys whose items wait for their time."""
         self._look()
-        return {i.key for i in self._state.items.values() if i.next is None and i.lease is None}
+        return {item.key for item in self._state.scheduled_items()}
 
     async def inflight_keys(self) -> set[K]:
         """The keys that are leased."""
@@ -701,7 +872,10 @@ class LeasedKeyQueue(Generic[K, V]):
         return set(self._state.in_flight)
 
     async def qsize(self) -> int:
-        """How many values wait to be handed out; buffered ones count, scheduled ones do not."""
+        """How many values wait to be handed out; those in lines count, scheduled ones do not.
+
+        Nor do values behind a buried item that holds their key.
+        """
         self._look()
         return self._state.available
 
@@ -839,42 +1013,44 @@ class LeasedKeyQueue(Generic[K, V]):
         self,
         key: K,
         value: V,
-        policy: InFlightPolicy,
+        policy: PutPolicy,
         priority: int | None,
         delay: float | None,
-    ) -> None:
+    ) -> PutOutcome:
         """Put, as of the time that the queue has been advanced to."""
         # A delay of 0 is a time in the past, which means now and needs no clock.
         due = None if delay is None else self._time() + delay if delay else -inf
+        state = self._state
         try:
-            item = self._state.put(key, value, policy, priority, due)
+            before = state.items.get(key)
+            was_available = before is not None and before.available
+            outcome = state.put(key, value, policy, priority, due)
         except TypeError:
             checks.hashable(key)
             raise
-        if self._observer is not None:
-            if item is not None:
+        item = state.items[key]
+        if self._observer is not None and outcome != "skipped":
+            if item.available and not was_available:
                 item.since = self._time()
             self._tell(self._observer.on_put, key)
-        if item is not None:
-            if self._any_line or self._key_lines:
-                self._offer(item)
-        elif delay:
+        if self._any_line or self._key_lines:
+            self._offer(item)
+        if delay:
             self._set_alarm()
+        return outcome
 
-    async def _wait_for_room(
-        self, keys: Sequence[K], policy: InFlightPolicy, scheduled: bool
-    ) -> None:
+    async def _wait_for_room(self, keys: Sequence[K], policy: PutPolicy, scheduled: bool) -> None:
         """Return when the keys may be put; nothing may come between that and the put."""
         for key in keys:
             checks.hashable(key)
         self._advance()
-        if policy == "reject" and self._any_leased(keys):
-            return  # The put is refused, and does not wait for that.
+        if self._is_refused(keys, policy):
+            return  # The put does not wait for its refusal.
         producer = Producer(keys, policy, scheduled)
         if self._has_room(producer):
             return
         if len(keys) > self._maxsize:
-            message = f"{len(keys)} keys do not fit into the queue: maxsize is {self._maxsize}"
+            message = f"{len(keys)} values do not fit into the queue: maxsize is {self._maxsize}"
             raise QueueFullError(message, maxsize=self._maxsize)
         self._producers.enter(producer)
         try:
@@ -893,10 +1069,6 @@ class LeasedKeyQueue(Generic[K, V]):
                 if not self._closed and not self._loop.is_closed():
                     self._wake_producers(*keys)
 
-    def _any_leased(self, keys: Sequence[K]) -> bool:
-        in_flight = self._state.in_flight
-        return any(key in in_flight for key in keys)
-
     def _has_room(self, producer: Producer[K]) -> bool:
         """Whether it is this producer's turn, be it in line or new, and its items fit.
 
@@ -909,15 +1081,15 @@ class LeasedKeyQueue(Generic[K, V]):
             if producers.first_for(key) not in (None, producer):
                 return False
         offered = staying = 0
+        if producer.policy == "append":
+            staying = producer.values - len(producer.keys)
         for key in producer.keys:
-            item = self._state.items.get(key)
-            if item is None:
-                if producer.scheduled:
-                    staying += 1
-                elif not self._consumers.awaits(key):
-                    offered += 1
-            elif item.lease is not None and item.buffered is None:
-                staying += producer.policy == "buffer"
+            if self._state.items.get(key) is not None:
+                staying += self._state.grows_by(key, producer.policy)
+            elif producer.scheduled:
+                staying += 1
+            elif not self._consumers.awaits(key):
+                offered += 1
         producer.need = offered + staying
         if not producer.need:
             return True
@@ -925,7 +1097,7 @@ class LeasedKeyQueue(Generic[K, V]):
             return False
         need = staying + offered - self._consumers.count_for_any(offered)
         state = self._state
-        return not need or need <= self._maxsize - state.available - state.scheduled
+        return not need or need <= self._maxsize - state.waiting
 
     def _wake_producers(self, *keys: K) -> None:
         """These keys, or the room, have changed: wake the producers that can put now."""
@@ -935,7 +1107,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if first is not None:
             # Its need changes only with its keys: do not count again while it cannot fit.
             state = self._state
-            room = self._maxsize - state.available - state.scheduled
+            room = self._maxsize - state.waiting
             if first.need - len(self._any_line) <= max(room, 0):
                 candidates.add(first)
         for producer in candidates:
@@ -1049,7 +1221,7 @@ class LeasedKeyQueue(Generic[K, V]):
             self._wake_producers(item.key)
 
     def _finish_join(self) -> None:
-        if not self._state.items:
+        if self._is_done():
             for turn in self._joiners:
                 if not turn.done():
                     turn.set_result(None)

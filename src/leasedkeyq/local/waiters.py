@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import PutPolicy
 
 K = TypeVar("K")
 
@@ -68,13 +68,21 @@ class Consumers(Generic[K]):
 class Producer(Generic[K]):
     """A put that waits for room.
 
-    `need` is how many places it needed when that was last counted.
+    Args:
+        keys: The keys of its values, each once or as often as it has values.
+        policy: What it does where a key is there.
+        scheduled: Whether its values come later, so that no consumer takes them at once.
+
+    Attributes:
+        values: How many values it puts.
+        need: How many places it needed when that was last counted.
     """
 
-    __slots__ = ("keys", "need", "policy", "scheduled", "turn")
+    __slots__ = ("keys", "need", "policy", "scheduled", "turn", "values")
 
-    def __init__(self, keys: Sequence[K], policy: InFlightPolicy, scheduled: bool) -> None:
-        self.keys = keys
+    def __init__(self, keys: Sequence[K], policy: PutPolicy, scheduled: bool) -> None:
+        self.keys = tuple(dict.fromkeys(keys))
+        self.values = len(keys)
         self.policy = policy
         self.scheduled = scheduled
         self.need = 0

@@ -1,6 +1,6 @@
 """The items of a queue in the order of their ids, for listing them page by page."""
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
@@ -45,7 +45,11 @@ class IdOrder(Generic[T]):
         if not entries or entries[-1][0] < number:
             entries.append((number, where))
         else:
-            insort(entries, (number, where), key=_id_of)
+            at = bisect_left(entries, number, key=_id_of)
+            if entries[at][0] == number:
+                entries[at] = number, where  # an item that was gone, and is back
+            else:
+                entries.insert(at, (number, where))
         if len(entries) > 2 * self._count() + SMALL:
             self._entries = None
 

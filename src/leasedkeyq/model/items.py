@@ -1,5 +1,6 @@
-"""The live item of a key."""
+"""The values of a key: its live item, and the line behind that."""
 
+from collections import OrderedDict
 from typing import Any, Generic, TypeVar
 
 from leasedkeyq.model.linkedlist import Node
@@ -9,18 +10,21 @@ V = TypeVar("V")
 
 
 class Item(Node[K, V]):
-    """The one live item of a key: available, scheduled or in flight.
+    """The head of a key: available, scheduled, in flight, or the place of a buried item.
 
     It is in flight while it has a `lease`; otherwise it is available while it is linked into a
-    list, and scheduled while it is not. `timer` is its entry among the `Timers`. `since` is the
-    time of its last move, kept by the driver of the state, if that wants it.
+    list, and while it is not, it is scheduled, or held by a buried item. `line` has the values
+    that wait behind it, by number, oldest first; None for no line. `timer` is its entry among the
+    `Timers`. `number` is set when somebody first asks for it. `since` is the time of its last
+    move, kept by the driver of the state, if that wants it.
     """
 
     __slots__ = (
         "attempt",
-        "buffered",
         "lease",
+        "line",
         "not_before",
+        "number",
         "position",
         "priority",
         "since",
@@ -33,8 +37,9 @@ class Item(Node[K, V]):
     position: int
     attempt: int
     lease: Any
-    buffered: "Buffered[V] | None"
+    line: "OrderedDict[int, LineValue[V]] | None"
     not_before: float | None
+    number: int
     timer: Any
     since: float
 
@@ -43,20 +48,50 @@ class Item(Node[K, V]):
         self.value = value
         self.priority = priority
         self.position = self.attempt = 0
-        self.prev = self.next = self.lease = self.buffered = self.not_before = self.timer = None
+        self.prev = self.next = self.lease = self.line = self.not_before = self.timer = None
 
     @property
     def available(self) -> bool:
         """Whether it can be claimed."""
         return self.lease is None and self.next is not None
 
+    @property
+    def first_in_line(self) -> "LineValue[V] | None":
+        """The value that follows it."""
+        return None if self.line is None else next(iter(self.line.values()))
 
-class Buffered(Generic[V]):
-    """A newer value that waits beside a leased one."""
+    @property
+    def buffered(self) -> "LineValue[V] | None":
+        """The value that takes its place when its lease ends before it is done."""
+        first = self.first_in_line
+        return None if first is None or not first.replaces else first
 
-    __slots__ = ("not_before", "priority", "value")
+    @property
+    def last_in_line(self) -> "LineValue[V] | None":
+        """The newest value that waits behind it."""
+        return None if self.line is None else next(reversed(self.line.values()))
 
-    def __init__(self, value: V, priority: int, not_before: float | None) -> None:
+
+class LineValue(Generic[V]):
+    """A value that waits behind the head of its key.
+
+    One that `replaces` is a buffered value: it takes the place of a head whose lease ends before
+    it is done. Only the first value behind a leased head is such a one.
+    """
+
+    __slots__ = ("not_before", "number", "priority", "replaces", "value")
+
+    def __init__(
+        self,
+        number: int,
+        value: V,
+        priority: int,
+        not_before: float | None,
+        *,
+        replaces: bool = False,
+    ) -> None:
+        self.number = number
         self.value = value
         self.priority = priority
         self.not_before = not_before
+        self.replaces = replaces

@@ -1,5 +1,6 @@
 """One queue of a `StoreModel`: its state machine, its kept results and its buckets."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -10,7 +11,7 @@ from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Buckets
 from leasedkeyq.model.deadlines import Deadlines
 from leasedkeyq.model.id_order import IdOrder
-from leasedkeyq.model.items import Buffered, Item
+from leasedkeyq.model.items import Item, LineValue
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Attempt,
@@ -74,6 +75,7 @@ class QueueModel:
         "_live_ids",
         "buckets",
         "done",
+        "done_of",
         "outcomes",
         "state",
     )
@@ -81,6 +83,8 @@ class QueueModel:
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
+        self.done_of: dict[str, dict[int, None]] = {}
+        """The ids of the results of each key that has any, oldest first."""
         self.outcomes: dict[ResultOutcome | None, int] = dict.fromkeys(OUTCOMES, 0)
         """How many of `done` have each outcome."""
         self.buckets = Buckets()
@@ -96,7 +100,7 @@ class QueueModel:
 
     @property
     def live_ids(self) -> IdOrder[str]:
-        """The keys of live items, buffered ones included, in the order of their ids."""
+        """The keys of live values, those in lines included, in the order of their ids."""
         if self._live_ids is None:
             self._live_ids = IdOrder(self._all_live, self._is_live, self._count_live)
         return self._live_ids
@@ -135,19 +139,22 @@ class QueueModel:
 
     def _all_live(self) -> Iterator[tuple[int, str]]:
         for key, item in self.state.items.items():
-            yield item.value.id, key
-            if item.buffered is not None:
-                yield item.buffered.value.id, key
+            if key not in self.state.held:
+                yield item.value.id, key
+            for number in item.line or ():
+                yield number, key
 
     def _is_live(self, number: int, key: str) -> bool:
         item = self.state.items.get(key)
         if item is None:
             return False
-        beside = item.buffered
-        return item.value.id == number or (beside is not None and beside.value.id == number)
+        if item.line is not None and number in item.line:
+            return True
+        return item.value.id == number and key not in self.state.held
 
     def _count_live(self) -> int:
-        return len(self.state.items) + self.state.buffered
+        state = self.state
+        return len(state.items) - len(state.held) + state.in_line + state.behind_held
 
     def __bool__(self) -> bool:
         """Whether it has items."""
@@ -170,11 +177,17 @@ class QueueModel:
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""
         self.done[result.id] = result
+        self.done_of.setdefault(result.key, {})[result.id] = None
         self.outcomes[result.outcome] += 1
         if self._done_ids is not None:
             self._done_ids.add(result.id, result.id)
         if self._forgetting is not None and result.due is not None:
             heappush(self._forgetting, (result.due, result.id))
+
+    def newest_result(self, key: str) -> StoredItem | None:
+        """The result of the item of a key that ended last, if it is kept."""
+        ids = self.done_of.get(key)
+        return None if ids is None else self.done[next(reversed(ids))]
 
     def forget(self, now: float) -> float | None:
         """Forget the results that are due; return the moment of the next one."""
@@ -198,12 +211,17 @@ class QueueModel:
         if result is None:
             return False
         self.outcomes[result.outcome] -= 1
+        others = self.done_of[result.key]
+        del others[number]
+        if not others:
+            del self.done_of[result.key]
         return True
 
     def forget_all(self) -> int:
         """Forget all results; return how many."""
         count = len(self.done)
         self.done.clear()
+        self.done_of.clear()
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
         self._forgetting = None
         return count
@@ -216,10 +234,13 @@ class QueueModel:
         state = self.state
         other = QueueModel(state.max_buried)
         twin = other.state
-        twin.now, twin.fence, twin.buffered = state.now, state.fence, state.buffered
+        twin.now, twin.fence = state.now, state.fence
+        twin.in_line, twin.behind_held = state.in_line, state.behind_held
         twin._schedules, twin._burials = state._schedules, state._burials
         twin.items = {key: _copy_item(item, twin) for key, item in state.items.items()}
         twin.in_flight = {key: twin.items[key] for key in state.in_flight}
+        twin.lines = {key: twin.items[key] for key in state.lines}
+        twin.held = {key: (twin.items[key], number) for key, (_, number) in state.held.items()}
         for item in state.ready:
             twin.ready._join(item.priority).append(twin.items[item.key])
         twin.ready.back, twin.ready._front = state.ready.back, state.ready._front
@@ -227,6 +248,7 @@ class QueueModel:
             twin.expiring.append(twin.items[node.key])
         twin.buried = state.buried.copy()
         other.done, other.outcomes = self.done.copy(), self.outcomes.copy()
+        other.done_of = {key: ids.copy() for key, ids in self.done_of.items()}
         other.buckets = self.buckets
         return other
 
@@ -242,9 +264,15 @@ def _copy_item(item: Item[str, Payload], state: State) -> Item[str, Payload]:
         twin.lease = Lease(
             lease.token, item.key, lease.fence, lease.attempt, lease.expires_at, state._issuer
         )
-    if (beside := item.buffered) is not None:
-        twin.buffered = Buffered(beside.value, beside.priority, beside.not_before)
+    if item.line is not None:
+        twin.line = OrderedDict((number, _copy_value(value)) for number, value in item.line.items())
     if item.timer is not None:
         when, order, _ = item.timer
         state.timers.set(twin, when, order)
     return twin
+
+
+def _copy_value(value: LineValue[Payload]) -> LineValue[Payload]:
+    return LineValue(
+        value.number, value.value, value.priority, value.not_before, replaces=value.replaces
+    )

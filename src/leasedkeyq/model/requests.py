@@ -6,13 +6,13 @@ what can be checked without a store.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import PutOutcome, PutPolicy
 
 Durability: TypeAlias = Literal["none", "process", "system", "power"]
 """What an acknowledged put survives.
@@ -66,25 +66,59 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Put items into a queue, all of them or none.
+    """Put items into a queue, one after the other, all of them or none.
 
-    `delay` is None to keep the schedule of a live item, 0 for now. `max_items` is the most that may
-    wait in the queue afterwards (available, buffered and scheduled), 0 for no limit. `kind` says
-    what sort of work it is, for those who claim some kinds only; an update sets it anew.
+    `policy` says what happens where a key is there already: waiting, scheduled, in flight, or held
+    by a buried item.
+
+    - ``"update"``, ``"reject"`` and ``"buffer"`` replace the newest value of the key that waits:
+      the last of its line, or a head that is not leased. They differ where the head is leased.
+      ``"reject"`` is refused then, line or not. Where there is no line, ``"update"`` replaces the
+      value of the leased head, and ``"buffer"`` leaves a buffered value behind it. Behind a buried
+      item that holds its key the first value is appended.
+    - ``"append"`` adds a value to the end of the line, with a priority (0 if None), a schedule, a
+      kind and a deadline of its own.
+    - ``"skip"`` puts nothing. With `unique_for`, it does so too where the key is absent, but has a
+      kept result whose item ended at most so many seconds ago.
+    - ``"only_new"`` is refused.
+
+    `delay` is None to keep the schedule of a value that is replaced, 0 for now. `max_items` is the
+    most that may wait in the queue afterwards (available, scheduled and in lines), 0 for no limit.
+    `kind` says what sort of work it is, for claims of some kinds only; an update sets it anew.
     `deadline` says within how many seconds an item should be leased, for claims that go by urgency;
     None for no such time. An update sets it anew, too. It stays what it is when a lease ends and
     the item comes back, and is forgotten when the item is buried.
-    Answer: the ids of the items, in order; an update answers the id of the item that it updated.
+
+    Answer: for each item where it is now, as a `Placed`.
+
+    Raises:
+        ValueError: `unique_for` is given with another policy than ``"skip"``.
     """
 
     queue: str
     items: tuple[tuple[str, bytes], ...]
-    policy: InFlightPolicy = "update"
+    policy: PutPolicy = "update"
     priority: int | None = None
     delay: float | None = None
     max_items: int = 0
     kind: str = ""
     deadline: float | None = None
+    unique_for: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.unique_for and self.policy != "skip":
+            raise ValueError("unique_for goes with the policy 'skip'")
+
+
+class Placed(NamedTuple):
+    """Where a put has left its value.
+
+    An update answers the id of the value that it replaced, which is the id of the new one, too. A
+    put that was skipped answers the id of the newest value of the key, or of its last result.
+    """
+
+    id: int
+    outcome: PutOutcome
 
 
 class Cap(msgspec.Struct, frozen=True):
@@ -306,22 +340,30 @@ class Extend(msgspec.Struct, frozen=True, tag=True):
 
 
 class Bury(msgspec.Struct, frozen=True, tag=True):
-    """Give the item up and keep it aside. Answer: its id."""
+    """Give the item up and keep it aside. Answer: its id.
+
+    The first of its line is the head then. With `hold`, the key is held instead: its line waits,
+    and nothing of the key is leased, until the buried item is requeued, and is the head again, or
+    is forgotten.
+    """
 
     queue: str
     key: str
     token: str
     error: str = ""
+    hold: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Make a key absent, whatever its state; a lease on it ends. Answer: whether it was there.
+    """Make a key absent, whatever its state; a lease on it ends. Answer: how many values that were.
 
-    With `id`, only the item of that id goes, if it is one of the key: the leased item, whose
-    buffered value then takes its place as after an `Ack`, or the buffered one alone, and the lease
-    beside it stays.
+    Its line goes, too. A buried item that holds the key stays buried, and holds it no more.
 
-    With `keep` seconds, the result can be read for that long, under the id of each item that goes.
+    With `id`, only the value of that id goes, if it is one of the key: the head, and the first of
+    its line takes its place as after an `Ack`; or one of its line, and the head and its lease
+    stay. With `only_line`, all values behind the head go, and the head and its lease stay.
+
+    With `keep` seconds, the result can be read for that long, under the id of each value that goes.
     `outcome` is what each of these results counts as; see `Counts`.
     """
 
@@ -331,15 +373,27 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     keep: float = 0.0
     id: int | None = None
     outcome: ResultOutcome = "cancelled"
+    only_line: bool = False
 
 
 class Requeue(msgspec.Struct, frozen=True, tag=True):
-    """Put a buried item back by the rules of put; it starts anew. Answer: whether it was there."""
+    """Put a buried item back by the rules of put; it starts anew. Answer: whether it was there.
+
+    A buried item that holds its key is the head of that again, whatever the policy, at the back of
+    its priority and with the id that it had.
+
+    Raises:
+        ValueError: `policy` is ``"skip"``.
+    """
 
     queue: str
     id: int
-    policy: InFlightPolicy = "update"
+    policy: PutPolicy = "append"
     max_items: int = 0
+
+    def __post_init__(self) -> None:
+        if self.policy == "skip":
+            raise ValueError("a buried item cannot be requeued with the policy 'skip'")
 
 
 class Purge(msgspec.Struct, frozen=True, tag=True):
@@ -403,8 +457,12 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 StoredState: TypeAlias = Literal[
-    "available", "scheduled", "in_flight", "buffered", "buried", "done"
+    "available", "scheduled", "in_flight", "buffered", "in_line", "buried", "done"
 ]
+"""Where a value stands: the head of a key, in the line behind it, given up, or done.
+
+Of a line, the first value may be ``"buffered"``: it takes the place of a head that is released.
+"""
 
 
 class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,13 +493,17 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     """By when it should be leased, if that was said, and it is neither buried nor done."""
     outcome: ResultOutcome | None = None
     """How it ended, if it is done; otherwise None."""
+    ended_at: float | None = None
+    """When it ended, if it is done. None where a store of an older version did not note it."""
+    holds: bool = False
+    """Whether it is buried and holds its key: the line of that waits."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How many items of a queue are in each state."""
 
     available: int = 0
-    """Including buffered ones, as `qsize` counts them."""
+    """Including values in lines, as `qsize` counts them, but not those behind buried items."""
     scheduled: int = 0
     in_flight: int = 0
     buried: int = 0
@@ -451,6 +513,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Those of `done` whose outcome is ``"failed"``."""
     done_cancelled: int = 0
     """Those of `done` whose outcome is ``"cancelled"``."""
+    held: int = 0
+    """Values in lines behind buried items that hold their keys."""
 
 
 class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -479,7 +543,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 Answer: TypeAlias = (
-    "tuple[int, ...] | tuple[Claimed, ...] | float | int | bool | LeasedKeyQError | None"
+    "tuple[Placed, ...] | tuple[Claimed, ...] | float | int | bool | LeasedKeyQError | None"
 )
 
 EditWork: TypeAlias = Callable[[Sequence[StoredItem]], Sequence[Put | Change]]

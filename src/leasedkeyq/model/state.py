@@ -1,15 +1,20 @@
 """The state machine of one queue: pure, synchronous, without a clock of its own.
 
-This is the meaning of leasedkeyq, and every engine has this meaning. A key is absent, or has one
-live item that is available, scheduled or in flight; a buried item has left its key.
+This is the meaning of leasedkeyq, and every engine has this meaning. A key is absent, or has a head
+that is available, scheduled or in flight, and maybe a line of values behind it. Only the head is
+handed out. After an acknowledgement, a burial or a removal of the head the first of the line is
+the new head: a new item at the back of its own priority, or scheduled if it was put with a delay
+that is not over. After a release or an expiry the head stays the head, and its line waits.
 
-A value that is buffered beside a leased item becomes the item when the lease ends. After an
-acknowledgement, a burial or a removal it is a new item: its first attempt is number 1. After a
-release or an expiry it replaces the value that failed and takes over its attempts and its history,
-so that a key that keeps failing is given up in the end, whatever is put meanwhile. It goes to the
-back of its own priority, even if the release was to the front, and not before two moments have
-come: the one of the release's delay, so that no put cuts a backoff short, and the one of a delay
-that it was put with.
+A buffered value is the exception: it is the first behind a leased head, and newer than that. After
+a release or an expiry it replaces the value that failed and takes over its attempts and its
+history, so that a key that keeps failing is given up in the end, whatever is put meanwhile. It
+goes to the back of its own priority, even if the release was to the front, and not before two
+moments have come: the one of the release's delay, so that no put cuts a backoff short, and the one
+of a delay that it was put with.
+
+A buried item has left its key, unless it was buried to hold it: then the line waits until the item
+is requeued, and is the head again, or dropped.
 
 Nothing here reads a clock. All times are absolute and on one clock, and `QueueState.advance`
 tells what time it is. The driver of a state calls that first: a lease is as good as expired
@@ -25,13 +30,13 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from leasedkeyq.errors import LeaseEnd, keys_in_flight, lease_refusal
+from leasedkeyq.errors import LeaseEnd, keys_in_flight, keys_present, lease_refusal
 from leasedkeyq.lease import Lease, LeaseIssuer
-from leasedkeyq.model.items import Buffered, Item
+from leasedkeyq.model.items import Item, LineValue
 from leasedkeyq.model.linkedlist import DoublyLinkedList
 from leasedkeyq.model.ready import ReadyItems
 from leasedkeyq.model.timers import Timers
-from leasedkeyq.types import BuriedItem, InFlightPolicy, ItemSnapshot, ItemState
+from leasedkeyq.types import BuriedItem, ItemSnapshot, ItemState, PutOutcome, PutPolicy
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,7 +55,10 @@ class QueueState(Generic[K, V]):
         timers: When scheduled items come due and leases expire.
         expiring: The leased items whose leases expire in the order of their leasing, which is so
             for leases of one lease time: they need no timer each.
-        buffered: How many leased items have a newer value beside them.
+        lines: The items that have a line, by key.
+        in_line: How many values wait in lines, those behind held heads left out.
+        held: The heads in whose place a buried item holds the key, by key.
+        behind_held: How many values wait behind those.
         buried: The buried items, oldest first, by their number.
         now: The latest time that `advance` was told.
         take_over: Called with the value of an item and the buffered value that replaces it before
@@ -60,13 +68,17 @@ class QueueState(Generic[K, V]):
     __slots__ = (
         "_burials",
         "_issuer",
+        "_numbers",
         "_schedules",
-        "buffered",
+        "behind_held",
         "buried",
         "expiring",
         "fence",
+        "held",
         "in_flight",
+        "in_line",
         "items",
+        "lines",
         "max_buried",
         "now",
         "ready",
@@ -86,7 +98,10 @@ class QueueState(Generic[K, V]):
         self.ready: ReadyItems[K, V] = ReadyItems()
         self.timers = Timers()
         self.expiring: DoublyLinkedList[K, V] = DoublyLinkedList()
-        self.buffered = 0
+        self.lines: dict[K, Item[K, V]] = {}
+        self.in_line = 0
+        self.held: dict[K, tuple[Item[K, V], int]] = {}
+        self.behind_held = 0
         self.buried: OrderedDict[int, BuriedItem[K, V]] = OrderedDict()
         self.max_buried = max_buried
         self.take_over = take_over
@@ -95,16 +110,22 @@ class QueueState(Generic[K, V]):
         self.fence = 0
         self._schedules = 0
         self._burials = 0
+        self._numbers = 0
 
     @property
     def available(self) -> int:
-        """How many values wait to be handed out, buffered ones included."""
-        return len(self.ready) + self.buffered
+        """How many values wait to be handed out, those in lines included."""
+        return len(self.ready) + self.in_line
 
     @property
     def scheduled(self) -> int:
         """How many items wait for their time."""
-        return len(self.items) - len(self.in_flight) - len(self.ready)
+        return len(self.items) - len(self.in_flight) - len(self.ready) - len(self.held)
+
+    @property
+    def waiting(self) -> int:
+        """What a limit on the size of a queue counts: all values but the leased and the buried."""
+        return self.available + self.scheduled + self.behind_held
 
     # Putting
 
@@ -112,19 +133,26 @@ class QueueState(Generic[K, V]):
         self,
         key: K,
         value: V,
-        policy: InFlightPolicy = "update",
+        policy: PutPolicy = "update",
         priority: int | None = None,
         due: float | None = None,
-    ) -> Item[K, V] | None:
-        """Put `value` under `key`; return the item if that made it available.
+        *,
+        number: int | None = None,
+    ) -> PutOutcome:
+        """Put `value` under `key`; return what that did.
 
-        A new key goes to the back of its priority, or is scheduled when `due` lies ahead. A live
-        item gets the value and keeps its place; a `priority` other than its own moves it to the
-        back of that, and `due` reschedules it, where a time that is not ahead means now. For a
-        leased item `policy` decides, and `priority` and `due` apply when it comes back.
+        A new key goes to the back of its priority, or is scheduled when `due` lies ahead. Where the
+        key is there, `policy` decides. With ``"append"`` the value goes to the end of the line,
+        with a `priority` and a `due` of its own, and `number`, or one that is counted.
+
+        Otherwise it replaces the newest value that waits: the last of the line, or a head that is
+        not leased. That keeps its place; a `priority` other than its own moves it to the back of
+        that, and `due` reschedules it, where a time that is not ahead means now. Both apply to a
+        value in line when it is its turn, and to a leased item when it comes back.
 
         Raises:
             KeyAlreadyInFlightError: The key is leased and `policy` is ``"reject"``.
+            KeyAlreadyPresentError: The key is there and `policy` is ``"only_new"``.
         """
         item: Any = self.items.get(key)
         if item is None:
@@ -134,13 +162,14 @@ class QueueState(Generic[K, V]):
             item.key = key
             item.value = value
             item.priority = item.attempt = 0
-            item.lease = item.buffered = item.not_before = item.timer = None
+            item.lease = item.line = item.not_before = item.timer = None
             self.items[key] = item
             if due is not None or priority:
                 item.prev = item.next = None
                 item.position = 0
                 item.priority = priority or 0
-                return self._place(item, due)
+                self._place(item, due)
+                return "added"
             ready = self.ready
             line = ready.normal
             line.size += 1
@@ -150,11 +179,51 @@ class QueueState(Generic[K, V]):
             item.prev = last
             item.next = tail
             last.next = tail.prev = item
-            new: Item[K, V] = item
-            return new
+            return "added"
+        if policy == "skip":
+            return "skipped"
+        if policy == "only_new":
+            raise keys_present((key,), 1)
+        if policy == "append" or (item.line is None and key in self.held):
+            # Behind a buried item that holds the key the first value waits, too.
+            self._append(item, value, priority or 0, due, number)
+            return "appended"
+        return self._replace_newest(item, value, policy, priority, due, number=number)
+
+    def grows_by(self, key: K, policy: PutPolicy) -> bool:
+        """Whether a put of `key`, which is there, would add a value."""
+        item = self.items[key]
+        if policy == "append":
+            return True
+        if policy in ("skip", "only_new") or item.line is not None:
+            return False
+        return key in self.held or (item.lease is not None and policy == "buffer")
+
+    def _replace_newest(
+        self,
+        item: Item[K, V],
+        value: V,
+        policy: PutPolicy,
+        priority: int | None,
+        due: float | None,
+        *,
+        number: int | None,
+    ) -> PutOutcome:
+        if item.lease is not None and policy == "reject":
+            raise keys_in_flight((item.key,), 1)
+        if item.line is not None:
+            # The last of the line is what will be handed out last: the newest belongs there.
+            self._update(item, item.last_in_line, value, priority, due)
+            return "updated"
         if item.lease is not None:
-            self._put_beside(item, value, policy, priority, due)
-            return None
+            if policy != "buffer":
+                self._update(item, item, value, priority, due)
+                return "updated"
+            newest = self._append(item, value, item.priority, None, number)
+            newest.not_before = item.not_before
+            newest.replaces = True
+            self._update(item, newest, value, priority, due)
+            return "buffered"
         item.value = value
         if priority is not None and priority != item.priority:
             if item.next is not None:
@@ -163,57 +232,59 @@ class QueueState(Generic[K, V]):
                 self.ready.append(item)
             else:
                 item.priority = priority
-        return None if due is None else self._reschedule(item, due)
+        if due is not None:
+            self._reschedule(item, due)
+        return "updated"
 
-    def _put_beside(
-        self,
-        item: Item[K, V],
-        value: V,
-        policy: InFlightPolicy,
-        priority: int | None,
-        due: float | None,
-    ) -> None:
-        if policy == "reject":
-            raise keys_in_flight((item.key,), 1)
-        target: Item[K, V] | Buffered[V] = item
-        if item.buffered is not None:
-            # The buffered value is what will be handed out next: the newest belongs there.
-            target = item.buffered
-            target.value = value
-        elif policy == "buffer":
-            target = item.buffered = Buffered(value, item.priority, item.not_before)
-            self.buffered += 1
+    def _append(
+        self, item: Item[K, V], value: V, priority: int, due: float | None, number: int | None
+    ) -> LineValue[V]:
+        """Let a value wait at the end of the line of `item`."""
+        if number is None:
+            self._numbers = number = self._numbers + 1
+        not_before = due if due is not None and due > self.now else None
+        newest = LineValue(number, value, priority, not_before)
+        if item.line is None:
+            item.line = OrderedDict()
+            self.lines[item.key] = item
+        item.line[number] = newest
+        if item.key in self.held:
+            self.behind_held += 1
         else:
-            item.value = value
+            self.in_line += 1
+        return newest
+
+    def _update(
+        self, item: Item[K, V], target: Any, value: V, priority: int | None, due: float | None
+    ) -> None:
+        """Replace a value that has no place yet: one in the line of `item`, or a leased `item`."""
+        target.value = value
         if priority is not None and priority != target.priority:
             target.priority = priority
-            # Should the claim be undone, it goes to the back, where a put would move it.
-            self.ready.back = item.position = self.ready.back + 1
+            if target is item or target.replaces:
+                # Should the claim be undone, it goes to the back, where a put would move it.
+                self.ready.back = item.position = self.ready.back + 1
         if due is not None:
             target.not_before = due if due > self.now else None
 
-    def _reschedule(self, item: Item[K, V], due: float) -> Item[K, V] | None:
+    def _reschedule(self, item: Item[K, V], due: float) -> None:
         if item.next is None:
             self.timers.clear(item)
         elif due > self.now:
             self.ready.remove(item)
         else:
-            return None
-        return self._place(item, due)
+            return
+        self._place(item, due)
 
-    def _place(
-        self, item: Item[K, V], due: float | None = None, front: bool = False
-    ) -> Item[K, V] | None:
-        """Give `item`, which has no place, its place; return it if it is available."""
+    def _place(self, item: Item[K, V], due: float | None = None, front: bool = False) -> None:
+        """Give `item`, which has no place, its place: it is available, or scheduled."""
         if due is not None and due > self.now:
             self._schedules += 1
             self.timers.set(item, due, self._schedules)
-            return None
-        if front:
+        elif front:
             self.ready.appendleft(item)
         else:
             self.ready.append(item)
-        return item
 
     # Claiming
 
@@ -288,7 +359,7 @@ class QueueState(Generic[K, V]):
         self._end(item, "released")
         not_before = item.not_before
         item.not_before = None
-        if item.buffered is not None:
+        if item.line is not None and item.buffered is not None:
             not_before = self._replace(item)
         if due is not None and (not_before is None or due > not_before):
             not_before = due
@@ -299,7 +370,7 @@ class QueueState(Generic[K, V]):
 
     # Settling
 
-    def held(self, lease: Lease[K]) -> Item[K, V]:
+    def item_of(self, lease: Lease[K]) -> Item[K, V]:
         """The item that `lease` holds.
 
         Raises:
@@ -315,16 +386,16 @@ class QueueState(Generic[K, V]):
         raise lease_refusal(lease._key, self._issuer.ended(lease))
 
     def ack(self, lease: Lease[K]) -> Item[K, V] | None:
-        """The work is done: the item goes, or a buffered value takes its place, at the back.
+        """The work is done: the item goes, and the first of its line is the head, at the back.
 
         Returns the item if it stays for that.
         """
         key = lease._key
         item = self.in_flight.get(key)
         if item is None or item.lease is not lease:
-            item = self.held(lease)
+            item = self.item_of(lease)
         self._end(item, "acknowledged")
-        if item.buffered is None:
+        if item.line is None:
             del self.items[key]
             return None
         self._follow(item)
@@ -335,41 +406,87 @@ class QueueState(Generic[K, V]):
     ) -> Item[K, V]:
         """Give the item back: to the front or back of its priority, or for the time `due`.
 
-        A buffered value replaces that of the item, and takes over its attempts; then it goes to
-        the back, or waits until `due`.
+        Its line waits. But a buffered value replaces that of the item, and takes over its
+        attempts; then it goes to the back, or waits until `due`.
         """
-        item = self.held(lease)
+        item = self.item_of(lease)
         self._end(item, "released")
         self._return(item, due, front)
         return item
 
     def bury(
-        self, lease: Lease[K], error: str
+        self, lease: Lease[K], error: str, *, hold: bool = False
     ) -> tuple[Item[K, V], BuriedItem[K, V], BuriedItem[K, V] | None]:
-        """Give the item up; a buffered value takes its place, at the back.
+        """Give the item up; the first of its line is the head, at the back.
+
+        With `hold`, the line waits until the item is unburied.
 
         Returns the item, the buried item, and the oldest buried item if it was dropped to keep
         to `max_buried`.
         """
-        item = self.held(lease)
+        item = self.item_of(lease)
         self._burials += 1
+        number = self._burials
         buried = BuriedItem(
-            self._burials, item.key, item.value, item.priority, item.attempt, error, self.now
+            number, item.key, item.value, item.priority, item.attempt, error, self.now, hold
         )
-        self.buried[buried.id] = buried
-        dropped = None
-        if len(self.buried) > self.max_buried:
-            _, dropped = self.buried.popitem(last=False)
+        self.buried[number] = buried
         self._end(item, "buried")
-        if item.buffered is None:
-            del self.items[item.key]
+        if hold:
+            self.held[item.key] = item, number
+            if item.line is not None:
+                self.in_line -= len(item.line)
+                self.behind_held += len(item.line)
         else:
             self._follow(item)
+        dropped = None
+        if len(self.buried) > self.max_buried:
+            dropped = next(iter(self.buried.values()))
+            self.unbury(dropped.id)
         return item, buried, dropped
+
+    def unbury(self, number: int) -> Item[K, V] | None:
+        """Drop a buried item; if it held its key, that goes on with the first of its line.
+
+        Returns the item of the key if it was held, and is not gone by that.
+        """
+        held = self.holds_key(number)
+        buried = self.buried.pop(number)
+        if not held:
+            return None
+        item = self._let_go(buried.key)
+        return item if self._follow(item) else None
+
+    def holds_key(self, number: int) -> bool:
+        """Whether the buried item of that number holds its key."""
+        _, holding = self.held.get(self.buried[number].key, (None, None))
+        return holding == number
+
+    def requeue_head(self, number: int, value: V) -> Item[K, V]:
+        """Let a buried item that holds its key be the head again, with `value`; it starts anew.
+
+        It goes to the back of its priority. Its line waits behind it.
+        """
+        buried = self.buried.pop(number)
+        item = self._let_go(buried.key)
+        item.value = value
+        item.priority = buried.priority
+        item.attempt = 0
+        item.not_before = None
+        self._place(item)
+        return item
+
+    def _let_go(self, key: K) -> Item[K, V]:
+        """The key is not held any more; its item has no place."""
+        item, _ = self.held.pop(key)
+        if item.line is not None:
+            self.behind_held -= len(item.line)
+            self.in_line += len(item.line)
+        return item
 
     def extend(self, lease: Lease[K], expires_at: float | None) -> Item[K, V]:
         """Let the lease expire at another time, or never."""
-        item = self.held(lease)
+        item = self.item_of(lease)
         if item.next is not None:
             self.expiring.remove(item)
         elif item.timer is not None:
@@ -402,7 +519,7 @@ class QueueState(Generic[K, V]):
         """Bring an item back whose lease has ended before it was done."""
         not_before = item.not_before
         item.not_before = None
-        if item.buffered is not None:
+        if item.line is not None and item.buffered is not None:
             not_before = self._replace(item)
             front = False
         if due is None or (not_before is not None and not_before > due):
@@ -411,25 +528,38 @@ class QueueState(Generic[K, V]):
 
     def _replace(self, item: Item[K, V]) -> float | None:
         """The buffered value becomes that of the item; return before when it must not be leased."""
-        buffered: Any = item.buffered
-        take_over = self.take_over
-        value = buffered.value
-        item.value = value if take_over is None else take_over(item.value, value)
-        item.priority = buffered.priority
-        item.buffered = None
-        self.buffered -= 1
-        not_before: float | None = buffered.not_before
-        return not_before
+        failed = item.value
+        buffered = self._next_in_line(item)
+        if self.take_over is not None:
+            item.value = self.take_over(failed, buffered.value)
+        return buffered.not_before
 
-    def _follow(self, item: Item[K, V]) -> None:
-        """The item is over: the value that was buffered beside it begins anew, at the back."""
-        buffered: Any = item.buffered
-        item.value = buffered.value
-        item.priority = buffered.priority
+    def _follow(self, item: Item[K, V]) -> bool:
+        """The head is over: the first of its line begins anew, at the back.
+
+        Returns whether there was one; otherwise the key is absent.
+        """
+        if item.line is None:
+            del self.items[item.key]
+            return False
+        following = self._next_in_line(item)
         item.attempt = 0
-        item.buffered = item.not_before = None
-        self.buffered -= 1
-        self._place(item, buffered.not_before)
+        item.not_before = None
+        self._place(item, following.not_before)
+        return True
+
+    def _next_in_line(self, item: Item[K, V]) -> LineValue[V]:
+        """The first of the line of `item` becomes its value."""
+        line: Any = item.line
+        number, first = line.popitem(last=False)
+        if not line:
+            self._end_line(item)
+        self.in_line -= 1
+        item.number = number
+        item.value = first.value
+        item.priority = first.priority
+        following: LineValue[V] = first
+        return following
 
     # Time, removal and the end
 
@@ -492,34 +622,63 @@ class QueueState(Generic[K, V]):
         item = self.items.pop(key, None)
         if item is None:
             return None
-        if item.lease is not None:
-            self._end(item, "removed")
-            if item.buffered is not None:
-                self.buffered -= 1
-        elif item.next is not None:
-            self.ready.remove(item)
-        else:
-            self.timers.clear(item)
+        self._take_out(item)
+        if item.line is not None:
+            self.in_line -= len(item.line)
+            del self.lines[key]
         return item
 
-    def remove_first(self, key: K) -> None:
-        """Remove the item of `key`; if a value is buffered beside it, that takes its place."""
+    def remove_head(self, key: K) -> Item[K, V]:
+        """Remove the head of `key`, whatever its state: the first of its line takes its place."""
         item = self.items[key]
-        if item.buffered is None:
-            self.remove(key)
-        else:
-            self._end(item, "removed")
-            self._follow(item)
+        self._take_out(item)
+        self._follow(item)
+        return item
 
-    def unbuffer(self, key: K) -> V:
-        """Drop the value that is buffered beside the leased item of `key`, and return it."""
-        item = self.items[key]
-        buffered = item.buffered
-        assert buffered is not None
-        item.buffered = None
-        self.buffered -= 1
-        value: V = buffered.value
-        return value
+    def _take_out(self, item: Item[K, V]) -> None:
+        """Take an item out of its place, wherever that is; a lease on it is revoked."""
+        if item.lease is not None:
+            self._end(item, "removed")
+        elif item.next is not None:
+            self.ready.remove(item)
+        elif item.key in self.held:
+            self._let_go(item.key)
+        else:
+            self.timers.clear(item)
+
+    def remove_from_line(self, key: K, number: int | None = None) -> list[LineValue[V]]:
+        """Remove the value of that number from the line of `key`, or the whole line."""
+        item = self.items.get(key)
+        line = None if item is None else item.line
+        if item is None or line is None:
+            return []
+        if number is None:
+            removed = list(line.values())
+            line.clear()
+        elif number in line:
+            removed = [line.pop(number)]
+        else:
+            return []
+        if not line:
+            self._end_line(item)
+        if key in self.held:
+            self.behind_held -= len(removed)
+        else:
+            self.in_line -= len(removed)
+        return removed
+
+    def _end_line(self, item: Item[K, V]) -> None:
+        """The line of an item has become empty."""
+        item.line = None
+        del self.lines[item.key]
+
+    def number_of(self, item: Item[K, V]) -> int:
+        """The number of the value of an item; it gets one when it is first asked for."""
+        try:
+            return item.number
+        except AttributeError:
+            self._numbers = item.number = self._numbers + 1
+            return item.number
 
     def recall(self) -> None:
         """End all leases and bring their items back to the front, the first leased foremost."""
@@ -532,20 +691,51 @@ class QueueState(Generic[K, V]):
     def snapshot(self) -> Iterator[ItemSnapshot[K, V]]:
         """All live items: available in order, scheduled by their time, leased by their age.
 
-        A buffered value follows its leased item.
+        The line of an item follows it. Lines behind buried items come last.
         """
         for item in self.ready:
-            yield _snapshot(item, "available", None)
-        waiting = [item for item in self.items.values() if item.lease is None]
-        scheduled = [item for item in waiting if item.next is None]
-        for item in sorted(scheduled, key=_moment_of):
-            yield _snapshot(item, "scheduled", item.timer[0])
+            yield from self.snapshot_of(item)
+        for item in sorted(self.scheduled_items(), key=_moment_of):
+            yield from self.snapshot_of(item)
         for item in sorted(self.in_flight.values(), key=_fence_of):
-            yield _snapshot(item, "in_flight", item.lease.expires_at)
-            if (beside := item.buffered) is not None:
-                yield ItemSnapshot(
-                    item.key, beside.value, "buffered", beside.priority, 0, beside.not_before
-                )
+            yield from self.snapshot_of(item)
+        for item, _ in self.held.values():
+            yield from self.snapshot_of(item)
+
+    def scheduled_items(self) -> Iterator[Item[K, V]]:
+        """The items that wait for their time."""
+        for key, item in self.items.items():
+            if item.next is None and item.lease is None and key not in self.held:
+                yield item
+
+    def snapshot_of(self, item: Item[K, V]) -> Iterator[ItemSnapshot[K, V]]:
+        """An item and its line; of a key that a buried item holds only the line."""
+        if item.key not in self.held:
+            state: ItemState = "available"
+            due: float | None = None
+            if item.lease is not None:
+                state, due = "in_flight", item.lease.expires_at
+            elif item.next is None:
+                state, due = "scheduled", item.timer[0]
+            yield ItemSnapshot(
+                item.key,
+                item.value,
+                state,
+                item.priority,
+                item.attempt,
+                due,
+                self.number_of(item),
+            )
+        for value in (item.line or {}).values():
+            yield ItemSnapshot(
+                item.key,
+                value.value,
+                "buffered" if value.replaces else "in_line",
+                value.priority,
+                0,
+                value.not_before,
+                value.number,
+            )
 
 
 def _fence_of(item: Item[K, V]) -> int:
@@ -556,7 +746,3 @@ def _fence_of(item: Item[K, V]) -> int:
 def _moment_of(item: Item[K, V]) -> tuple[float, int]:
     when, order, _ = item.timer
     return when, order
-
-
-def _snapshot(item: Item[K, V], state: ItemState, due: float | None) -> ItemSnapshot[K, V]:
-    return ItemSnapshot(item.key, item.value, state, item.priority, item.attempt, due)

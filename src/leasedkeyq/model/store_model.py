@@ -18,11 +18,13 @@ from leasedkeyq.errors import (
     LeaseEnd,
     QueueFullError,
     keys_in_flight,
+    keys_present,
+    repeated,
 )
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
-from leasedkeyq.model.items import Item
+from leasedkeyq.model.items import Item, LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel, State
 from leasedkeyq.model.requests import (
     Ack,
@@ -37,6 +39,7 @@ from leasedkeyq.model.requests import (
     Discard,
     Extend,
     Limits,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -48,7 +51,10 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
 from leasedkeyq.types import BuriedItem
 
-LIVE: Final[frozenset[StoredState]] = frozenset(("available", "scheduled", "in_flight", "buffered"))
+LIVE: Final[frozenset[StoredState]] = frozenset(
+    ("available", "scheduled", "in_flight", "buffered", "in_line")
+)
+IN_LINE: Final[frozenset[StoredState]] = frozenset(("buffered", "in_line"))
 
 
 class StoreModel:
@@ -66,54 +72,42 @@ class StoreModel:
 
     # Requests
 
-    def put(self, request: Put, now: float) -> tuple[int, ...] | LeasedKeyQError:
+    def put(self, request: Put, now: float) -> tuple[Placed, ...] | LeasedKeyQError:
         """Apply one `Put`."""
         queue_model = self._at(request.queue, now)
         state = queue_model.state
-        refusal = self._refuse_put(state, request)
+        refusal = _refuse_put(queue_model, request, now)
         if refusal is not None:
             self._tidy(request.queue)
             return refusal
         due = None if request.delay is None else now + request.delay
-        ids: list[int] = []
+        placed: list[Placed] = []
         for key, value in request.items:
+            skipped = _skipped(queue_model, key, request, now)
+            if skipped is not None:
+                placed.append(Placed(skipped, "skipped"))
+                continue
             payload = self._payload(queue_model, key, value, request, now)
-            state.put(key, payload, request.policy, request.priority, due)
+            outcome = state.put(
+                key, payload, request.policy, request.priority, due, number=payload.id
+            )
             queue_model.note(state.items[key])
-            ids.append(payload.id)
-        return tuple(ids)
+            placed.append(Placed(payload.id, outcome))
+        if not queue_model:
+            self._tidy(request.queue)
+        return tuple(placed)
 
     def _payload(
         self, queue_model: QueueModel, key: str, value: bytes, put: Put, now: float
     ) -> Payload:
-        """A live item that is updated keeps its id, its age and its history."""
+        """A value that replaces another one goes on with the id, age and history of that."""
         deadline = None if put.deadline is None else now + put.deadline
-        item = queue_model.state.items.get(key)
-        if item is not None:
-            old = item.value if item.buffered is None else item.buffered.value
-            if item.lease is None or item.buffered is not None or put.policy != "buffer":
-                return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
+        old = _replaced(queue_model.state, key, put)
+        if old is not None:
+            return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
         self.last_id += 1
         queue_model.note_put(self.last_id, key)
         return Payload(value, self.last_id, now, (), put.kind, deadline)
-
-    def _refuse_put(self, state: State, request: Put) -> LeasedKeyQError | None:
-        keys = dict.fromkeys(key for key, _ in request.items)
-        if request.policy == "reject":
-            leased = tuple(key for key in keys if key in state.in_flight)
-            if leased:
-                return keys_in_flight(leased, len(keys))
-        if request.max_items:
-            need = 0
-            for key in keys:
-                item = state.items.get(key)
-                if item is None:
-                    need += 1
-                elif item.lease is not None and item.buffered is None:
-                    need += request.policy == "buffer"
-            if need and state.available + state.scheduled + need > request.max_items:
-                return queue_full(request.queue, request.max_items)
-        return None
 
     def claim(self, request: Claim, now: float) -> tuple[Claimed, ...]:
         """Apply one `Claim`."""
@@ -214,7 +208,7 @@ class StoreModel:
 
     def _ack(self, request: Ack, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
-        item = state.held(lease)
+        item = state.item_of(lease)
         payload, priority, attempt = item.value, item.priority, item.attempt
         state.ack(lease)
         self._keep(request, payload, priority, attempt, now)
@@ -223,18 +217,22 @@ class StoreModel:
     def _cancel(self, request: Cancel, state: State, now: float) -> Answer:
         item = state.items.get(request.key)
         if item is None:
-            return False
-        buffered = item.buffered
-        first = request.id in {None, item.value.id}
-        second = buffered is not None and request.id in {None, buffered.value.id}
-        if first:
+            return 0
+        held = request.key in state.held
+        everything = request.id is None and not request.only_line
+        head = not held and (everything or request.id == item.value.id)
+        if head:
             self._keep(request, item.value, item.priority, item.attempt, now)
-        if buffered is not None and second:
-            self._keep(request, buffered.value, buffered.priority, 0, now)
-            state.unbuffer(request.key)
-        if first:
-            state.remove_first(request.key)
-        return first or second
+        removed: list[LineValue[Payload]] = []
+        if not head or everything:
+            removed = state.remove_from_line(request.key, request.id)
+        for value in removed:
+            self._keep(request, value.value, value.priority, 0, now)
+        if everything:
+            state.remove(request.key)
+        elif head:
+            state.remove_head(request.key)
+        return head + len(removed)
 
     def _keep(
         self, request: Ack | Cancel, payload: Payload, priority: int, attempt: int, now: float
@@ -251,12 +249,13 @@ class StoreModel:
             attempt,
             due=now + request.keep,
             outcome=request.outcome,
+            ended_at=now,
         )
         self.queues[request.queue].keep(result)
 
     def _release(self, request: Release, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
-        item = state.held(lease)
+        item = state.item_of(lease)
         if request.undo:
             state.unclaim(item.lease, now + request.delay if request.delay else None)
             return None
@@ -267,13 +266,14 @@ class StoreModel:
 
     def _bury(self, request: Bury, state: State, now: float) -> Answer:
         lease = Lease(request.token, request.key)
-        item = state.held(lease)
+        item = state.item_of(lease)
         self._remember(item, "buried", request.error, now)
         buried_id = item.value.id
-        _, buried, dropped = state.bury(lease, request.error)
+        _, buried, dropped = state.bury(lease, request.error, hold=request.hold)
         self.queues[request.queue].note_buried(buried_id, buried.id)
         if dropped is not None:
-            self.dropped.append(_buried(request.queue, dropped))
+            self.dropped.append(_buried(request.queue, dropped, holds=False))
+            self.queues[request.queue].note(state.items.get(dropped.key))
         return buried_id
 
     def _requeue(self, request: Requeue, state: State, now: float) -> Answer:
@@ -281,6 +281,13 @@ class StoreModel:
         if number is None:
             return False
         buried = state.buried[number]
+        if state.holds_key(number):
+            if request.max_items and state.waiting >= request.max_items:
+                return queue_full(request.queue, request.max_items)
+            anew = Payload(buried.value.value, buried.value.id, now, kind=buried.value.kind)
+            item = state.requeue_head(number, anew)
+            self.queues[request.queue].note_put(anew.id, item.key)
+            return True
         put = Put(
             request.queue,
             ((buried.key, buried.value.value),),
@@ -292,7 +299,7 @@ class StoreModel:
         answer = self.put(put, now)
         if isinstance(answer, LeasedKeyQError):
             return answer
-        del state.buried[number]
+        state.unbury(number)
         return True
 
     def _discard(self, request: Discard, state: State) -> bool:
@@ -300,7 +307,7 @@ class StoreModel:
         number = queue_model.buried_ids.find(request.id)
         if number is None:
             return queue_model.forget_one(request.id)
-        del state.buried[number]
+        queue_model.note(state.unbury(number))
         return True
 
     def _purge(self, request: Purge) -> int:
@@ -309,11 +316,12 @@ class StoreModel:
         count = 0
         if request.part in ("buried", "all"):
             count += len(state.buried)
-            state.buried.clear()
+            for number in list(state.buried):
+                queue_model.note(state.unbury(number))
         if request.part in ("results", "all"):
             count += queue_model.forget_all()
         if request.part == "all":
-            count += len(state.items) + state.buffered
+            count += len(state.items) + state.in_line
             for key in list(state.items):
                 state.remove(key)
         return count
@@ -408,6 +416,7 @@ class StoreModel:
             done=len(queue_model.done),
             done_failed=queue_model.outcomes["failed"],
             done_cancelled=queue_model.outcomes["cancelled"],
+            held=state.behind_held,
         )
         self._tidy(queue)
         return counts
@@ -417,14 +426,24 @@ class StoreModel:
         if queue not in self.queues:
             return None
         item = self._at(queue, now).state.ready.first()
-        return None if item is None else next(_live(queue, item))
+        return None if item is None else _head(queue, item)
 
     def look(self, queue: str, key: str, now: float) -> tuple[StoredItem, ...]:
-        """The live items of a key."""
+        """The head of a key, and the first of its line."""
+        return self.line(queue, key, now, limit=2)
+
+    def line(
+        self, queue: str, key: str, now: float, *, after: int = 0, limit: int | None = None
+    ) -> tuple[StoredItem, ...]:
+        """The head of a key and its line, in order: those behind the id `after`."""
         if queue not in self.queues:
             return ()
-        item = self._at(queue, now).state.items.get(key)
-        return () if item is None else tuple(_live(queue, item))
+        state = self._at(queue, now).state
+        item = state.items.get(key)
+        if item is None:
+            return ()
+        values = (stored for stored in _live(queue, state, item) if stored.id > after)
+        return tuple(islice(values, limit))
 
     def browse(
         self,
@@ -450,7 +469,11 @@ class StoreModel:
         if "buried" in states:
             all_buried = queue_model.state.buried
             numbers = queue_model.buried_ids.behind(after)
-            parts.append(_buried(queue, all_buried[number]) for _, number in numbers)
+            state = queue_model.state
+            parts.append(
+                _buried(queue, all_buried[number], holds=state.holds_key(number))
+                for _, number in numbers
+            )
         if "done" in states:
             parts.append(
                 queue_model.done[number] for number, _ in queue_model.done_ids.behind(after)
@@ -467,14 +490,15 @@ class StoreModel:
         reveal: bool = False,
     ) -> Iterator[StoredItem]:
         """All items, or the items of `keys`."""
-        items = queue_model.state.items
+        state = queue_model.state
+        items = state.items
         wanted = None if keys is None else frozenset(keys)
         for key in items if wanted is None else wanted:
             if key in items:
-                yield from _live(queue, items[key], reveal=reveal)
-        for buried in queue_model.state.buried.values():
+                yield from _live(queue, state, items[key], reveal=reveal)
+        for number, buried in state.buried.items():
             if wanted is None or buried.key in wanted:
-                yield _buried(queue, buried)
+                yield _buried(queue, buried, holds=state.holds_key(number))
         for done in queue_model.done.values():
             if wanted is None or done.key in wanted:
                 yield done
@@ -484,6 +508,58 @@ class StoreModel:
         if queue not in self.queues:
             return None
         return self._at(queue, now).done.get(number)
+
+
+def _refuse_put(queue_model: QueueModel, request: Put, now: float) -> LeasedKeyQError | None:
+    state = queue_model.state
+    keys = dict.fromkeys(key for key, _ in request.items)
+    if request.policy == "reject":
+        leased = tuple(key for key in keys if key in state.in_flight)
+        if leased:
+            return keys_in_flight(leased, len(keys))
+    if request.policy == "only_new":
+        present = repeated((key for key, _ in request.items), state.items)
+        if present:
+            return keys_present(present, len(request.items))
+    if request.max_items:
+        if request.policy == "append":
+            need = len(request.items)
+        else:
+            need = sum(_adds(queue_model, key, request, now) for key in keys)
+        if need and state.waiting + need > request.max_items:
+            return queue_full(request.queue, request.max_items)
+    return None
+
+
+def _adds(queue_model: QueueModel, key: str, request: Put, now: float) -> bool:
+    """Whether the queue grows by what a put does with a key."""
+    state = queue_model.state
+    if key in state.items:
+        return state.grows_by(key, request.policy)
+    return _skipped(queue_model, key, request, now) is None
+
+
+def _skipped(queue_model: QueueModel, key: str, request: Put, now: float) -> int | None:
+    """The id of what a put of a key gives way to, if it does."""
+    if request.policy != "skip":
+        return None
+    item = queue_model.state.items.get(key)
+    if item is not None:
+        newest = item.last_in_line
+        return item.value.id if newest is None else newest.value.id
+    result = queue_model.newest_result(key) if request.unique_for else None
+    if result is None or result.ended_at is None or result.ended_at + request.unique_for < now:
+        return None
+    return result.id
+
+
+def _replaced(state: State, key: str, request: Put) -> Payload | None:
+    """The value that a put of a key replaces, if it does."""
+    item = state.items.get(key)
+    if item is None or state.grows_by(key, request.policy):
+        return None
+    newest = item.last_in_line
+    return item.value if newest is None else newest.value
 
 
 def queue_full(queue: str, maxsize: int) -> LeasedKeyQError:
@@ -592,7 +668,17 @@ def _wanted(state: State, request: Claim) -> Iterator[Item[str, Payload]]:
     return (item for item in items if kinds is None or item.value.kind in kinds)
 
 
-def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iterator[StoredItem]:
+def _live(
+    queue: str, state: State, item: Item[str, Payload], *, reveal: bool = False
+) -> Iterator[StoredItem]:
+    """The values of a key, in order; a buried item that holds it is none of them."""
+    if item.key not in state.held:
+        yield _head(queue, item, reveal=reveal)
+    for value in (item.line or {}).values():
+        yield _in_line(queue, item.key, value)
+
+
+def _head(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> StoredItem:
     state: StoredState = "available"
     due: float | None = None
     leased_at: float | None = None
@@ -603,7 +689,7 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
         token = item.lease.token if reveal else ""
     elif item.next is None:
         state, due = "scheduled", item.timer[0]
-    yield item.value.stored(
+    return item.value.stored(
         queue,
         item.key,
         state,
@@ -615,12 +701,18 @@ def _live(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Iter
         token=token,
         deadline=item.value.deadline,
     )
-    if (beside := item.buffered) is not None:
-        payload = beside.value
-        due, deadline = beside.not_before, payload.deadline
-        yield payload.stored(
-            queue, item.key, "buffered", beside.priority, 0, due=due, deadline=deadline
-        )
+
+
+def _in_line(queue: str, key: str, value: LineValue[Payload]) -> StoredItem:
+    return value.value.stored(
+        queue,
+        key,
+        "buffered" if value.replaces else "in_line",
+        value.priority,
+        0,
+        due=value.not_before,
+        deadline=value.value.deadline,
+    )
 
 
 def _id_of(stored: StoredItem) -> int:
@@ -639,28 +731,46 @@ def _listed(
     If they are few, each page looks at all of them; else the pages together look at all items.
     """
     state = queue_model.state
-    found: list[tuple[int, Iterable[Item[str, Payload]]]] = []
+    found: list[tuple[int, Iterable[StoredItem]]] = []
     if "available" in states:
-        found.append((len(state.ready), state.ready))
+        found.append((len(state.ready), (_head(queue, item) for item in state.ready)))
     if "scheduled" in states:
         timers = state.timers.heap
         due = (entry[2] for entry in timers if entry[2].timer is entry and entry[2].lease is None)
-        found.append((len(timers), due))
-    if not states.isdisjoint(("in_flight", "buffered")):
-        found.append((len(state.in_flight), state.in_flight.values()))
+        found.append((len(timers), (_head(queue, item) for item in due)))
+    if "in_flight" in states:
+        leased = state.in_flight.values()
+        found.append((len(leased), (_head(queue, item) for item in leased)))
+    if not states.isdisjoint(IN_LINE):
+        lined = (
+            _in_line(queue, item.key, value)
+            for item in state.lines.values()
+            for value in (item.line or {}).values()
+        )
+        found.append((state.in_line + state.behind_held, lined))
     few = sum(count for count, _ in found)
     if limit is not None and few * (few // limit + 1) < len(state.items):
-        stored = [shown for _, items in found for item in items for shown in _live(queue, item)]
+        stored = [shown for _, items in found for shown in items]
         stored.sort(key=_id_of)
         yield from (shown for shown in stored if shown.id > after and shown.state in states)
         return
     for number, key in queue_model.live_ids.behind(after):
-        for shown in _live(queue, state.items[key]):
-            if shown.id == number and shown.state in states:
-                yield shown
+        item = state.items[key]
+        if item.line is not None and number in item.line:
+            shown = _in_line(queue, key, item.line[number])
+        else:
+            shown = _head(queue, item)
+        if shown.state in states:
+            yield shown
 
 
-def _buried(queue: str, buried: BuriedItem[str, Payload]) -> StoredItem:
+def _buried(queue: str, buried: BuriedItem[str, Payload], *, holds: bool) -> StoredItem:
     return buried.value.stored(
-        queue, buried.key, "buried", buried.priority, buried.attempt, error=buried.error
+        queue,
+        buried.key,
+        "buried",
+        buried.priority,
+        buried.attempt,
+        error=buried.error,
+        holds=holds,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.edit import Edit
-from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Put
+from leasedkeyq.model.requests import Answer, Change, Claim, Claimed, Placed, Put
 from leasedkeyq.stores.batching.batcher import Batcher
 from leasedkeyq.stores.store import Store
 
@@ -19,7 +19,9 @@ class BatchedStore(Store, ABC):
 
     _batcher: Batcher[Any, Any]
 
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+    def do_put(
+        self, requests: Sequence[Put]
+    ) -> Awaitable[list[tuple[Placed, ...] | LeasedKeyQError]]:
         """As `Store.do_put`."""
         return self._batcher.submit_many(requests)
 

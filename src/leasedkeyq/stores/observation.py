@@ -171,7 +171,7 @@ def _items(requests: Sequence[Any], answers: Sequence[Any]) -> Items:
             if isinstance(answer, LeasedKeyQError):
                 _add(found, request.queue, "refused", 1)
             elif answer is not False:  # it was there
-                number = answer if isinstance(request, Purge) else 1
+                number = answer if isinstance(request, Purge | Cancel) else 1
                 _add(found, request.queue, OUTCOMES[type(request)], number)
         else:
             claimed: tuple[Claimed, ...] = answer

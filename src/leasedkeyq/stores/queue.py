@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -43,6 +43,7 @@ from leasedkeyq.model.requests import (
     Counts,
     Discard,
     Extend,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -61,6 +62,8 @@ from leasedkeyq.types import (
     InFlightPolicy,
     ItemSnapshot,
     ItemState,
+    PresentPolicy,
+    PutOutcome,
     QueueObserver,
 )
 
@@ -220,11 +223,15 @@ class StoreQueue(Generic[V]):
         key: str,
         value: V,
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
-    ) -> None:
+    ) -> PutOutcome:
         """As `LeasedKeyQueue.put`. On return the item is stored, as the store promises it.
+
+        A put that is cancelled, or that an outage ends, may have happened. Where the newest value
+        counts, put again: the same key does not double. With ``if_present="append"`` it would.
 
         The value is stored as JSON. Without the `value_type` of `Store.queue`, what comes out is
         what JSON has: bytes, dates, times, UUIDs and decimals come back as strings, tuples and sets
@@ -237,24 +244,28 @@ class StoreQueue(Generic[V]):
             LimitExceededError: The key or the value is larger than the `Limits` of the store.
         """
         self._enter("put")
-        seconds = put_options(if_in_flight, priority, delay)
+        policy = checks.put_policy(if_in_flight, if_present)
+        seconds = put_options(priority, delay)
         check_name("key", key, self._store.limits)
         items = ((key, self._codec.encode(key, value)),)
-        await self._put(Put(self.name, items, if_in_flight, priority, seconds))
+        [placed] = await self._put(Put(self.name, items, policy, priority, seconds))
+        return placed.outcome
 
     async def put_many(
         self,
         items: Mapping[str, V] | Iterable[tuple[str, V]],
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
-    ) -> None:
+    ) -> Counter[PutOutcome]:
         """As `LeasedKeyQueue.put_many`: all of them or none."""
         self._enter("put_many")
-        seconds = put_options(if_in_flight, priority, delay)
+        policy = checks.put_policy(if_in_flight, if_present)
+        seconds = put_options(priority, delay)
         encoded: list[tuple[str, bytes]] = []
-        for key, value in checks.key_values("items", items).items():
+        for key, value in checks.key_values("items", items, policy):
             check_name("key", key, self._store.limits)
             encoded.append((key, self._codec.encode(key, value)))
         most = self._store.limits.batch_size
@@ -264,10 +275,12 @@ class StoreQueue(Generic[V]):
                 f"batch_size is {most}: {advice('batch_size')}"
             )
             raise LimitExceededError(message, limit="batch_size", most=most)
-        if encoded:
-            await self._put(Put(self.name, tuple(encoded), if_in_flight, priority, seconds))
+        if not encoded:
+            return Counter()
+        placed = await self._put(Put(self.name, tuple(encoded), policy, priority, seconds))
+        return Counter(each.outcome for each in placed)
 
-    async def _put(self, request: Put) -> None:
+    async def _put(self, request: Put) -> tuple[Placed, ...]:
         keys = [key for key, _ in request.items]
 
         async def ask(max_items: int) -> Answer:
@@ -281,9 +294,12 @@ class StoreQueue(Generic[V]):
         else:
             answer = await ask(0)
         raise_refusal(answer)
+        placed = cast("tuple[Placed, ...]", answer)
         if self._observer is not None:
-            for key in keys:
-                self._tell("on_put", key)
+            for key, each in zip(keys, placed, strict=True):
+                if each.outcome != "skipped":
+                    self._tell("on_put", key)
+        return placed
 
     # Getting
 
@@ -469,7 +485,9 @@ class StoreQueue(Generic[V]):
         self._notice_time(answer, lease_time)
         lease._expires_at = self._leases.original(lease)._expires_at = answer
 
-    async def bury(self, lease: Lease[str], error: str = "") -> BuriedItem[str, V]:
+    async def bury(
+        self, lease: Lease[str], error: str = "", *, hold: bool = False
+    ) -> BuriedItem[str, V]:
         """As `LeasedKeyQueue.bury`.
 
         What cannot be stored in `error`, NUL characters and lone surrogates, is replaced.
@@ -477,7 +495,8 @@ class StoreQueue(Generic[V]):
         self._enter("bury")
         names = _names(lease)
         checks.error_text(error)
-        change = Bury(self.name, *names, checks.storable(error))
+        checks.is_flag("hold", hold)
+        change = Bury(self.name, *names, checks.storable(error), hold)
         number = await self._settle(lease, change, "buried")
         assert isinstance(number, int)
         buried = await self._buried_item(number)
@@ -509,16 +528,28 @@ class StoreQueue(Generic[V]):
         if oldest is not None and len(oldest) > 2 * most + LOOK_SIZE:
             self._oldest_buried = None  # others have dropped or requeued most of them
 
+    async def discard(self, buried: BuriedItem[str, V]) -> None:
+        """As `LeasedKeyQueue.discard`."""
+        self._enter("discard")
+        checks.is_buried(buried)
+        await self._pump.sent()
+        if not (await self._store.settle([Discard(self.name, buried.id)]))[0]:
+            raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
+
     async def requeue(
-        self, buried: BuriedItem[str, V], *, if_in_flight: InFlightPolicy = "update"
+        self,
+        buried: BuriedItem[str, V],
+        *,
+        if_in_flight: InFlightPolicy | None = None,
+        if_present: PresentPolicy | None = None,
     ) -> None:
         """As `LeasedKeyQueue.requeue`."""
         self._enter("requeue")
         checks.is_buried(buried)
-        checks.put_options(if_in_flight, None, None)
+        policy = checks.requeue_policy(if_in_flight, if_present)
 
         async def ask(max_items: int) -> Answer:
-            change = Requeue(self.name, buried.id, if_in_flight, max_items)
+            change = Requeue(self.name, buried.id, policy, max_items)
             await self._pump.sent()
             return (await self._store.settle([change]))[0]
 
@@ -526,7 +557,7 @@ class StoreQueue(Generic[V]):
             return await self._buried_item(buried.id) is None
 
         if self._maxsize:
-            answer = await self._room.put((buried.key,), if_in_flight, ask, pointless=is_gone)
+            answer = await self._room.put((buried.key,), policy, ask, pointless=is_gone)
         else:
             answer = await ask(0)
         raise_refusal(answer)
@@ -534,19 +565,36 @@ class StoreQueue(Generic[V]):
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
         self._tell("on_put", buried.key)
 
-    async def remove(self, key: str) -> bool:
+    async def remove(self, key: str, *, id: int | None = None) -> bool:  # noqa: A002  # as the values show it
         """As `LeasedKeyQueue.remove`."""
         self._enter("remove")
         check_name("key", key, self._store.limits)
+        if id is not None:
+            checks.whole("id", id, 1)
         lease = self._leases.of_key(key)
         await self._pump.sent()
-        was_there = bool((await self._store.settle([Cancel(self.name, key)]))[0])
+        was_there = bool((await self._store.settle([Cancel(self.name, key, id=id)]))[0])
         if was_there:
             self._tell("on_remove", key)
         if was_there and lease is not None and self._leases.of_key(key) is lease:
-            self._end(lease, "removed")
+            if id is None:
+                self._end(lease, "removed")
+            else:
+                await self._end_if_over(lease, "removed")
         self._room.wake(key)
         return was_there
+
+    async def purge_line(self, key: str) -> int:
+        """As `LeasedKeyQueue.purge_line`."""
+        self._enter("purge_line")
+        check_name("key", key, self._store.limits)
+        await self._pump.sent()
+        count = (await self._store.settle([Cancel(self.name, key, only_line=True)]))[0]
+        assert isinstance(count, int)
+        if count:
+            self._tell("on_remove", key)
+        self._room.wake(key)
+        return count
 
     async def purge_buried(self) -> int:
         """As `LeasedKeyQueue.purge_buried`."""
@@ -623,17 +671,19 @@ class StoreQueue(Generic[V]):
         if not self._closed and self._leases.of_key(lease.key) is lease:
             self._in_background(self._expire_if_over(lease))
 
+    async def _end_if_over(self, lease: Lease[str], how: LeaseEnd) -> None:
+        """A lease may have ended in that way: if its key is not leased any more, it has."""
+        [found] = await self._store.look(self.name, [lease.key])
+        if self._leases.of_key(lease.key) is lease and not _holds(lease, found):
+            self._end(lease, how)
+
     async def _expire_if_over(self, lease: Lease[str]) -> None:
         try:
-            [found] = await self._store.look(self.name, [lease.key])
+            await self._end_if_over(lease, "expired")
         except StoreError:
             self._look_at_expiry(lease, 1.0)
             return
-        if self._leases.of_key(lease.key) is not lease:
-            return
-        if not _holds(lease, found):
-            self._end(lease, "expired")
-        elif lease.expires_at is not None:
+        if self._leases.of_key(lease.key) is lease and lease.expires_at is not None:
             self._look_at_expiry(lease, max(lease.expires_at - self._store_now(), CLOCK_MARGIN))
 
     async def join(self) -> None:
@@ -673,14 +723,31 @@ class StoreQueue(Generic[V]):
         check_name("key", key, self._store.limits)
         await self._pump.sent()
         for item in (await self._store.look(self.name, [key]))[0]:
-            if item.state in ("available", "buffered"):
+            if item.state in WAITING:
                 return item
         return None
+
+    async def line(self, key: str) -> AsyncIterator[ItemSnapshot[str, V]]:
+        """As `LeasedKeyQueue.line`, page by page; an unreadable value is shown as stored bytes.
+
+        Values that are appended or end meanwhile may be missed; none is told twice.
+        """
+        self._look()
+        check_name("key", key, self._store.limits)
+        await self._pump.sent()
+        cursor: str | None = None
+        while True:
+            page = await self._store.line(self.name, key, cursor=cursor, limit=LOOK_SIZE)
+            for item in page.items:
+                yield self._snapshot_of(item)
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     async def available_keys(self) -> set[str]:
         """As `LeasedKeyQueue.available_keys`."""
         self._look()
-        return {item.key async for item in self._browse("available", "buffered")}
+        return {item.key async for item in self._browse(*WAITING)}
 
     async def scheduled_keys(self) -> set[str]:
         """As `LeasedKeyQueue.scheduled_keys`."""
@@ -731,25 +798,27 @@ class StoreQueue(Generic[V]):
             item.attempt,
             item.error,
             item.history[-1].ended_at if item.history else 0.0,
+            item.holds,
         )
 
     async def snapshot(self) -> list[ItemSnapshot[str, V]]:
         """As `LeasedKeyQueue.snapshot`; an unreadable value is shown as the stored bytes."""
         self._look()
-        items = [i async for i in self._browse("available", "scheduled", "in_flight", "buffered")]
-        leased_at = {item.key: item.leased_at or 0.0 for item in items if item.state == "in_flight"}
-        items.sort(key=lambda item: _order(item, leased_at.get(item.key, 0.0)))
-        return [
-            ItemSnapshot(
-                item.key,
-                self._readable(item),
-                cast("ItemState", item.state),
-                item.priority,
-                item.attempt,
-                item.due,
-            )
-            for item in items
-        ]
+        items = [i async for i in self._browse(*HEADS, "buffered", "in_line")]
+        heads = {item.key: _order(item) for item in items if item.state in HEADS}
+        items.sort(key=lambda item: (*heads.get(item.key, BEHIND_BURIED), item.id))
+        return [self._snapshot_of(item) for item in items]
+
+    def _snapshot_of(self, item: StoredItem) -> ItemSnapshot[str, V]:
+        return ItemSnapshot(
+            item.key,
+            self._readable(item),
+            cast("ItemState", item.state),
+            item.priority,
+            item.attempt,
+            item.due,
+            item.id,
+        )
 
     def _readable(self, item: StoredItem) -> V:
         try:
@@ -785,28 +854,32 @@ END_EVENTS: Final[dict[LeaseEnd, ObserverEvent]] = {
     "expired": "on_expire",
 }
 SETTLED = ("acknowledged", "released", "buried")
+HEADS: Final = ("available", "scheduled", "in_flight")
+"""The states of the head of a key."""
+WAITING: Final = ("available", "buffered", "in_line")
+"""The states of values that wait to be handed out and are not scheduled."""
+BEHIND_BURIED: Final = (3, 0, 0)
+"""Where the lines of keys that buried items hold stand in a snapshot."""
 LOOK_SIZE: Final = 1000
 """Keys that the store is asked about at a time."""
 CLOCK_MARGIN: Final = 0.25
 """Seconds by which the time of a store may be later than it seems from here."""
 
 
-def put_options(
-    policy: InFlightPolicy, priority: int | None, delay: Duration | None
-) -> float | None:
+def put_options(priority: int | None, delay: Duration | None) -> float | None:
     """The options of a put; returns the delay in seconds."""
-    seconds = checks.put_options(policy, priority, delay)
+    seconds = checks.put_options(priority, delay)
     check_priority(priority)
     return seconds
 
 
-def _order(item: StoredItem, leased_at: float) -> tuple[int, float, float, int]:
-    """Available in hand-out order, scheduled by time, leased by age and then buffered."""
+def _order(item: StoredItem) -> tuple[float, float, float]:
+    """Heads in a snapshot: available in hand-out order, scheduled by time, leased by age."""
     if item.state == "available":
-        return 0, -item.priority, item.place, item.id
+        return 0, -item.priority, item.place
     if item.state == "scheduled":
-        return 1, item.due or 0.0, 0, item.id
-    return 2, leased_at, 0.0, item.id
+        return 1, item.due or 0.0, 0
+    return 2, item.leased_at or 0.0, 0
 
 
 def _holds(lease: Lease[str], items: Sequence[StoredItem]) -> bool:

@@ -5,11 +5,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from leasedkeyq.errors import QueueFullError, closed_while_waiting, keys_in_flight
+from leasedkeyq.errors import (
+    QueueFullError,
+    closed_while_waiting,
+    keys_in_flight,
+    keys_present,
+)
 from leasedkeyq.local.waiters import Producer, Producers
 from leasedkeyq.model.requests import Answer
 from leasedkeyq.stores.pump import ClaimPump
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import PutPolicy
 
 if TYPE_CHECKING:
     from leasedkeyq.stores.store import Store
@@ -43,7 +48,7 @@ class RoomLine:
     async def put(
         self,
         keys: Sequence[str],
-        policy: InFlightPolicy,
+        policy: PutPolicy,
         ask: Ask,
         *,
         scheduled: bool = False,
@@ -52,8 +57,8 @@ class RoomLine:
         """Ask the store until there is room; returns its answer.
 
         Args:
-            keys: What is put.
-            policy: What it does where a key is leased.
+            keys: What is put: a key as often as it has values.
+            policy: What it does where a key is there.
             ask: Asks the store.
             scheduled: Whether it comes later, so that no consumer takes it at once.
             pointless: Whether the store will refuse it, room or not.
@@ -61,6 +66,7 @@ class RoomLine:
         Raises:
             QueueFullError: There are more keys than may ever wait.
             KeyAlreadyInFlightError: It was refused before its turn had come.
+            KeyAlreadyPresentError: The same.
             QueueClosedError: `close` was called meanwhile; nothing was put.
         """
         loop = asyncio.get_running_loop()
@@ -116,8 +122,8 @@ class RoomLine:
         if self._closed:
             raise closed_while_waiting()
 
-    def _never_fits(self, keys: int) -> QueueFullError:
-        message = f"{keys} keys do not fit into the queue: maxsize is {self._maxsize}"
+    def _never_fits(self, values: int) -> QueueFullError:
+        message = f"{values} values do not fit into the queue: maxsize is {self._maxsize}"
         return QueueFullError(message, maxsize=self._maxsize)
 
     async def _may_ask(
@@ -127,6 +133,7 @@ class RoomLine:
 
         Raises:
             KeyAlreadyInFlightError: It is refused, and need not wait for that.
+            KeyAlreadyPresentError: The same.
         """
         behind = any(self._producers.first_for(key) is not producer for key in producer.keys)
         first = next(iter(self._waiting), None)
@@ -137,7 +144,7 @@ class RoomLine:
                 return True
             if pointless is not None and await pointless():
                 return True
-        elif producer.policy != "reject":
+        elif producer.policy not in ("reject", "only_new"):
             return False
         if await self._adds_nothing(producer) and not behind:
             return True
@@ -146,19 +153,26 @@ class RoomLine:
         return False
 
     async def _adds_nothing(self, producer: Producer[str]) -> bool:
-        """Whether the queue does not grow by a put: it only updates.
+        """Whether the queue does not grow by a put: it only updates, or is skipped.
 
         Raises:
             KeyAlreadyInFlightError: It is refused.
+            KeyAlreadyPresentError: The same.
         """
-        keys = producer.keys
+        keys, policy = producer.keys, producer.policy
+        if policy == "append":
+            return False
         found = await self._store.look(self._queue, keys)
         states = [{item.state for item in items} for items in found]
-        if producer.policy == "reject":
+        if policy == "reject":
             leased = [key for key, each in zip(keys, states, strict=True) if "in_flight" in each]
             if leased:
                 raise keys_in_flight(tuple(leased), len(keys))
-        if producer.policy == "buffer" and {"in_flight"} in states:
+        if policy == "only_new":
+            present = [key for key, each in zip(keys, states, strict=True) if each]
+            if present:
+                raise keys_present(tuple(present), producer.values)
+        if policy == "buffer" and {"in_flight"} in states:
             return False
         return all(states)
 

@@ -9,7 +9,7 @@ take batches and answer request by request, in order:
 - `Store.edit` changes a queue after looking at it,
 - `Store.sweep` deals with what has come due,
 - `Store.watch` tells when it is worth asking again,
-- `Store.count`, `heads`, `look`, `browse` and `results` show what is there.
+- `Store.count`, `heads`, `look`, `line`, `browse` and `results` show what is there.
 
 Each verb is written twice. The verb itself is here, and final: it refuses what a closed store or
 its limits do not allow, and turns failures into the errors of the contract. The inner verb of the
@@ -23,11 +23,11 @@ all that it does is one atomic change, and a refusal in it is raised and ends it
 
 **Order**: calls of one event loop act in the order in which they were made, also if nobody waits
 for one before making the next. A claim may besides find what a later call of that moment freed, and
-a buffered value that an `Ack` frees may have its place before what was put in the same moment.
+the next of a line that an `Ack` frees may have its place before what was put in the same moment.
 
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
-as the lease has ended) and for `put` with the policies ``"update"`` and ``"reject"`` (the same
-value is put again). A claim whose answer was lost leaves items leased until their leases expire.
+as the lease has ended) and for `put` with the policies ``"update"``, ``"reject"`` and ``"skip"``
+(the same value is put again). With ``"append"`` a second value is appended. A claim whose answer was lost leaves items leased until their leases expire.
 An edit sees when it looks again what the first one did.
 
 **Time** is the store's. Requests carry durations, answers carry moments as Unix time.
@@ -59,6 +59,7 @@ from leasedkeyq.model.requests import (
     EditWork,
     Limits,
     Page,
+    Placed,
     Put,
     StoredItem,
     StoredState,
@@ -75,6 +76,14 @@ T = TypeVar("T")
 logger = logging.getLogger("leasedkeyq")
 
 NO_ITEMS: Final = Counts()
+LIVE_STATES: Final[tuple[StoredState, ...]] = (
+    "available",
+    "scheduled",
+    "in_flight",
+    "buffered",
+    "in_line",
+)
+"""The states of the values of a key."""
 
 
 class Claimer:
@@ -234,10 +243,11 @@ class Store(ABC):
     # The verbs
 
     @final
-    async def put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+    async def put(self, requests: Sequence[Put]) -> list[tuple[Placed, ...] | LeasedKeyQError]:
         """Put; each request is all or nothing.
 
-        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `QueueFullError` (`max_items`),
+        Refusals: `KeyAlreadyInFlightError` (policy ``"reject"``), `KeyAlreadyPresentError` (policy
+        ``"only_new"``), `QueueFullError` (`max_items`),
         `LimitExceededError` for what is beyond `limits`, and `UnstorableError` for what no store
         can keep: a key, a kind or a name of a queue that is empty (a kind may be) or is not text
         without NUL characters, a priority of more than 64 bits, or a delay or a deadline without
@@ -358,18 +368,36 @@ class Store(ABC):
 
     @final
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
-        """The live items of each key: none, one, or the leased one and the buffered one."""
+        """Of each key its head and the first of its line: none, one or two items.
+
+        A buried item that holds its key is not its head, only its line is shown.
+        """
         self._check_usable()
         check_names("queue", [queue])
         check_names("keys", keys)
         return _answered(await self.do_look(queue, keys))
 
     @final
+    async def line(
+        self, queue: str, key: str, *, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """The head of a key and its line, in order, page by page.
+
+        That is the order of their ids. A cursor is as in `browse`. A page costs the same wherever
+        it begins, and however long the line is.
+        """
+        self._check_usable()
+        check_names("queue", [queue])
+        check_names("key", [key])
+        after = check_listing((), "", cursor, limit)
+        return page_of(_answered(await self.do_line(queue, key, after, limit + 1)), limit)
+
+    @final
     async def browse(
         self,
         queue: str,
         *,
-        states: Sequence[StoredState] = ("available", "scheduled", "in_flight", "buffered"),
+        states: Sequence[StoredState] = LIVE_STATES,
         prefix: str = "",
         cursor: str | None = None,
         limit: int = 100,
@@ -419,7 +447,9 @@ class Store(ABC):
     # the answer to a request: the verb around it raises that.
 
     @abstractmethod
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+    def do_put(
+        self, requests: Sequence[Put]
+    ) -> Awaitable[list[tuple[Placed, ...] | LeasedKeyQError]]:
         """As `put`, of requests that are within the limits."""
 
     @abstractmethod
@@ -463,6 +493,12 @@ class Store(ABC):
         self, queue: str, keys: Sequence[str]
     ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
         """As `look`."""
+
+    @abstractmethod
+    def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Awaitable[Sequence[StoredItem] | StoreError]:
+        """The first values of a key whose ids are above `after`: `limit`, or all there are."""
 
     @abstractmethod
     def do_browse(

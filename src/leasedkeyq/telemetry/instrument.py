@@ -42,7 +42,17 @@ class AttemptEnd(msgspec.Struct, frozen=True):
 
 
 StoreVerb: TypeAlias = Literal[
-    "put", "claim", "settle", "edit", "sweep", "count", "heads", "look", "browse", "results"
+    "put",
+    "claim",
+    "settle",
+    "edit",
+    "sweep",
+    "count",
+    "heads",
+    "look",
+    "line",
+    "browse",
+    "results",
 ]
 """The verbs of a store that are measured."""
 

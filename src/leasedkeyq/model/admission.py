@@ -6,8 +6,9 @@ refuse the same requests with the same errors.
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
+from leasedkeyq import checks
 from leasedkeyq.checks import is_text
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
 from leasedkeyq.model.requests import (
@@ -16,11 +17,14 @@ from leasedkeyq.model.requests import (
     Cancel,
     Limits,
     Put,
+    Requeue,
 )
+from leasedkeyq.types import PutPolicy
 
 R = TypeVar("R")
 
 LARGEST_PRIORITY = 2**63 - 1
+PUT_POLICIES: Final[tuple[PutPolicy, ...]] = get_args(PutPolicy)
 
 
 def admit(requests: Sequence[R], limits: Limits) -> tuple[Sequence[R], dict[int, LeasedKeyQError]]:
@@ -49,6 +53,8 @@ def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
             _check_put(request, limits)
         elif isinstance(request, Ack | Cancel):
             _check_ending(request, limits)
+        elif isinstance(request, Requeue):
+            _check_policy(request.policy)
     except LimitExceededError as error:
         return error
     except (TypeError, ValueError) as error:
@@ -68,6 +74,9 @@ def _check_put(put: Put, limits: Limits) -> None:
         raise ValueError(f"delay must be finite, got {put.delay}")
     if put.deadline is not None and not isfinite(put.deadline):
         raise ValueError(f"deadline must be finite, got {put.deadline}")
+    _check_policy(put.policy)
+    if put.unique_for:
+        checks.number("unique_for", put.unique_for, least=0)
     if len(put.items) > limits.batch_size:
         message = (
             f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "
@@ -77,6 +86,11 @@ def _check_put(put: Put, limits: Limits) -> None:
     for key, value in put.items:
         check_name("key", key, limits)
         _check_size("value", key, value, limits)
+
+
+def _check_policy(policy: object) -> None:
+    if policy not in PUT_POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(PUT_POLICIES)}, got {policy!r}")
 
 
 def _check_ending(request: Ack | Cancel, limits: Limits) -> None:

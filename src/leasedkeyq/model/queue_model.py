@@ -84,7 +84,7 @@ class QueueModel:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
         self.done_of: dict[str, dict[int, None]] = {}
-        """The ids of the results of each key that has any, oldest first."""
+        """The ids of the results of each key that has any, by their ends and then by id."""
         self.outcomes: dict[ResultOutcome | None, int] = dict.fromkeys(OUTCOMES, 0)
         """How many of `done` have each outcome."""
         self.buckets = Buckets()
@@ -102,7 +102,7 @@ class QueueModel:
     def live_ids(self) -> IdOrder[str]:
         """The keys of live values, those in lines included, in the order of their ids."""
         if self._live_ids is None:
-            self._live_ids = IdOrder(self._all_live, self._is_live, self._count_live)
+            self._live_ids = IdOrder(self._all_live, self._is_live, lambda: self.live)
         return self._live_ids
 
     @property
@@ -152,7 +152,9 @@ class QueueModel:
             return True
         return item.value.id == number and key not in self.state.held
 
-    def _count_live(self) -> int:
+    @property
+    def live(self) -> int:
+        """How many live values there are, those in lines included."""
         state = self.state
         return len(state.items) - len(state.held) + state.in_line + state.behind_held
 
@@ -177,15 +179,25 @@ class QueueModel:
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""
         self.done[result.id] = result
-        self.done_of.setdefault(result.key, {})[result.id] = None
+        ids = self.done_of.setdefault(result.key, {})
+        later: list[int] = []
+        while ids and self._end_of(next(reversed(ids))) > self._end_of(result.id):
+            later.append(ids.popitem()[0])
+        ids[result.id] = None
+        ids.update(dict.fromkeys(reversed(later)))
         self.outcomes[result.outcome] += 1
         if self._done_ids is not None:
             self._done_ids.add(result.id, result.id)
         if self._forgetting is not None and result.due is not None:
             heappush(self._forgetting, (result.due, result.id))
 
+    def _end_of(self, number: int) -> tuple[float, int]:
+        """By what the results of a key are ordered."""
+        ended_at = self.done[number].ended_at
+        return float("-inf") if ended_at is None else ended_at, number
+
     def newest_result(self, key: str) -> StoredItem | None:
-        """The result of the item of a key that ended last, if it is kept."""
+        """The kept result of the value of a key that ended last; of several, the highest id."""
         ids = self.done_of.get(key)
         return None if ids is None else self.done[next(reversed(ids))]
 

@@ -365,6 +365,9 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
     With `keep` seconds, the result can be read for that long, under the id of each value that goes.
     `outcome` is what each of these results counts as; see `Counts`.
+
+    Raises:
+        ValueError: Both `id` and `only_line` are given.
     """
 
     queue: str
@@ -374,6 +377,10 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     id: int | None = None
     outcome: ResultOutcome = "cancelled"
     only_line: bool = False
+
+    def __post_init__(self) -> None:
+        if self.only_line and self.id is not None:
+            raise ValueError("id and only_line exclude each other: one value, or all of the line")
 
 
 class Requeue(msgspec.Struct, frozen=True, tag=True):

@@ -241,6 +241,7 @@ class QueueState(Generic[K, V]):
     ) -> LineValue[V]:
         """Let a value wait at the end of the line of `item`."""
         if number is None:
+            self.number_of(item)  # the head's is below those of its line
             self._numbers = number = self._numbers + 1
         not_before = due if due is not None and due > self.now else None
         newest = LineValue(number, value, priority, not_before)
@@ -434,7 +435,10 @@ class QueueState(Generic[K, V]):
         self._end(item, "buried")
         if hold:
             self.held[item.key] = item, number
-            if item.line is not None:
+            first = item.first_in_line
+            if item.line is not None and first is not None:
+                # What is buried is not released: a buffered value waits its turn as the others do.
+                first.replaces = False
                 self.in_line -= len(item.line)
                 self.behind_held += len(item.line)
         else:

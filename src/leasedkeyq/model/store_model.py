@@ -749,7 +749,7 @@ def _listed(
         )
         found.append((state.in_line + state.behind_held, lined))
     few = sum(count for count, _ in found)
-    if limit is not None and few * (few // limit + 1) < len(state.items):
+    if limit is not None and few * (few // limit + 1) < queue_model.live:
         stored = [shown for _, items in found for shown in items]
         stored.sort(key=_id_of)
         yield from (shown for shown in stored if shown.id > after and shown.state in states)

@@ -27,8 +27,9 @@ the next of a line that an `Ack` frees may have its place before what was put in
 
 **Retrying** a batch whose outcome is unknown is safe for `settle` (a second settling is refused,
 as the lease has ended) and for `put` with the policies ``"update"``, ``"reject"`` and ``"skip"``
-(the same value is put again). With ``"append"`` a second value is appended. A claim whose answer was lost leaves items leased until their leases expire.
-An edit sees when it looks again what the first one did.
+(the same value is put again). With ``"append"`` a second value is appended. A claim whose answer
+was lost leaves items leased until their leases expire. An edit sees when it looks again what the
+first one did.
 
 **Time** is the store's. Requests carry durations, answers carry moments as Unix time.
 """

@@ -1,7 +1,7 @@
 """A store and the model are asked the same at the same time, and must answer the same."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
+    Cancel,
     Change,
     Claim,
     Claimed,
@@ -82,7 +83,7 @@ class Comparison:
         mine = [self.model.put(request, now) for request in requests]
         yours = await self.store.put(requests)
         self.time.after()
-        self.same(now, requests, map(_with_ids, requests, mine), yours)
+        self.same(now, requests, mine, yours)
 
     async def claim(self, requests: Sequence[Claim]) -> None:
         """Claim, and remember the leases."""
@@ -138,15 +139,26 @@ class Comparison:
             )
             if queue_model and isinstance(change, Discard):
                 ids += queue_model.done
-            # An item that was requeued, and that nobody has seen since, has an id nobody knows.
-            ids = [number for number in ids if self._likeness.knows(number)]
-            number = ids[change.id % len(ids)] if ids and change.id != ABSENT else 10**6
-            theirs = self._likeness.theirs(number)
-            return (
-                msgspec.structs.replace(change, id=number),
-                msgspec.structs.replace(change, id=theirs),
-            )
+            return self._identified(change, change.id, ids)
+        if isinstance(change, Cancel) and change.id is not None:
+            return self._identified(change, change.id, self._values_of(change.queue, change.key))
         return change, change
+
+    def _identified(
+        self, change: Requeue | Discard | Cancel, number: int, ids: Sequence[int]
+    ) -> tuple[Change, Change]:
+        """The change of one of the ids, for the model and for the store."""
+        # An item that was requeued, and that nobody has seen since, has an id nobody knows.
+        known = [each for each in ids if self._likeness.knows(each)]
+        mine = known[number % len(known)] if known and number != ABSENT else 10**6
+        theirs = self._likeness.theirs(mine)
+        return msgspec.structs.replace(change, id=mine), msgspec.structs.replace(change, id=theirs)
+
+    def _values_of(self, queue: str, key: str) -> list[int]:
+        """The ids of the head of a key and of its line; of a held key, also of what holds it."""
+        queue_model = self.model.queues.get(queue)
+        item = queue_model.state.items.get(key) if queue_model else None
+        return [] if item is None else [item.value.id, *(item.line or ())]
 
     def _holds(self, held: LeasePair) -> bool:
         """Whether a lease is the last one of its key, though it may be due."""
@@ -209,6 +221,24 @@ class Comparison:
         self.time.after()
         asked = [("look", queue, key) for key in keys]
         self.same(now, asked, mine, yours)
+        for key in keys:
+            await self._compare_line(queue, key)
+
+    async def _compare_line(self, queue: str, key: str) -> None:
+        """Page by page."""
+        now = await self.time.before()
+        mine = [*self.model.line(queue, key, now)]
+        limit = self._choose(PAGES)
+        yours: list[StoredItem] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.line(queue, key, cursor=cursor, limit=limit)
+            self.time.after()
+            yours += page.items
+            cursor = page.cursor
+            if cursor is None or len(yours) > len(mine):
+                break
+        self.same(now, [("line", queue, key)], [mine], [yours])
 
     async def compare(self) -> None:
         """All that can be seen is the same."""
@@ -295,8 +325,6 @@ class Comparison:
 
 def _with_ids(request: object, answer: Any) -> Any:
     """The answer of the model, with its ids marked as such."""
-    if isinstance(request, Put) and isinstance(answer, tuple):
-        return tuple(map(Id, cast("tuple[int, ...]", answer)))
     if isinstance(request, Bury) and isinstance(answer, int):
         return Id(answer)
     return answer

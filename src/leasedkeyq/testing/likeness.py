@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
-from leasedkeyq.model.requests import Claimed, Refusal, StoredItem
+from leasedkeyq.errors import KeyAlreadyInFlightError, KeyAlreadyPresentError, QueueFullError
+from leasedkeyq.model.requests import Claimed, Placed, Refusal, StoredItem
 
 ROWS = (list, tuple)
 NOT_COMPARED = frozenset({"id", "token", "fence", "place"})
@@ -49,6 +49,10 @@ class Likeness:
             return known and self._same_id(mine.id, yours.id) and self._same_fields(mine, yours)
         if isinstance(mine, Id) and isinstance(yours, int):
             return self._same_id(mine, yours)
+        if isinstance(mine, Placed) and isinstance(yours, Placed):
+            return mine.outcome == yours.outcome and self._same_id(mine.id, yours.id)
+        if isinstance(mine, int):
+            return type(yours) is type(mine) and bool(mine == yours)
         if isinstance(mine, msgspec.Struct) and type(mine) is type(yours):
             return self._same_fields(mine, yours)
         if isinstance(mine, float) and isinstance(yours, float | int):
@@ -80,7 +84,7 @@ class Likeness:
 
 def _data(error: object) -> tuple[Any, ...]:
     """What counts of an error."""
-    if isinstance(error, KeyAlreadyInFlightError):
+    if isinstance(error, KeyAlreadyInFlightError | KeyAlreadyPresentError):
         return (type(error), error.keys)
     if isinstance(error, QueueFullError):
         return (type(error), error.maxsize)

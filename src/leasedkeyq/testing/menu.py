@@ -24,7 +24,7 @@ from leasedkeyq.model.requests import (
     Urgency,
 )
 from leasedkeyq.testing.model_time import Durations
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import PutPolicy
 
 T = TypeVar("T")
 
@@ -38,7 +38,31 @@ STALE = "stale"
 LEASES = (*"0000111223", f"{STALE}0", f"{STALE}1", f"{STALE}3", f"{STALE}10")
 """Which lease is settled: the latest that holds, the one before, and so on, or any that was."""
 BURIED = (0, 0, 1, 1, 2, 2, ABSENT)
-SETTLINGS = "aaaarrrruuubbbbeeccqqqddp"
+VALUES = (*[None] * 4, 0, 1, 2, 5, ABSENT)
+"""Which values of a key are cancelled: all, its head, the first behind that, and so on."""
+SETTLINGS = "aaaarrrruuubbbbeecccqqqddp"
+POLICIES: tuple[PutPolicy, ...] = (
+    "update",
+    "update",
+    "buffer",
+    "buffer",
+    "append",
+    "append",
+    "append",
+    "append",
+    "reject",
+    "skip",
+    "only_new",
+)
+"""There is a line to see if values are often appended."""
+REQUEUE_POLICIES: tuple[PutPolicy, ...] = (
+    "append",
+    "append",
+    "update",
+    "reject",
+    "buffer",
+    "only_new",
+)
 
 
 class Pick(Protocol):
@@ -55,6 +79,7 @@ class Menu:
     A token in a `Change` is a number: 0 stands for the latest lease that holds, 1 for the one
     before; behind `STALE`, leases that have ended count as well. The id in a `Requeue` or a
     `Discard` is that of one of the buried items in the same way, of a `Discard` also of a result.
+    The id in a `Cancel` is that of one of the values of the key, the head first.
     """
 
     def __init__(self, pick: Pick, durations: Durations, queues: Sequence[str] = QUEUES) -> None:
@@ -70,15 +95,17 @@ class Menu:
     def _put(self) -> Put:
         pick = self._pick
         count = pick((1, 1, 1, 2, 4))
+        policy = pick(POLICIES)
         return Put(
             pick(self._queues),
             tuple((pick(KEYS), b"%d" % pick(range(1000))) for _ in range(count)),
-            pick(("update", "update", "reject", "buffer", "buffer")),
+            policy,
             pick((None, None, None, 0, 1, -1, 5)),
             pick(self._durations.delays),
-            pick((0, 0, 0, 3, 5)),
+            pick((0, 0, 0, 0, 3, 5, 8)),
             pick(KINDS),
             pick(self._durations.deadlines),
+            pick(self._durations.uniques) if policy == "skip" else 0.0,
         )
 
     def claims(self) -> list[Claim]:
@@ -138,15 +165,16 @@ class Menu:
             case "u":
                 return Release(*names, delay=pick(pauses), undo=True)
             case "b":
-                return Bury(*names, pick(("", "bad")))
+                return Bury(*names, pick(("", "bad")), pick((False, True)))
             case "e":
                 return Extend(*names, pick(self._durations.leases))
             case "c":
                 result, keep = pick((None, b'"gone"')), pick(keeps)
-                return Cancel(queue, key, result, keep, outcome=pick(OUTCOMES))
+                number = pick(VALUES)
+                only_line = number is None and pick((False, True))
+                return Cancel(queue, key, result, keep, number, pick(OUTCOMES), only_line)
             case "q":
-                policy: InFlightPolicy = pick(("update", "reject", "buffer"))
-                return Requeue(queue, pick(BURIED), policy, pick((0, 0, 2, 4)))
+                return Requeue(queue, pick(BURIED), pick(REQUEUE_POLICIES), pick((0, 0, 2, 4)))
             case "d":
                 return Discard(queue, pick(BURIED))
             case _:
@@ -180,7 +208,7 @@ def plan(
     put = Put(
         queue,
         ((pick(KEYS), b"1"), (pick(KEYS), b"2")),
-        "update",
+        pick(("update", "buffer", "append", "append", "skip")),
         pick((None, None, 3)),
         pick(durations.delays),
         kind=pick(KINDS),
@@ -192,10 +220,11 @@ def plan(
         if change is not None and pick((True, True, False)):
             wanted.append(change)
     where = pick((0, len(wanted)))
-    wanted[where:where] = pick(([], [put], [put], [msgspec.structs.replace(put, policy="buffer")]))
+    wanted[where:where] = pick(([], [put], [put], [put, put]))
     wrong: list[Put | Change] = [
         Ack(queue, pick(KEYS), "nobody"),
         msgspec.structs.replace(put, policy="reject"),
+        msgspec.structs.replace(put, policy="only_new"),
         msgspec.structs.replace(put, max_items=1),
         Purge(queue, "all"),
         Cancel("elsewhere", "a"),
@@ -208,7 +237,9 @@ def plan(
 def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | None:
     names = (item.queue, item.key, item.token)
     keep, outcome = pick(durations.keeps), pick(OUTCOMES)
-    cancel = Cancel(item.queue, item.key, b"8", keep, pick((None, item.id)), outcome)
+    number = pick((None, item.id, item.id))
+    only_line = number is None and pick((False, True))
+    cancel = Cancel(item.queue, item.key, b"8", keep, number, outcome, only_line)
     if item.state == "in_flight":
         endings: list[Change] = [
             cancel,
@@ -216,12 +247,12 @@ def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | Non
             Release(*names, pick((False, True)), pick(durations.pauses), pick(("", "no"))),
             Release(*names, delay=pick(durations.pauses), undo=True),
             Extend(*names, pick(durations.leases)),
-            Bury(*names, "edited"),
+            Bury(*names, "edited", pick((False, True))),
         ]
         return pick(endings)
     if item.state == "buried":
         again: list[Change] = [
-            Requeue(item.queue, item.id, pick(("update", "buffer"))),
+            Requeue(item.queue, item.id, pick(("append", "update", "buffer"))),
             Discard(item.queue, item.id),
         ]
         return pick(again)

@@ -31,6 +31,8 @@ class Durations:
     deadlines: tuple[float | None, ...]
     """Of items and of urgencies."""
     steps: tuple[tuple[tuple[float, int], ...], ...]
+    uniques: tuple[float, ...]
+    """For how long after its end a value is not put again."""
 
 
 class ModelTime:
@@ -45,6 +47,7 @@ class ModelTime:
         rates=((1.0, 1.0), (0.5, 1.0), (2.0, 2.0), (0.3, 2.5), (0.1, 3.0)),
         deadlines=(None, None, 0.3, 1.0, 2.0, 5.0, 30.0),
         steps=((), ((1.0, 1),), ((0.75, 1), (0.5, 2), (0.25, 3)), ((0.3, 5), (0.9, 1))),
+        uniques=(0.0, 0.25, 1.0, 3.0, 10.0),
     )
     tolerance = 0.0
     """How much a moment may differ."""
@@ -88,6 +91,7 @@ class RealTime(ModelTime):
             deadlines=(None, soon, soon, LONG),
             # Which share of a deadline remains, nobody can say; but whether it is past.
             steps=((), ((1.0, 2),)),
+            uniques=(0.0, soon, LONG),
         )
         self.tolerance = soon
         self._soon = soon

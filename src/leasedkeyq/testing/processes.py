@@ -183,7 +183,7 @@ async def share_work(
             [answer] = await store.put([request])
             if isinstance(answer, Exception):
                 raise answer
-            ids.update(answer if request.queue == "q" else ())
+            ids.update([placed.id for placed in answer] if request.queue == "q" else ())
         await asyncio.sleep(0.002)
         for item in claimed:
             until = time.monotonic()

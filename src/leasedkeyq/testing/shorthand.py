@@ -9,6 +9,7 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
+    Placed,
     Put,
     Refusal,
     StoredItem,
@@ -26,6 +27,7 @@ EVERY_STATE: tuple[StoredState, ...] = (
     "scheduled",
     "in_flight",
     "buffered",
+    "in_line",
     "buried",
     "done",
 )
@@ -44,6 +46,14 @@ def next_items(limit: int = 1, lease_time: float | None = LONG, **options: Any) 
 def of_key(key: str, lease_time: float | None = LONG) -> Claim:
     """A claim of one key."""
     return Claim((("q", 1),), 1, key, lease_time)
+
+
+async def put_one(store: Store, put: Put) -> Placed:
+    """Put one item that must not be refused."""
+    [answer] = await store.put([put])
+    assert isinstance(answer, tuple), f"{put} was refused: {answer!r}"
+    assert len(answer) == 1, f"{put} was answered by {answer!r}"
+    return answer[0]
 
 
 async def claim_one(store: Store, request: Claim | None = None) -> Claimed:

@@ -17,7 +17,7 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.caps import LosesTokens
 from tests.testing.broken.leases import KeepsTimeItself
-from tests.testing.broken.through import OtherClaims, PutAnswer, Through, caught_by, replace
+from tests.testing.broken.through import LOST, OtherClaims, PutAnswer, Through, caught_by, replace
 
 
 @caught_by("test_all_is_there_when_the_store_is_opened_again")
@@ -65,7 +65,7 @@ class StoresLater(Through):
 
     async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         self.waiting += requests
-        return [(10**6,) for _ in requests]
+        return [LOST for _ in requests]
 
     async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
         await self.store()

@@ -17,7 +17,7 @@ from leasedkeyq.model.requests import (
     Release,
     StoredItem,
 )
-from tests.testing.broken.through import OtherPuts, PutAnswer, Through, caught_by, replace
+from tests.testing.broken.through import LOST, OtherPuts, PutAnswer, Through, caught_by, replace
 
 
 @caught_by("test_everything_that_was_put_can_be_claimed")
@@ -31,7 +31,7 @@ class LosesAnItem(Through):
         for request in requests:
             self.number += 1
             lost = self.number % 17 == 0
-            answers += [(10**6,)] if lost else await self.inner.put([request])
+            answers += [LOST] if lost else await self.inner.put([request])
         return answers
 
 
@@ -51,7 +51,7 @@ class LosesAnItemWhenManyPut(Through):
 
     async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         if self.busy:
-            return [(10**6,) for _ in requests]
+            return [LOST for _ in requests]
         self.busy = True
         try:
             await asyncio.sleep(0)
@@ -78,9 +78,12 @@ class GivesAnUpdateANewId(Through):
     async def do_put(self, requests: Sequence[Put]) -> list[PutAnswer]:
         answers: list[PutAnswer] = []
         for answer in await self.inner.put(requests):
-            ids = answer if isinstance(answer, tuple) else ()
-            self.number += len(ids)
-            answers.append(tuple(range(self.number - len(ids), self.number)))
+            placed = answer if isinstance(answer, tuple) else ()
+            first = self.number
+            self.number += len(placed)
+            answers.append(
+                tuple(each._replace(id=number) for number, each in enumerate(placed, first))
+            )
         return answers
 
 
@@ -215,7 +218,7 @@ class LosesBufferedValues(Through):
         for request in requests:
             leased = request.items[0][0] in await self.tokens(request.queue)
             lost = leased and request.policy == "buffer"
-            answers += [(10**6,)] if lost else await self.inner.put([request])
+            answers += [LOST] if lost else await self.inner.put([request])
         return answers
 
 

@@ -17,6 +17,7 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Counts,
+    Placed,
     Put,
     StoredItem,
     StoredState,
@@ -24,7 +25,9 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.store import Store
 
 replace = msgspec.structs.replace
-PutAnswer = tuple[int, ...] | LeasedKeyQError
+PutAnswer = tuple[Placed, ...] | LeasedKeyQError
+LOST = (Placed(10**6, "added"),)
+"""The answer to a put that did not happen."""
 
 
 class Through(Store):
@@ -62,6 +65,11 @@ class Through(Store):
 
     async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         return await self.inner.look(queue, keys)
+
+    async def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Sequence[StoredItem]:
+        return (await self.inner.line(queue, key, cursor=str(after), limit=limit)).items
 
     async def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /

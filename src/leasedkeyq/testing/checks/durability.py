@@ -18,6 +18,7 @@ from leasedkeyq.testing.shorthand import (
     of_key,
     one,
     order,
+    put_one,
     settle,
 )
 from leasedkeyq.testing.site import Site
@@ -56,9 +57,8 @@ class DurabilityChecks(Suite):
         assert await order(store) == in_order == ["d", "e", "f", "front", "back"]
         # Places may be given anew as long as the order is the same.
         assert [_without_place(item) for item in after] == [_without_place(i) for i in before]
-        [new] = await store.put([one("new")])
-        assert isinstance(new, tuple)
-        assert new[0] > max(item.id for item in before), "an id was given twice"
+        new = await put_one(store, one("new"))
+        assert new.id > max(item.id for item in before), "an id was given twice"
         again = await claim_one(store)
         assert (again.key, again.attempt) == ("d", 2)
         assert again.fence > max(a.fence, front.fence), "a fence was given twice"

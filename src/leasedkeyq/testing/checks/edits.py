@@ -33,6 +33,7 @@ from leasedkeyq.testing.shorthand import (
     of_key,
     one,
     order,
+    put_one,
     refused,
     settle,
 )
@@ -99,7 +100,7 @@ class EditChecks(Suite):
             ]
 
         answers = await store.edit("q", work)
-        assert answers[1:] == [None, None, None, True, True, True, 1]
+        assert answers[1:] == [None, None, None, True, 1, 1, 1]
         assert await order(store) == ["b", "e", "d"]
         assert [(i.key, i.due) for i in await everything(store, "in_flight")] == [("c", None)]
 
@@ -196,9 +197,8 @@ class EditChecks(Suite):
                 assert await everything(store) == before
                 assert await order(store) == in_order
         await settle(store, Ack("q", "held", held.token))
-        [answer] = await store.put([one("another")])
-        assert isinstance(answer, tuple)
-        assert answer[0] > before[-1].id
+        placed = await put_one(store, one("another"))
+        assert placed.id > before[-1].id
 
     @check
     async def test_a_cancelled_edit_happens_or_does_not(self, store: Store) -> None:

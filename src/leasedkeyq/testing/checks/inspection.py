@@ -136,7 +136,7 @@ class InspectionChecks(Suite):
     async def test_a_page_begins_behind_any_id(self, store: Store) -> None:
         """Whoever knows the id of an item finds it among many: the cursor is the id before."""
         answers: Any = await store.put([one(key) for key in "abcdefgh"])
-        ids = [number for (number,) in answers]
+        ids = [placed.id for (placed,) in answers]
         items = await claim(store, next_items(6))
         await settle(
             store,
@@ -205,6 +205,7 @@ class InspectionChecks(Suite):
             store.count,
             lambda: store.heads(["q"]),
             lambda: store.look("q", ["a"]),
+            lambda: store.line("q", "a"),
             lambda: store.browse("q"),
             lambda: store.results("q", [1]),
         ]

@@ -23,6 +23,7 @@ from leasedkeyq.testing.shorthand import (
     of_key,
     one,
     order,
+    put_one,
     settle,
 )
 from leasedkeyq.testing.site import Site
@@ -39,8 +40,15 @@ class PutChecks(Suite):
         puts = [one("a"), one("b"), one("a", b"2"), many]
         answers: Any = await store.put(puts)
         [[a], [b], [again], [c, d]] = answers
-        assert a == again
-        assert a < b < c < d
+        assert a.id == again.id
+        assert a.id < b.id < c.id < d.id
+        assert [each.outcome for each in (a, b, again, c, d)] == [
+            "added",
+            "added",
+            "updated",
+            "added",
+            "added",
+        ]
 
     @check
     async def test_everything_that_was_put_can_be_claimed(self, store: Store) -> None:
@@ -67,7 +75,7 @@ class PutChecks(Suite):
                 store.settle([Cancel("q", "c")]),
             ]
             _, *gone, _, _, last = await asyncio.gather(*calls)
-            assert [*gone, last] == [[True], [False], [True]]
+            assert [*gone, last] == [[1], [0], [1]]
             [a, b, c] = await store.look("q", ["a", "b", "c"])
             assert (a, [item.value for item in b], c) == ((), [b"2"], ())
             await settle(store, Cancel("q", "b"))
@@ -198,9 +206,10 @@ class PutChecks(Suite):
         """It counts, it is not handed out, and then it takes its place at the back."""
         await store.put([one("a"), one("b")])
         held = await claim_one(store)
-        answers: Any = await store.put([one("a", b"2", policy="buffer"), one("a", b"3")])
-        [[new], [newer]] = answers
-        assert new == newer != held.id
+        new = await put_one(store, one("a", b"2", policy="buffer"))
+        newer = await put_one(store, one("a", b"3"))
+        assert new.id == newer.id != held.id
+        assert (new.outcome, newer.outcome) == ("buffered", "updated")
         assert (await counts(store)).available == 2
         assert await store.claim([of_key("a")]) == [()]
         states = [item.state for item in (await store.look("q", ["a"]))[0]]
@@ -208,7 +217,7 @@ class PutChecks(Suite):
         await settle(store, Release("q", "a", held.token, front=True))
         assert await order(store) == ["b", "a"]
         last = await claim_one(store, of_key("a"))
-        assert (last.value, last.attempt, last.id) == (b"3", 2, new)
+        assert (last.value, last.attempt, last.id) == (b"3", 2, new.id)
 
     @site_check()
     async def test_a_buffered_value_takes_over_attempts_and_history(self, site: Site) -> None:
@@ -302,14 +311,13 @@ class PutChecks(Suite):
     async def test_a_put_of_nothing_does_nothing(self, store: Store) -> None:
         """And is answered, alone and beside others."""
         assert await store.put([Put("q", ())]) == [()]
-        answers = await store.put([one("a", priority=1), Put("q", ()), one("b")])
+        answers: Any = await store.put([one("a", priority=1), Put("q", ()), one("b")])
         assert [len(answer) for answer in answers if isinstance(answer, tuple)] == [1, 0, 1], (
             answers
         )
-        assert await store.put([one("a", delay=0), Put("q", ()), Put("p", ())]) == [
-            answers[0],
-            (),
-            (),
+        again: Any = await store.put([one("a", delay=0), Put("q", ()), Put("p", ())])
+        assert [[each.id for each in answer] for answer in again] == [
+            [each.id for each in answer] for answer in [answers[0], (), ()]
         ]
         assert await order(store) == ["a", "b"]
 

@@ -27,6 +27,7 @@ from leasedkeyq.testing.shorthand import (
     next_items,
     one,
     order,
+    put_one,
     settle,
 )
 from leasedkeyq.testing.site import Site
@@ -95,7 +96,7 @@ class SettleChecks(Suite):
         held = await claim_one(store)
         await store.put([one("a", b"2", policy="buffer")])
         cancels = [Cancel("q", key) for key in ("a", "b", "c", "d")]
-        assert await store.settle(cancels) == [True, True, True, False]
+        assert await store.settle(cancels) == [2, 1, 1, 0]
         [refusal] = await store.settle([Ack("q", "a", held.token)])
         assert isinstance(refusal, Refusal)
         assert await counts(store) == Counts()
@@ -105,8 +106,7 @@ class SettleChecks(Suite):
         """Of the leased item and the one buffered beside it, either can go alone."""
         await store.put([one("a"), one("b"), one("c", delay=LONG)])
         a, b = await claim(store, next_items(2))
-        behind = [(await store.put([one(k, b"2", policy="buffer")]))[0] for k in ("a", "b")]
-        ids = [answer[0] for answer in behind if isinstance(answer, tuple)]
+        ids = [(await put_one(store, one(k, b"2", policy="buffer"))).id for k in ("a", "b")]
         cancels = [
             Cancel("q", "a", b'"gone"', LONG, a.id),
             Cancel("q", "a", id=a.id),
@@ -115,7 +115,7 @@ class SettleChecks(Suite):
             Cancel("q", "c", id=a.id),
             Cancel("q", "absent", id=a.id),
         ]
-        assert await store.settle(cancels) == [True, False, True, False, False, False]
+        assert await store.settle(cancels) == [1, 0, 1, 0, 0, 0]
         [refusal] = await store.settle([Ack("q", "a", a.token)])
         assert isinstance(refusal, Refusal)
         assert await counts(store) == Counts(
@@ -197,7 +197,7 @@ class SettleChecks(Suite):
         def work(_: object) -> list[Change]:
             return [Cancel("q", "a", keep=LONG), Cancel("q", "b", keep=LONG, outcome="failed")]
 
-        assert await store.edit("q", work) == [True, True]
+        assert await store.edit("q", work) == [2, 1]
         assert await counts(store) == Counts(done=9, done_failed=4, done_cancelled=3)
         assert await store.settle([Purge("q", "results")]) == [9]
         assert await counts(store) == Counts()
@@ -224,19 +224,19 @@ class SettleChecks(Suite):
         """Under the id of each item that goes; none where there was no item."""
         await store.put([one("a", kind="mail"), one("b")])
         held = await claim_one(store)
-        [answer] = await store.put([one("a", b"2", policy="buffer")])
-        assert isinstance(answer, tuple)
-        await store.settle(
+        placed = await put_one(store, one("a", b"2", policy="buffer"))
+        answers = await store.settle(
             [
                 Cancel("q", "a", b'"gone"', LONG),
                 Cancel("q", "b", b'"gone"'),
                 Cancel("q", "absent", b'"gone"', LONG),
             ]
         )
+        assert answers == [2, 1, 0]
         done = await everything(store)
         assert [(i.id, i.key, i.state, i.value) for i in done] == [
             (held.id, "a", "done", b'"gone"'),
-            (answer[0], "a", "done", b'"gone"'),
+            (placed.id, "a", "done", b'"gone"'),
         ]
 
     @check

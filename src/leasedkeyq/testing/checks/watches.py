@@ -185,10 +185,10 @@ class WatchChecks(Suite):
         """By one who looks whether there is room, or whether anything is left."""
         queue: StoreQueue[int] = store.queue("q", maxsize=1)
         await queue.put("a", 1)
-        both = asyncio.gather(queue.put("b", 2), store.settle([Cancel("q", "a")]))
-        await self.soon(both, "a producer waits for ever")
-        both = asyncio.gather(queue.join(), store.settle([Cancel("q", "b")]))
-        await self.soon(both, "join waits for ever")
+        putting = asyncio.gather(queue.put("b", 2), store.settle([Cancel("q", "a")]))
+        await self.soon(putting, "a producer waits for ever")
+        joining = asyncio.gather(queue.join(), store.settle([Cancel("q", "b")]))
+        await self.soon(joining, "join waits for ever")
 
     @check
     async def test_waiters_are_served_in_turn_and_cancelled_ones_lose_nothing(

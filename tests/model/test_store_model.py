@@ -6,7 +6,19 @@ from typing import Any
 import pytest
 
 from leasedkeyq.model.edit import Edit, EditStoppedError
-from leasedkeyq.model.requests import Ack, Cancel, Change, Claim, Claimed, Purge, Put, StoredItem
+from leasedkeyq.model.requests import (
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Purge,
+    Put,
+    Release,
+    Requeue,
+    StoredItem,
+)
 from leasedkeyq.model.store_model import StoreModel
 
 
@@ -117,3 +129,21 @@ def test_a_copy_of_a_queue_has_items_that_never_were_available() -> None:
     model.put(Put("q", (("later", b"1"),), delay=5.0), 0.0)
     copied = model.queues["q"].copy()
     assert [item.key for item, _ in copied.state.advance(5.0)] == ["later"]
+
+
+def test_a_value_that_was_buffered_behind_a_buried_item_waits_its_turn() -> None:
+    """A buffered value is behind a lease; behind a buried item that holds its key there is none."""
+    model = StoreModel()
+    model.put(Put("q", (("k", b"1"),)), 0.0)
+    (lease,) = claim(model, 0.0)
+    model.put(Put("q", (("k", b"2"),), "buffer"), 0.0)
+    buried = model.settle(Bury("q", "k", lease.token, hold=True), 1.0)
+    assert [item.state for item in model.line("q", "k", 1.0)] == ["in_line"]
+    assert model.settle(Requeue("q", int(str(buried))), 2.0) is True
+    (lease,) = claim(model, 2.0)
+    assert lease.value == b"1"
+    model.settle(Release("q", "k", lease.token), 3.0)
+    assert [(item.value, item.state) for item in model.line("q", "k", 3.0)] == [
+        (b"1", "available"),
+        (b"2", "in_line"),
+    ]

@@ -441,6 +441,9 @@ class QueueState(Generic[K, V]):
                 first.replaces = False
                 self.in_line -= len(item.line)
                 self.behind_held += len(item.line)
+                if item.buffered is not None:
+                    # What it was to replace is kept: both are worked on, if it is requeued.
+                    item.buffered.replaces = False
         else:
             self._follow(item)
         dropped = None

@@ -1,16 +1,16 @@
 """One queue of a `StoreModel`: its state machine, its kept results and its buckets."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Buckets
 from leasedkeyq.model.deadlines import Deadlines
-from leasedkeyq.model.id_order import IdOrder
+from leasedkeyq.model.id_order import SMALL, IdOrder
 from leasedkeyq.model.items import Item, LineValue
 from leasedkeyq.model.requests import (
     OUTCOMES,
@@ -20,6 +20,9 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.model.state import QueueState
+
+LINES_IN_ORDER: Final = 8
+"""Of how many long lines a queue knows the order of their ids; others are put in order anew."""
 
 
 class Payload(msgspec.Struct):
@@ -72,6 +75,7 @@ class QueueModel:
         "_deadlines",
         "_done_ids",
         "_forgetting",
+        "_line_ids",
         "_live_ids",
         "buckets",
         "done",
@@ -92,6 +96,8 @@ class QueueModel:
         """The deadlines of available items; None until they are first asked for."""
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
+        self._line_ids: OrderedDict[str, IdOrder[None]] = OrderedDict()
+        """The orders of the long lines that were read in pages last, by key."""
         self._live_ids: IdOrder[str] | None = None
         self._buried_ids: IdOrder[int] | None = None
         self._done_ids: IdOrder[int] | None = None
@@ -127,10 +133,37 @@ class QueueModel:
             )
         return self._done_ids
 
+    def line_behind(self, item: Item[str, Payload], after: int) -> Iterator[LineValue[Payload]]:
+        """The values in the line of an item whose ids are above `after`."""
+        line: Mapping[int, LineValue[Payload]] = item.line or {}
+        if len(line) <= SMALL:
+            return (value for number, value in line.items() if number > after)
+        orders = self._line_ids
+        order = orders.pop(item.key, None)
+        if order is None:
+            order = self._line_order(item.key)
+        orders[item.key] = order
+        if len(orders) > LINES_IN_ORDER:
+            orders.popitem(last=False)
+        return (line[number] for number, _ in order.behind(after))
+
+    def _line_order(self, key: str) -> IdOrder[None]:
+        def line() -> Mapping[int, object]:
+            item = self.state.items.get(key)
+            return (item and item.line) or {}
+
+        return IdOrder(
+            lambda: ((number, None) for number in line()),
+            lambda number, _: number in line(),
+            lambda: len(line()),
+        )
+
     def note_put(self, number: int, key: str) -> None:
         """There is a new live item with that id."""
         if self._live_ids is not None:
             self._live_ids.add(number, key)
+        if self._line_ids and key in self._line_ids:
+            self._line_ids[key].add(number, None)
 
     def note_buried(self, number: int, burial: int) -> None:
         """The item with that id was buried."""

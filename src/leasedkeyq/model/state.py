@@ -437,13 +437,10 @@ class QueueState(Generic[K, V]):
             self.held[item.key] = item, number
             first = item.first_in_line
             if item.line is not None and first is not None:
-                # What is buried is not released: a buffered value waits its turn as the others do.
+                # What a buffered value was to replace is kept: it waits for its turn, too.
                 first.replaces = False
                 self.in_line -= len(item.line)
                 self.behind_held += len(item.line)
-                if item.buffered is not None:
-                    # What it was to replace is kept: both are worked on, if it is requeued.
-                    item.buffered.replaces = False
         else:
             self._follow(item)
         dropped = None

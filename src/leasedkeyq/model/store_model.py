@@ -429,8 +429,9 @@ class StoreModel:
         return None if item is None else _head(queue, item)
 
     def look(self, queue: str, key: str, now: float) -> tuple[StoredItem, ...]:
-        """The head of a key, and the first of its line."""
-        return self.line(queue, key, now, limit=2)
+        """The head of a key, and the first of its line; of a held key only that."""
+        held = queue in self.queues and key in self._at(queue, now).state.held
+        return self.line(queue, key, now, limit=1 if held else 2)
 
     def line(
         self, queue: str, key: str, now: float, *, after: int = 0, limit: int | None = None
@@ -438,12 +439,15 @@ class StoreModel:
         """The head of a key and its line, in order: those behind the id `after`."""
         if queue not in self.queues:
             return ()
-        state = self._at(queue, now).state
+        queue_model = self._at(queue, now)
+        state = queue_model.state
         item = state.items.get(key)
         if item is None:
             return ()
-        values = (stored for stored in _live(queue, state, item) if stored.id > after)
-        return tuple(islice(values, limit))
+        if after < item.value.id:
+            return tuple(islice(_live(queue, state, item), limit))
+        values = queue_model.line_behind(item, after)
+        return tuple(_in_line(queue, key, value) for value in islice(values, limit))
 
     def browse(
         self,

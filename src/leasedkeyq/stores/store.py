@@ -371,7 +371,7 @@ class Store(ABC):
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """Of each key its head and the first of its line: none, one or two items.
 
-        A buried item that holds its key is not its head, only its line is shown.
+        A buried item that holds its key is not its head: only the first of its line is shown.
         """
         self._check_usable()
         check_names("queue", [queue])

@@ -16,8 +16,11 @@ from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.checks.caps import CapChecks
 from leasedkeyq.testing.checks.durability import DurabilityChecks
 from leasedkeyq.testing.checks.edits import EditChecks
+from leasedkeyq.testing.checks.held_keys import HeldKeyChecks
 from leasedkeyq.testing.checks.inspection import InspectionChecks
 from leasedkeyq.testing.checks.leases import LeaseChecks
+from leasedkeyq.testing.checks.line_puts import LinePutChecks
+from leasedkeyq.testing.checks.lines import LineChecks
 from leasedkeyq.testing.checks.processes import ProcessChecks
 from leasedkeyq.testing.checks.puts import PutChecks
 from leasedkeyq.testing.checks.random_comparison import ComparisonChecks
@@ -35,6 +38,9 @@ class StoreConformance(
     CapChecks,
     UrgencyChecks,
     SettleChecks,
+    LinePutChecks,
+    LineChecks,
+    HeldKeyChecks,
     InspectionChecks,
     WatchChecks,
     EditChecks,

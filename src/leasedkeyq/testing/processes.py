@@ -197,3 +197,39 @@ async def share_work(
             ended = counts.get("ended", Counts()).available
             if ended == processes and counts.get("q", Counts()) == Counts():
                 return ids, leases
+
+
+async def share_lines(
+    store: Store, _: Say, name: str, processes: int
+) -> tuple[list[tuple[str, int]], list[Held]]:
+    """Append to the same lines as others do, and work until the values of all are done.
+
+    Some leases are given back, so that the value is leased again, maybe elsewhere, before the next
+    of its line. Returns keys and ids of what was put, in order, and the leases.
+    """
+    mine: list[tuple[str, int]] = []
+    leases: list[Held] = []
+    left = [("q", (f"line{number % 3}", b"1")) for number in range(30)]
+    left.append(("ended", (name, b"1")))
+    while True:
+        [claimed] = await store.claim([Claim((("q", 2),), 2, None, 60.0)])
+        since = time.monotonic()
+        if left:
+            queue, item = left.pop(0)
+            [answer] = await store.put([Put(queue, (item,), "append")])
+            if isinstance(answer, Exception):
+                raise answer
+            mine += [(item[0], placed.id) for placed in answer if queue == "q"]
+        await asyncio.sleep(0.002)
+        for held in claimed:
+            until = time.monotonic()
+            names = (held.queue, held.key, held.token)
+            back = held.attempt == 1 and held.id % 3 == 0
+            [refusal] = await store.settle([Release(*names) if back else Ack(*names)])
+            end = "released" if back else "acknowledged"
+            leases.append(Held(held, since, until, "refused" if refusal else end))
+        if not claimed and not left:
+            counts = await store.count(["q", "ended"])
+            ended = counts.get("ended", Counts()).available
+            if ended == processes and counts.get("q", Counts()) == Counts():
+                return mine, leases

@@ -56,6 +56,32 @@ async def put_one(store: Store, put: Put) -> Placed:
     return answer[0]
 
 
+async def append(store: Store, key: str, count: int) -> list[int]:
+    """Append ``b"0"``, ``b"1"`` and so on to a key; their ids."""
+    [answer] = await store.put(
+        [Put("q", tuple((key, b"%d" % number) for number in range(count)), "append")]
+    )
+    return [placed.id for placed in placed_by(answer)]
+
+
+def placed_by(answer: Any) -> tuple[Placed, ...]:
+    """Where a put has left its values, from its answer, which must not be a refusal."""
+    assert isinstance(answer, tuple), f"a put was answered by {answer!r}"
+    placed: tuple[Any, ...] = answer
+    assert all(isinstance(each, Placed) for each in placed), f"a put was answered by {answer!r}"
+    return placed
+
+
+async def line_of(store: Store, key: str) -> list[StoredItem]:
+    """The head of a key and its line."""
+    return list((await store.line("q", key, limit=1000)).items)
+
+
+async def values_of(store: Store, key: str) -> list[bytes]:
+    """The values of a key, in order."""
+    return [item.value for item in await line_of(store, key)]
+
+
 async def claim_one(store: Store, request: Claim | None = None) -> Claimed:
     """Claim one item that must be there."""
     claimed = await claim(store, request or next_items())

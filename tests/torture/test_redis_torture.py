@@ -20,7 +20,7 @@ from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
 from tests.engines.redis.claimers import run_claimers
-from tests.servers.syncing import SyncWatch
+from tests.servers.sync_watch import SyncWatch
 from tests.servers.valkey import (
     Server,
     free_port,

@@ -26,7 +26,7 @@ from leasedkeyq.stores import (
 )
 from leasedkeyq.stores.paging import STATES
 from leasedkeyq.testing import Place
-from tests.engines.postgres.plans import each_checked, explained
+from tests.engines.postgres.plans.plans import each_checked, explained
 from tests.servers.postgres import Schemas, run_sql, shared_server
 
 QUEUED = 50_000

@@ -1,7 +1,7 @@
 """The tables of the specification, row by row: what each method does.
 
-The rows of `RetryPolicy` are in test_retry.py, those of `EventEmitter` in test_events.py, and
-mistakes in test_seed_mistakes.py.
+The rows of `RetryPolicy` are in tests/lanes/policies/test_retry.py, those of `EventEmitter` in
+tests/lanes/test_events.py, and mistakes in tests/lanes/specification/test_mistakes.py.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from leasedkeyq.lanes import (
     StoredCommand,
     UnknownLaneError,
 )
-from tests.lanes.seed_support import MyCommand, failing, one_lane, sleeping
+from tests.lanes.specification.support import MyCommand, failing, one_lane, sleeping
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 
 

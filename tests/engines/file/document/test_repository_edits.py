@@ -16,7 +16,7 @@ from leasedkeyq.engines.file.store import FileStoreWarning
 from leasedkeyq.model.requests import Ack, Bury, Cancel, Put
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.shorthand import EVERY_STATE
-from tests.engines.file.repository_documents import (
+from tests.engines.file.document.repository_documents import (
     CREATED,
     NOW,
     SeedItem,

@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from leasedkeyq.lanes import CommandCancelledError, QueueManager
-from tests.lanes import control_worker
-from tests.lanes.control_worker import LEASE, PARTITIONS
+from tests.lanes.durable import workers_process
+from tests.lanes.durable.workers_process import LEASE, PARTITIONS
 from tests.servers.urls import KINDS, empty_store
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Worker:
     """A worker process, and what it has told so far, with the time at which it did."""
 
     def __init__(self, url: str) -> None:
-        command = [sys.executable, "-m", "tests.lanes.control_worker", url]
+        command = [sys.executable, "-m", "tests.lanes.durable.workers_process", url]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.lines: queue.Queue[tuple[float, str]] = queue.Queue()
         self.told: list[tuple[float, str]] = []
@@ -92,7 +92,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @contextmanager
 def producer(url: str) -> Generator[tuple[asyncio.Runner, QueueManager, Any]]:
     """A manager on the store in this process, which runs nothing."""
-    manager = control_worker.build(url)
+    manager = workers_process.build(url)
     with asyncio.Runner() as runner:
         try:
             yield runner, manager, manager.queue().registry.types["work"]

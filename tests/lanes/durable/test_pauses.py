@@ -11,7 +11,7 @@ from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 from leasedkeyq.lanes.durable.workers import FOREVER, WORKERS_QUEUE
 from leasedkeyq.model.requests import Answer, Cancel, Change, Claim, Counts, Put
-from tests.lanes.control_support import Diary, Failing, memory, worker
+from tests.lanes.durable.workers_support import Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
 
 
@@ -96,7 +96,7 @@ async def test_in_memory_a_pause_can_be_awaited_as_well() -> None:
 
 
 class Recording(MemoryStore):
-    """Remembers what is done to the control queue."""
+    """Remembers what is done to the queue of the worker group."""
 
     def __init__(self) -> None:
         super().__init__(clock=clock)
@@ -149,7 +149,7 @@ async def test_a_closed_store_says_so(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Slow(MemoryStore):
-    """Answers claims and looks at the control queue late, if it is told to."""
+    """Answers claims and looks at the queue of the worker group late, if it is told to."""
 
     slow = ""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from leasedkeyq.lanes.durable import prefetch as ahead
-from tests.lanes.simulation import simulate
+from tests.lanes.simulation.simulation import simulate
 
 CHUNK = 50
 

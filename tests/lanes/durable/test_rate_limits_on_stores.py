@@ -11,7 +11,7 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import KeyLimit, LaneConfig, QueueManager, RateLimitConfig
 from leasedkeyq.model.requests import Claim, Claimed, Counts
-from tests.lanes.control_support import Diary, worker
+from tests.lanes.durable.workers_support import Diary, worker
 from tests.lanes.support import clock
 
 

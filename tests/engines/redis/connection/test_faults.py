@@ -27,7 +27,7 @@ from leasedkeyq.stores import Store, StoreQueue
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.shorthand import EVERY_STATE
 from tests.engines.redis.claimers import run_claimers
-from tests.engines.redis.load import Load
+from tests.engines.redis.connection.load import Load
 from tests.servers.proxy import Direction, Judge, Proxy, Verdict
 from tests.servers.valkey import Server, shared_server, shared_url
 

@@ -67,7 +67,7 @@ def memory() -> MemoryStore:
 
 
 class Failing(MemoryStore):
-    """Fails to put into the control queue as often as it is told."""
+    """Fails to put into the queue of the worker group as often as it is told."""
 
     failures: list[Exception]
 

@@ -31,10 +31,10 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RetryPolicy,
 )
-from tests.lanes import real_time_worker
-from tests.lanes.real_time_worker import LANE
+from tests.lanes.real_time import worker
+from tests.lanes.real_time.worker import LANE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 STALL = 4.0
 """Seconds in which something happens, on a busy machine, too, unless it stands still."""
@@ -119,7 +119,7 @@ def check_rate(rate: Rate, url: str | None) -> None:
 
 
 async def _starts_here(rate: Rate, url: str | None) -> tuple[float, list[float]]:
-    manager = real_time_worker.build(url, rate.options()).build()
+    manager = worker.build(url, rate.options()).build()
     starts: list[float] = []
 
     @manager.command("work")
@@ -152,8 +152,8 @@ def _starts_elsewhere(rate: Rate, url: str) -> tuple[float, list[float]]:
 
 
 async def _submit(rate: Rate, url: str) -> None:
-    manager = real_time_worker.build(url, rate.options()).build()
-    work = real_time_worker.register(manager)
+    manager = worker.build(url, rate.options()).build()
+    work = worker.register(manager)
     await manager.submit_many(LANE, [work(number) for number in range(rate.commands)])
     await manager.close()
 
@@ -162,7 +162,7 @@ class Worker:
     """A worker process, and what it has told."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        module = "tests.lanes.real_time_worker"
+        module = "tests.lanes.real_time.worker"
         command = [sys.executable, "-m", module, url, json.dumps(options)]
         self.told: list[tuple[str, str, float]] = []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lanes.real_time import SCENARIOS, Rate, check_rate
+from tests.lanes.real_time.scenarios import SCENARIOS, Rate, check_rate
 from tests.servers.urls import KINDS, empty_store
 
 RATES = {

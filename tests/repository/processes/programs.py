@@ -1,4 +1,4 @@
-"""Programs for other processes: ``python -m tests.repository.programs NAME ARGUMENTS``."""
+"""Functions for other processes: ``python -m tests.repository.processes.programs NAME ...``."""
 
 import json
 import os

@@ -20,7 +20,7 @@ from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Limits, Put
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
-from tests.engines.file.repository_documents import (
+from tests.engines.file.document.repository_documents import (
     FORM,
     NOW,
     opened,

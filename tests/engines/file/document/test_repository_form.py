@@ -25,7 +25,7 @@ from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
 from tests.engines.file.disguise import Disguise
-from tests.engines.file.repository_documents import (
+from tests.engines.file.document.repository_documents import (
     CREATED,
     FORM,
     NOW,
@@ -39,8 +39,8 @@ from tests.engines.file.repository_documents import (
     seen,
     value,
 )
+from tests.engines.file.document.test_document import everything, text
 from tests.engines.file.support import SUFFIXES, misspelled
-from tests.engines.file.test_document import everything, text
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from leasedkeyq import MemoryStore
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.repository import QueueItemStatus, QueueRepository
+from tests.repository.items.test_documents_of_others import load
 from tests.repository.support import item
-from tests.repository.test_documents_of_others import load
 
 LEGACY = """\
 # The queue of the engine.

@@ -22,8 +22,8 @@ from leasedkeyq.testing.checks.random_comparison import ComparisonChecks
 from leasedkeyq.testing.checks.settlements import SettleChecks
 from leasedkeyq.testing.checks.urgency import UrgencyChecks
 from leasedkeyq.testing.checks.watches import WatchChecks
-from tests.engines.postgres.plans import RowsRead
-from tests.engines.postgres.test_plans import everything, fill
+from tests.engines.postgres.plans.plans import RowsRead
+from tests.engines.postgres.plans.test_plans import everything, fill
 from tests.servers.postgres import NEWEST, older_versions, run_sql, schemas_of
 
 MOST_READ = 900

@@ -15,7 +15,7 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
 )
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
-from tests.lanes.control_support import PARTS, Diary, memory, worker
+from tests.lanes.durable.workers_support import PARTS, Diary, memory, worker
 from tests.lanes.support import Build, clock, everywhere
 
 # Limits

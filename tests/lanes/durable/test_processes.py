@@ -20,18 +20,18 @@ from leasedkeyq.lanes import (
     QueueManager,
     RemoteCommandError,
 )
-from tests.lanes import lane_worker
-from tests.lanes.lane_worker import LEASE
+from tests.lanes.durable import lane_worker
+from tests.lanes.durable.lane_worker import LEASE
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Worker:
     """A worker process, and the lines that it has told so far."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.lanes.lane_worker", str(path), *arguments]
+        command = [sys.executable, "-m", "tests.lanes.durable.lane_worker", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.lines: queue.Queue[str] = queue.Queue()
         self.told: list[str] = []

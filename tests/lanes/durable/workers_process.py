@@ -1,4 +1,4 @@
-"""A worker process for the tests of shared control. It tells what it sees, one line for each fact.
+"""A worker process for the tests of worker groups. It tells what it sees, one line for each fact.
 
 ``owned 0 3 5``: the partitions that it runs. ``paused x`` and ``resumed x``. ``start KEY TIME``
 and ``end KEY TIME``.

@@ -18,7 +18,7 @@ from leasedkeyq.lanes import (
     RemoteCommandError,
 )
 from leasedkeyq.model.requests import Purge, Put
-from tests.lanes.seed_support import MyCommand, failing, one_lane, sleeping
+from tests.lanes.specification.support import MyCommand, failing, one_lane, sleeping
 from tests.lanes.support import Build, clock, everywhere, in_memory, on_a_store
 
 

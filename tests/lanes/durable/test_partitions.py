@@ -12,7 +12,7 @@ from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
 from leasedkeyq.lanes.durable.engine import StoreEngine
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE, divide
 from leasedkeyq.model.requests import Cancel, Claim, Counts, Put
-from tests.lanes.control_support import LEASE, PARTS, Diary, Failing, memory, worker
+from tests.lanes.durable.workers_support import LEASE, PARTS, Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
 
 

@@ -400,7 +400,7 @@ def test_what_comes_while_a_thread_is_being_interrupted_goes_back(
 def wait_for_call(repository: QueueRepository) -> None:
     """Until a thread waits for a claim."""
     claims = open_session(repository)._claims
-    while not claims._applying:
+    while not claims._awake:
         threading.Event().wait(0.001)
 
 

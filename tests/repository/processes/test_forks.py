@@ -179,7 +179,7 @@ def test_a_fork_in_a_transaction_does_not_wait_for_those_who_wait_for_it(
         changes = open_session(repository)._changes
         with repository.transaction() as queue:
             calling = pool.submit(repository.enqueue, item("after"))
-            while not changes._applying:
+            while not changes._awake:
                 threading.Event().wait(0.001)
             assert in_a_fork(lambda: 7) == 7
             queue.enqueue(item("inside"))

@@ -1,106 +1,15 @@
-"""Batches of calls that threads make: what they ask for at a time is asked of the store at once."""
+"""Changes of single items that several threads ask for: one edit of the store for all of them."""
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.requests import Answer, StoredItem
-from leasedkeyq.repository.loop_thread import LoopThread
 from leasedkeyq.repository.mapping import ItemRequest, latest
-from leasedkeyq.stores.batching import Call, CallLine, outcomes_of
 from leasedkeyq.stores.store import Store
-
-Request = TypeVar("Request")
-Result = TypeVar("Result")
 
 LookAtItem: TypeAlias = Callable[[StoredItem | None], Sequence[ItemRequest]]
 """Looks at an item, or None, and says what is to be done. It may be called more than once."""
-
-MOST: Final = 500
-"""How many calls go into one batch."""
-
-
-class CallerBatcher(Generic[Request, Result]):
-    """Gathers the calls of threads and applies them batch by batch in the store's event loop.
-
-    A task for each call, in that loop, would cost a fifth more of the processor's time: so much was
-    measured with 30 threads.
-
-    Args:
-        loop_thread: Where batches are applied.
-        apply: Gets a list of requests and returns as many answers; what it raises goes to every
-            caller of the batch.
-        lost: Told an answer that nobody waits for.
-    """
-
-    def __init__(
-        self,
-        loop_thread: LoopThread,
-        apply: Callable[[list[Request]], Awaitable[Sequence[Result]]],
-        lost: Callable[[Result], object] = lambda _: None,
-    ) -> None:
-        self._loop_thread = loop_thread
-        self._apply = apply
-        self._lost = lost
-        self._lock = threading.Lock()
-        self._line: CallLine[Request, Future[Result]] = CallLine(MOST)
-        self._applying = False
-
-    def submit(self, request: Request) -> "Future[Result]":
-        """Have a request applied. A caller that does not wait any more cancels what it got."""
-        answer: Future[Result] = Future()
-        with self._lock:
-            if not self._applying:
-                self._loop_thread.start(self._run)
-                self._applying = True
-            self._line.append(Call((request,), answer))
-        return answer
-
-    async def _run(self) -> None:
-        while batch := self._next_batch():
-            answers: Sequence[Result] | BaseException
-            try:
-                answers = await self._apply(
-                    [request for call in batch for request in call.requests]
-                )
-            except asyncio.CancelledError:
-                self._send_away(batch)
-                raise
-            except Exception as error:
-                answers = error
-            for call, mine in outcomes_of(batch, answers):
-                self._hand_out(call.turn, mine)
-
-    def _next_batch(self) -> "list[Call[Request, Future[Result]]]":
-        with self._lock:
-            batch = self._line.next_batch()
-            if not batch:
-                self._applying = False
-        return batch
-
-    def _send_away(self, batch: "list[Call[Request, Future[Result]]]") -> None:
-        """The loop thread ends, as the server is away: no caller will be answered."""
-        with self._lock:
-            left = [*batch, *self._line]
-            self._line.clear()
-            self._applying = False
-        for call in left:
-            assert call.turn is not None
-            call.turn.cancel()
-
-    def _hand_out(self, answer: "Future[Result] | None", mine: Any) -> None:
-        assert answer is not None
-        wanted = answer.set_running_or_notify_cancel()
-        if not isinstance(mine, BaseException):
-            if wanted:
-                answer.set_result(mine[0])
-            else:
-                self._lost(mine[0])
-        elif wanted:
-            answer.set_exception(mine)
 
 
 class ItemChange:

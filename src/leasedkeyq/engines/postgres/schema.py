@@ -6,8 +6,11 @@ Never change a migration that was released: add one.
 
 The SQL of a version is in a folder, a file for each subject. A line ``--> include NAME`` in it
 stands for the file ``fragments/NAME.sql`` beside it, so that what several functions do is written
-once and yet is a part of each: to call another function takes time. ``python -m
-leasedkeyq.engines.postgres.schema`` prints the whole text.
+once and yet is a part of each: to call another function takes time. Text that follows, as in
+``--> include NAME: TEXT``, stands for the line ``--> argument`` of the fragment. The fragments in
+``fragments/apply`` are the requests of a batch, one file for each, and those in
+``fragments/columns`` are lists of columns. ``python -m leasedkeyq.engines.postgres.schema`` prints
+the whole text.
 """
 
 import re
@@ -37,7 +40,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = len(MIGRATIONS)
-INCLUDE: Final = re.compile(r"^( *)--> include (\w+)\n", re.MULTILINE)
+INCLUDE: Final = re.compile(r"^( *)--> include ([\w/]+)(?:: (.+))?\n", re.MULTILINE)
+ARGUMENT: Final = re.compile(r"^( *)--> argument\n", re.MULTILINE)
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
@@ -63,7 +67,11 @@ def assembled(name: str) -> str:
     folder = name.partition("/")[0]
 
     def fragment(line: re.Match[str]) -> str:
-        return indent(assembled(f"{folder}/fragments/{line[2]}"), line[1])
+        def argument(place: re.Match[str]) -> str:
+            return f"{place[1]}{line[3]}\n" if line[3] else ""
+
+        text = assembled(f"{folder}/fragments/{line[2]}")
+        return indent(ARGUMENT.sub(argument, text), line[1])
 
     return INCLUDE.sub(fragment, text)
 

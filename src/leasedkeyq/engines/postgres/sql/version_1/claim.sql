@@ -41,7 +41,7 @@ END $$;
 -- What a lost call has claimed, for its client.
 CREATE FUNCTION lkq.claimed_1(p_queues text[], p_call text)
 RETURNS TABLE (
-    --> include claimed_columns
+    --> include columns/claimed
 )
 LANGUAGE sql
 --> include settings

@@ -1,11 +1,9 @@
--- Where to begin to look in the inbox of a queue. The numbers of transactions begin anew where a dump
--- was restored, which makes what is known void.
+-- Where to begin to look in the inbox of a queue.
 CREATE FUNCTION lkq.inbox_floor_1(p_gate bigint) RETURNS xid8 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN coalesce((
-        SELECT f.xact FROM lkq.inbox_floors f
-        WHERE f.gate = p_gate AND f.xact <= pg_snapshot_xmax(pg_current_snapshot())
-    ), '0');
+    RETURN
+        --> include inbox_floor
+    ;
 END $$;
 
 -- Whether there is something in the inbox of queues, which are named by their locks.

@@ -4,14 +4,9 @@ IF q IS DISTINCT FROM t.queue THEN
     t := lkq.no_change_1(q);
 END IF;
 hot := false;
-SELECT * INTO floor_ FROM lkq.floors WHERE queue = q; -- as `floor_1`, which costs more
-IF floor_.place IS NULL THEN
-    floor_.place := 0;
-    floor_.counted := false;
-END IF;
-IF floor_.due IS NULL OR floor_.due > now_ THEN
-    floor_.due := '-infinity';
-END IF;
+SELECT f.place, f.due, f.counted, f.queue INTO floor_ FROM
+    --> include floor
+;
 IF floor_.queue IS NOT NULL AND floor_.due = '-infinity' THEN
     -- The clock was set back, and what begins now may end before what is known.
     UPDATE lkq.floors SET due = '-infinity' WHERE queue = q AND due > now_;

@@ -7,12 +7,11 @@ IF run ? 'keeps' THEN
     results := p_results[(run->>'from')::int:(run->>'to')::int];
     WITH
     --> include acked_items
-    , kept AS (
-        INSERT INTO lkq.done
-        (id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value)
-        SELECT id, queue, key, priority, attempt, put_at, now_ + keeps[n], (run->>'outcome')::int,
-            history, kind, results[n]
+    , ended AS (
+        SELECT *, now_ + keeps[n] AS due, (run->>'outcome')::int AS outcome, results[n] AS value
         FROM gone
+    ), kept AS (
+        --> include insert_results
     )
     SELECT array_agg(g.n) INTO numbers FROM gone g;
 ELSE

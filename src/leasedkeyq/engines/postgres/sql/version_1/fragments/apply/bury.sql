@@ -19,12 +19,5 @@ WHILE coalesce(size, 0) + t.buried > p_buried LOOP
     t.buried := t.buried - 1;
 END LOOP;
 said := said || jsonb_build_array(first, 'is', r.id);
-IF r.next_id IS NULL THEN
-    DELETE FROM lkq.items WHERE queue = q AND key = k;
-ELSE
-    t.buffered := t.buffered - 1;
-    r := lkq.follow_1(r, now_);
-    t := lkq.step_1(t, r.state, 1);
-    PERFORM lkq.write_1(q, k, r);
-END IF;
+--> include end_item
 hot := true;

@@ -31,20 +31,9 @@ FOR place IN SELECT e FROM jsonb_array_elements(run->'queues') e LOOP
         ELSE
             --> include first_ready
         END IF;
-        many := cardinality(tids);
-        IF many > 0 THEN
-            RETURN QUERY
-            WITH chosen AS MATERIALIZED (
-                SELECT u.at, nextval('lkq.fences') AS fence, first + (u.nth - 1)::int / each_ AS n,
-                    (place->>2)::float8 AS lease, floor_.counted
-                FROM unnest(tids) WITH ORDINALITY u (at, nth)
-            )
-            --> include lease_items
-            total := total - many;
-            t.available := t.available - many;
-            t.in_flight := t.in_flight + many;
-            hot := true;
-        END IF;
+        --> include lease_chosen: (place->>2)::float8
+        total := total - many;
+        hot := hot OR many > 0;
     END IF;
     --> include leave_queue
 END LOOP;

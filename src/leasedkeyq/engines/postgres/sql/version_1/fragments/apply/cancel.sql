@@ -7,20 +7,16 @@ IF (run->>'keep')::float8 > 0 THEN
         q, k, now_ + (run->>'keep')::float8, (run->>'outcome')::int,
         p_results[(run->>'from')::int], the_item, the_next));
 END IF;
+IF the_next THEN
+    t.buffered := t.buffered - 1;
+    r.next_id := NULL;
+END IF;
 IF the_item THEN
     t := lkq.step_1(t, r.state, -1);
-    t.buffered := t.buffered - (r.next_id IS NOT NULL)::int;
-    IF r.next_id IS NULL OR the_next THEN
-        DELETE FROM lkq.items WHERE queue = q AND key = k;
-    ELSE
-        r := lkq.follow_1(r, now_);
-        t := lkq.step_1(t, r.state, 1);
-        PERFORM lkq.write_1(q, k, r);
-    END IF;
+    --> include end_item
 ELSIF the_next THEN
-    t.buffered := t.buffered - 1;
     UPDATE lkq.items SET
-        --> include no_next
+        --> include columns/no_next
     WHERE queue = q AND key = k;
 END IF;
 said := said || jsonb_build_array(first, 'is', the_item OR the_next);

@@ -21,7 +21,13 @@ from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.builder import QueueManagerBuilder
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.manager import STOP_SIGNALS, QueueManager
-from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Outcome,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq.cli.worker")
@@ -318,10 +324,10 @@ def _shown(url: str) -> str:
 class CommandLog:
     """Logs how commands end: those that are done for those who debug, the others for all."""
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """Nothing to tell."""
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """Nothing to tell."""
 
     def ended(self, end: AttemptEnd) -> None:
@@ -338,7 +344,7 @@ class CommandLog:
                 why = {"error": f"{type(error).__name__}: {error}"}
             logger.log(level, text, *said, extra={**about, **numbers, **times, **why})
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """Nothing to tell beyond the end of its last attempt."""
 
     def gauges(self, stats: QueueStats) -> None:

@@ -7,7 +7,9 @@ of their names. Begin reading with `instrument`, which says what is told.
 
 from leasedkeyq.telemetry.instrument import (
     AttemptEnd,
+    AttemptStart,
     Carrier,
+    DeadLetteredCommand,
     Instrument,
     ItemOutcome,
     Outcome,
@@ -15,6 +17,7 @@ from leasedkeyq.telemetry.instrument import (
     StoreInstrument,
     StoreTracing,
     StoreVerb,
+    SubmittedCommand,
     Tracing,
 )
 from leasedkeyq.telemetry.metrics import (
@@ -36,7 +39,9 @@ __all__ = [
     "VerbSnapshot",
     # What an instrument of your own implements
     "AttemptEnd",
+    "AttemptStart",
     "Carrier",
+    "DeadLetteredCommand",
     "Instrument",
     "ItemOutcome",
     "Outcome",
@@ -44,5 +49,6 @@ __all__ = [
     "StoreInstrument",
     "StoreTracing",
     "StoreVerb",
+    "SubmittedCommand",
     "Tracing",
 ]

@@ -35,7 +35,15 @@ from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.requests import Urgency
 from leasedkeyq.model.timers import Timers
-from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Instrument,
+    Outcome,
+    SubmittedCommand,
+    Tracing,
+)
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
@@ -290,9 +298,10 @@ class LaneEngine(ABC):
             job.counts.waits.append(job.started_at - job.ready_at)
         if self._instrument is not None:
             waited = max(0.0, job.started_at - job.ready_at)
-            lane, kind = job.partition.lane.id, job.kind
+            lane = job.partition.lane.id
+            start = AttemptStart(lane, job.kind, str(job.id), job.attempt, waited)
             try:
-                self._instrument.started(lane, kind, str(job.id), job.attempt, waited)
+                self._instrument.started(start)
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, self._instrument)
         self.running.add(job)
@@ -546,7 +555,7 @@ class LaneEngine(ABC):
 
     def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
         try:
-            instrument.submitted(job.partition.lane.id, job.kind, str(job.id))
+            instrument.submitted(SubmittedCommand(job.partition.lane.id, job.kind, str(job.id)))
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
 
@@ -588,8 +597,9 @@ class LaneEngine(ABC):
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
         if self._instrument is not None:
+            command = DeadLetteredCommand(job.partition.lane.id, job.kind, str(job.id))
             try:
-                self._instrument.dead_lettered(job.partition.lane.id, job.kind, str(job.id))
+                self._instrument.dead_lettered(command)
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, self._instrument)
 

@@ -38,6 +38,8 @@ class SyncWatch:
         begun: When the last sync that has ended began, at the earliest (`time.monotonic`).
         longest: Of all syncs that were seen, in seconds.
         gaps: Seconds from the beginning of one sync to that of the next.
+        looked_at: When it looked last.
+        stalled: The longest time between two looks: the machine may be busy with something else.
     """
 
     def __init__(self, server: Server) -> None:
@@ -55,6 +57,8 @@ class SyncWatch:
         self.begun = self._before.at
         self.longest = 0.0
         self.gaps: list[float] = []
+        self.stalled = 0.0
+        self.looked_at = self._before.at
 
     def _look(self) -> Look:
         at = time.monotonic()
@@ -67,6 +71,8 @@ class SyncWatch:
     def look(self) -> None:
         """Look once."""
         found = self._look()
+        self.stalled = max(self.stalled, found.at - self.looked_at)
+        self.looked_at = found.at
         before = self._before
         if not found.asleep:
             self._calm = 0

@@ -132,6 +132,65 @@ async def test_a_task_that_ends_fails_its_manager(
     assert record.exc_info is not None
 
 
+def long_tasks() -> list[asyncio.Task[Any]]:
+    """The tasks of the manager without which it cannot work."""
+    names = {f"leasedkeyq {name}" for name in ("claims", "worker group", "outbox", "heartbeat")}
+    return [task for task in asyncio.all_tasks() if task.get_name() in names]
+
+
+@pytest.mark.parametrize("name", ["claims", "worker group", "outbox", "heartbeat"])
+async def test_a_task_that_somebody_cancels_fails_its_manager(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, work = manager_on(MemoryStore(clock=clock))
+    await manager.start()
+    waiting = await manager.submit("x", work(20.0))
+    await asyncio.sleep(1)
+    next(task for task in long_tasks() if task.get_name() == f"leasedkeyq {name}").cancel()
+    async with asyncio.timeout(15):
+        with pytest.raises(ManagerFailedError, match=f"{name}' has ended unexpectedly: it was can"):
+            await waiting
+        with pytest.raises(ManagerFailedError):
+            await manager.submit("x", work())
+        await manager.close()
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert f"leasedkeyq {name} has ended unexpectedly" in record.message
+
+
+@pytest.mark.parametrize(
+    "cls, method",
+    [(StoreEngine, "_serve"), (Outbox, "run"), (Heartbeat, "run"), (WorkerGroup, "run")],
+)
+async def test_a_task_that_returns_fails_its_manager(
+    cls: type, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def returns(self: Any) -> None:
+        await asyncio.sleep(5)
+
+    monkeypatch.setattr(cls, method, returns)
+    manager, work = manager_on(MemoryStore(clock=clock))
+    await manager.start()
+    waiting = await manager.submit("x", work(20.0))
+    async with asyncio.timeout(15):
+        with pytest.raises(ManagerFailedError, match="ended unexpectedly: it has returned"):
+            await waiting
+        await manager.close()
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "ended unexpectedly" in record.message
+
+
+async def test_tasks_that_end_with_their_manager_are_no_failures(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    manager, work = manager_on(MemoryStore(clock=clock))
+    async with manager:
+        tasks = long_tasks()
+        assert await (await manager.submit("x", work())) == "done"
+    assert len(tasks) >= 4
+    assert all(task.done() for task in tasks)
+    assert not caplog.records
+
+
 async def test_whoever_waits_for_the_end_of_all_commands_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

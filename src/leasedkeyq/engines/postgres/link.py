@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -41,12 +42,11 @@ from leasedkeyq.errors import (
     LeasedKeyQError,
     StoreError,
     StoreUnavailableError,
-    UnstorableError,
     store_closed,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
-from leasedkeyq.stores.batching import BatchEngine, Done
+from leasedkeyq.stores.batching import BatchEngine, Done, SpoiledBatchError
 from leasedkeyq.stores.store import report_dropped
 
 logger = logging.getLogger("leasedkeyq")
@@ -264,37 +264,19 @@ class PostgresLink(BatchEngine):
                 return [await self._edit(writer, requests[0])]
             return await self._apply_batch(writer, requests)
         except UNSTORABLE as error:
-            if len(requests) == 1:
-                where = self._settings.where
-                unstorable = UnstorableError(f"{where}: the request cannot be stored: {error}")
-                unstorable.__cause__ = error
-                return [unstorable]
+            raise self._spoiled(error) from error
         except asyncpg.QueryCanceledError as error:
             # It took too long: those who ask for little must not fail with those who ask for much.
-            if len(requests) == 1:
-                refusal = explain(error, self._settings.where)
-                refusal.__cause__ = error
-                return [refusal]
+            told = explain(error, self._settings.where)
+            told.__cause__ = error
+            raise self._spoiled(told) from error
         except asyncpg.PostgresError as error:
             raise explain(error, self._settings.where) from error
-        return await self._apply_each(writer, requests)
 
-    async def _apply_each(self, writer: Writer, requests: list[Any]) -> list[Any]:
-        """One by one. A failure is an answer, as others may have been stored before it."""
-        answers: list[Any] = []
-        deadline = self.deadline()
-        for request in requests:
-            failed = answers and isinstance(answers[-1], StoreError)
-            if failed and self._is_over(deadline):
-                # Each would wait for the same thing, for as long again.
-                where = self._settings.where
-                told = StoreUnavailableError(f"{where}: not sent, as others failed: {answers[-1]}")
-                return answers + [told] * (len(requests) - len(answers))
-            try:
-                answers += await self._apply(writer, [request])
-            except StoreError as error:
-                answers.append(error)
-        return answers
+    def _spoiled(self, error: Exception) -> SpoiledBatchError:
+        """After the time for one call, those behind a request that failed would wait in vain."""
+        over = partial(self._is_over, self.deadline())
+        return SpoiledBatchError(self._settings.where, error, stops=over)
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
         batch = Batch(self._settings.schema, requests, self._leased)

@@ -8,7 +8,7 @@ import asyncio
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import maxsize
@@ -24,6 +24,7 @@ from leasedkeyq.stores.batching.batcher import (
     Turn,
     outcomes_of,
 )
+from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, each_alone
 
 Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 """Takes the answers to a batch, or what went wrong with all of it."""
@@ -43,7 +44,8 @@ class BatchEngine(ABC):
     def apply(self, requests: list[Any], done: Done) -> None:
         """Begin to apply a batch.
 
-        When this is over, and not before this method has returned, `done` is called once.
+        When this is over, and not before this method has returned, `done` is called once. If it
+        is given a `SpoiledBatchError`, each request is applied alone.
         """
 
     @abstractmethod
@@ -280,11 +282,31 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
     def _applied(
         self, batch: list[Call[Request, Turn]], answers: Sequence[Any] | BaseException
     ) -> None:
+        if isinstance(answers, SpoiledBatchError):
+            requests = [request for call in batch for request in call.requests]
+            self._apply_apart(batch, each_alone(requests, answers), None)
+            return
         del self._under_way[id(batch)]
         self._last = len(batch)
         self._lonely = 0 if self._last > 1 or self._line else self._lonely + 1
         self._hand_out(outcomes_of(batch, answers))
         self.apply_next()
+
+    def _apply_apart(
+        self,
+        batch: list[Call[Request, Turn]],
+        steps: Generator[list[Request], Any, list[Any]],
+        outcome: Sequence[Any] | BaseException | None,
+    ) -> None:
+        """Apply the requests of a spoiled batch one after the other; the batch stays under way."""
+        try:
+            alone = steps.send(outcome)
+        except StopIteration as end:
+            self._applied(batch, end.value)
+        except BaseException as error:
+            self._applied(batch, error)
+        else:
+            self.engine.apply(alone, partial(self._apply_apart, batch, steps))
 
     def _waits(self, call: Call[Request, Turn]) -> bool:
         """Whether a call has to wait for one that is under way."""

@@ -2,7 +2,10 @@
 
 `LaneMetrics` and `StoreMetrics` keep counters and latencies in memory.
 `leasedkeyq.telemetry.prometheus` and `leasedkeyq.telemetry.otel` pass them on, and need the extras
-of their names. Begin reading with `instrument`, which says what is told.
+of their names.
+
+`stores` and `lanes` import it and tell it what they do; it imports nothing of them. Programs import
+the names below. Begin with `instrument`, which says what is told.
 """
 
 from leasedkeyq.telemetry.instrument import (

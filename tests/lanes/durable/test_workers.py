@@ -43,7 +43,7 @@ async def test_a_global_limit_on_concurrency(build: Build) -> None:
     config = LaneConfig(0, 10, global_concurrency=3)
     one = build().with_lane("x", config, 0)
     managers = [one.build()]
-    if one._storage is not None:
+    if one.storage is not None:
         managers.append(one.build())
     note = diary.register(managers[0])
     for number in range(9):

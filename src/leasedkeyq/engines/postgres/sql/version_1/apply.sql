@@ -74,9 +74,8 @@ BEGIN
     IF p_names IS NOT NULL THEN
         PERFORM FROM (
             SELECT * FROM unnest(p_queues, p_names) n (queue, key) ORDER BY n.queue, n.key
-        ) u CROSS JOIN LATERAL (
-            SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
-        ) held;
+        ) u
+        --> include hold_items
     END IF;
 
     FOR step IN 0..jsonb_array_length(p_runs) - 1 LOOP

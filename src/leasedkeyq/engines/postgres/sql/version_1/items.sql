@@ -169,8 +169,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     r lkq.live_1;
 BEGIN
-    SELECT id, state, priority, place, turn, attempt, due, not_before, token, history,
-        next_id, next_priority, next_not_before, false
-    INTO r FROM lkq.items WHERE queue = p_queue AND key = p_key FOR UPDATE;
+    SELECT
+        --> include columns/live
+    INTO r FROM lkq.items i WHERE i.queue = p_queue AND i.key = p_key FOR UPDATE;
     RETURN r;
 END $$;

@@ -17,9 +17,8 @@ BEGIN
         many := 0;
         FOR k, r.id, r.state, r.priority, r.place, r.turn, r.attempt, r.due, r.not_before, r.token,
             r.history, r.next_id, r.next_priority, r.next_not_before, r.replaced IN
-            SELECT i.key, i.id, i.state, i.priority, i.place, i.turn, i.attempt, i.due,
-                i.not_before, i.token, i.history, i.next_id, i.next_priority, i.next_not_before,
-                false
+            SELECT i.key,
+                --> include columns/live
             FROM lkq.items i WHERE i.queue = p_queue AND i.due >= p_floor AND i.due <= p_now
             ORDER BY i.due, i.turn LIMIT 200 FOR UPDATE SKIP LOCKED
         LOOP

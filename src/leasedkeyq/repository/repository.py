@@ -13,7 +13,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
-from leasedkeyq.model.requests import Extend, Release, StoredItem, StoredState
+from leasedkeyq.model.requests import Extend, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
@@ -37,6 +37,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.take_back import undo_lease
 from leasedkeyq.types import Duration
 
 StatusMap: TypeAlias = (
@@ -402,7 +403,7 @@ class QueueRepository:
             if item.status is not PROCESSING:
                 raise InvalidTransitionError(item.id, item.status, PENDING)
             seen[:] = [(stored, item)]
-            return Release(self._name, item.id, stored.token, undo=True)
+            return undo_lease(self._name, item.id, stored.token)
 
         self._changes.request(id_of(item_id), give_back)
         [(stored, item)] = seen

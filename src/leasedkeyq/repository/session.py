@@ -187,8 +187,12 @@ class Session:
                     self.loop_thread.submit(self._take_back(answer.result()))
             raise
 
+    def take_back(self, claimed: Claimed) -> None:
+        """Put an item back where it was; if the store cannot now, it does so later."""
+        self.call(self._take_back([claimed]))
+
     async def _take_back(self, claimed: Sequence[Claimed]) -> None:
-        _ = self._pump.unwanted.take_back(claimed)
+        await asyncio.shield(self._pump.unwanted.take_back(claimed))
 
     def edit(
         self,

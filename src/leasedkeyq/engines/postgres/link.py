@@ -45,9 +45,10 @@ from leasedkeyq.errors import (
     store_closed,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
-from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
+from leasedkeyq.model.requests import Claim, Limits, Put, Request
 from leasedkeyq.stores.batching import BatchEngine, Done, SpoiledBatchError
 from leasedkeyq.stores.store import report_dropped
+from leasedkeyq.stores.take_back import undo_lease
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -334,7 +335,7 @@ class PostgresLink(BatchEngine):
         try:
             return batch.answers(claimed, reply)
         except Exception as error:
-            back = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
+            back = [undo_lease(row["queue"], row["key"], row["token"]) for row in claimed]
             try:
                 if back:
                     await self._apply_batch(writer, back)

@@ -10,9 +10,9 @@ from contextlib import suppress
 from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from leasedkeyq.errors import StoreError, store_closed, store_of_another_process
+from leasedkeyq.errors import store_closed, store_of_another_process
 from leasedkeyq.model.requests import Claim, Claimed, Release
-from leasedkeyq.stores.take_back import take_back
+from leasedkeyq.stores.take_back import is_still_leased, take_back
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -210,9 +210,8 @@ class Batcher(ABC, Generic[Request, Answer]):
         if isinstance(answers, BaseException):
             failed = [(request, answers) for request in call.requests]
         else:
-            # A lease that the store does not know any more has ended otherwise: that is as good.
             found = zip(call.requests, answers, strict=True)
-            failed = [(request, error) for request, error in found if isinstance(error, StoreError)]
+            failed = [(request, error) for request, error in found if is_still_leased(error)]
         if failed:
             text = "the %s cannot take back %d answers whose callers have gone: %s; this is tried"
             logger.warning(

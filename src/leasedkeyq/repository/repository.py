@@ -455,8 +455,9 @@ class QueueRepository:
     def stats(self) -> dict[str, int]:
         """How many items there are: ``"total"``, and by status, as `Queue.get_stats` says it.
 
-        The store counts as it goes: it costs the same however many items there are. While others
-        work, an item that moves may be counted twice or not at all.
+        The store counts as it goes: it costs the same however many items there are (but see
+        `leasedkeyq.stores.Store.count` on results that have expired). While other programs work, an
+        item that moves may be counted twice or not at all.
         """
         with self._connection.using() as session:
             counts = session.count()

@@ -336,7 +336,13 @@ class Store(ABC):
 
     @final
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """How many items there are by queue and state; None: of all queues that hold any."""
+        """How many items there are by queue and state; None: of all queues that hold any.
+
+        It costs the same however many items there are. Only kept results that have expired, and
+        are not forgotten yet, are read one by one on SQLite and PostgreSQL, in the order of an
+        index: 100,000 of them take about 20 ms. Some hundred are forgotten by each call that
+        changes their queue, and by each `sweep`.
+        """
         self._check_usable()
         check_names("queues", queues or ())
         counts = _answered(await self.do_count(queues))

@@ -220,7 +220,7 @@ def look_at_plans(queued: int) -> None:
 
 
 def fill(url: str, schema: str, queued: int) -> None:
-    """So many items that wait; a tenth of it in flight, as caps count it, scheduled and buried."""
+    """So many that wait and that are done; a tenth of it in flight, scheduled and buried."""
     leased = queued // 10
     buried = min(leased, 9000)  # of the 10,000 that a queue may have
     listed = f"FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = 'items'"
@@ -241,8 +241,10 @@ def fill(url: str, schema: str, queued: int) -> None:
             FROM generate_series(1, {queued + 2 * leased}) n RETURNING 1
         )
         INSERT INTO {schema}.tallies
-        (available, buffered, scheduled, in_flight, buried, done, queue)
-        SELECT {queued}, 0, {leased}, {leased}, {buried}, 0, 'q'
+        (available, buffered, scheduled, in_flight, buried, done, done_failed, done_cancelled,
+            queue)
+        SELECT {queued}, 0, {leased}, {leased}, {buried}, {queued}, {(queued + 2) // 3},
+            {(queued + 1) // 3}, 'q'
         """,
     )
     run_sql(
@@ -252,6 +254,15 @@ def fill(url: str, schema: str, queued: int) -> None:
         (id, number, priority, put_at, buried_at, attempt, queue, key, kind, error, value)
         SELECT 10^9 + n, -n, 0, 0, 0, 1, 'q', 'b' || n, '', 'x', '1'
         FROM generate_series(1, {buried}) n
+        """,
+    )
+    run_sql(
+        url,
+        f"""
+        INSERT INTO {schema}.done
+        (id, priority, put_at, due, attempt, outcome, queue, key, kind, value)
+        SELECT 2 * 10^9 + n, 0, 0, extract(epoch FROM now()) + 3600 + n, 1, n % 3, 'q', 'd' || n,
+            '', '1' FROM generate_series(1, {queued}) n
         """,
     )
     run_sql(

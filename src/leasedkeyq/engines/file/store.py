@@ -120,14 +120,18 @@ class FileStore(BatchedStore):
         return self.engine.settings
 
     async def read_settings(self) -> RepositorySettings | None:
-        """What the document says about its queue now; None if it has several queues."""
+        """What the document says about its queue now; None if it has several queues.
+
+        Instruments are not told of it: they measure what every store does.
+        """
+        self._check_usable()
 
         def work(_model: StoreModel, _now: float) -> RepositorySettings | None:
             return self.engine.settings
 
-        found: RepositorySettings | StoreError | None = await self._writer.submit(work)
-        if isinstance(found, StoreError):
-            raise found
+        found: RepositorySettings | None = await self._ask(
+            "read_settings", self._writer.submit, work
+        )
         return found
 
     def change_settings(self, **changes: Any) -> None:

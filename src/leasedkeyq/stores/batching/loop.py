@@ -115,7 +115,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         Raises:
             StoreClosedError: `close` was called before.
         """
-        self._check_open()
+        self._check_usable()
         return (self._sites.get(asyncio.get_running_loop()) or self._new_site()).engine
 
     def engines(self) -> dict[asyncio.AbstractEventLoop, Engine]:
@@ -125,7 +125,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         site = self._sites.get(asyncio.get_running_loop())
         if call.turn is not None:
-            self._check_open()
+            self._check_usable()
             site = site or self._new_site()
         if site is not None:
             site.add(call)

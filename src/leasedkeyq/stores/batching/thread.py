@@ -111,7 +111,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         with self._lock:
             if call.turn is not None:
-                self._check_open()
+                self._check_usable()
             elif self._ended:
                 return
             if call.turn is None or self._apply_here is None:

@@ -77,6 +77,8 @@ def test_connect(tmp_path: Path) -> None:
         many = FileStore(tmp_path / "many.json")
         assert await many.read_settings() is None
         await many.close()
+        with pytest.raises(errors.StoreClosedError, match=r"the file store .*many\.json is closed"):
+            await many.read_settings()
 
     asyncio.run(main())
 

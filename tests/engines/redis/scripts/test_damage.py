@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import LeasedKeyQError, RedisStore, StoreDamagedError, StoreError
+from leasedkeyq import (
+    LeasedKeyQError,
+    RedisStore,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    UnstorableError,
+)
 from leasedkeyq.engines.redis.wire import PARTS
 from leasedkeyq.model.requests import (
     Ack,
@@ -306,6 +313,11 @@ def test_a_repair_of_a_sound_queue_changes_nothing(prefix: str) -> None:
         report = await populated.store.repair("never")
         assert report.kept == Counts()
         await works(populated.store)
+        with pytest.raises(UnstorableError, match="queue: a name is text"):
+            await populated.store.repair("a\0b")
+        await populated.store.close()
+        with pytest.raises(StoreClosedError, match=r"the Redis store .* is closed"):
+            await populated.store.repair("q")
 
     in_populated(shared_server(), prefix, work)
 

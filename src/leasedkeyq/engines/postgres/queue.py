@@ -37,8 +37,8 @@ class PostgresQueue(StoreQueue[V]):
         """As `StoreQueue.put`.
 
         With `connection`, an asyncpg connection to the same database, it is put in the transaction
-        that is open there: it can be seen, and wakes those who wait, when that is committed, and
-        never was if it is rolled back. Nobody waits for such a transaction, however long it stays
+        that is open there: it can be seen, and wakes a waiting `get`, when that is committed, and
+        never was if it is rolled back. No call waits for such a transaction, however long it stays
         open. An item takes its place in the queue after the commit; a `delay` counts from the call.
 
         Such a put does not wait for room: a full queue refuses it with `QueueFullError`, and

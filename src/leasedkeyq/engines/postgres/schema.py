@@ -79,8 +79,8 @@ def assembled(name: str) -> str:
 def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     """The SQL that makes the tables of the store, or brings those of `version` up to date.
 
-    For those who do not let programs make tables: run it as their owner, in one transaction, and
-    open the store with ``create=False``.
+    For databases in which programs may not make tables: run it as their owner, in one transaction,
+    and open the store with ``create=False``.
     """
     check_schema_name(schema)
     steps = [migration(number, schema) for number in range(version + 1, VERSION + 1)]
@@ -89,7 +89,7 @@ def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     return in_schema(start, schema) + "\n".join(steps) + "\n" + in_schema(end, schema)
 
 
-# Who may make tables in a schema that is there need not be allowed to make a schema.
+# A user that may make tables in a schema need not be allowed to make a schema.
 _START: Final = """
 DO $$ BEGIN
     IF to_regnamespace('lkq') IS NULL THEN
@@ -117,7 +117,7 @@ def check_schema_name(schema: str) -> str:
 
 async def versions_of(connection: Any, schema: str) -> tuple[int, int]:
     """The version of the tables, 0 if there are none, and the oldest that may use them."""
-    # The catalogue itself, as this is asked again after somebody else may have made the tables.
+    # The catalogue itself, as this is asked again after another store may have made the tables.
     found = await connection.fetchval(
         "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = $1 AND c.relname = 'version'",
@@ -166,7 +166,7 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
         )
     if version < VERSION:
         async with connection.transaction():
-            # One at a time, whoever opens the store first.
+            # One store at a time migrates, if several are opened at once.
             lock = "SELECT pg_advisory_xact_lock(hashtext($1))"
             await connection.execute(lock, f"leasedkeyq migrates {schema}")
             version, usable_from = await versions_of(connection, schema)

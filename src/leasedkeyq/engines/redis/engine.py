@@ -76,7 +76,7 @@ BUSY_STEP: Final = (0.001, 0.004)
 """Seconds between two tries to change a queue that another store edits."""
 PAGE: Final = 500
 LARGE: Final = 8 * 1024 * 1024
-"""Bytes of requests above which a batch is parted: nobody should wait long for others."""
+"""Bytes of requests above which a batch is parted: no caller should wait long for others."""
 TOO_LARGE: Final = 512 * 1024 * 1024
 """Bytes that a server takes in one call unless it is set up otherwise (proto-max-bulk-len)."""
 
@@ -614,7 +614,7 @@ class RedisEngine:
         )
 
     def _repair(self, queue: str) -> Steps[RepairReport]:
-        """Make the indexes of a queue anew, in steps, while nobody else may change it."""
+        """Make the indexes of a queue anew, in steps, while no other store may change it."""
         held = EditLock(queue, self._reply_keys([queue]), secrets.token_hex(8))
         time_left = int(self._edit_time * 1000)
         yield from self._named([queue])

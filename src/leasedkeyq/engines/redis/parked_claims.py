@@ -30,7 +30,7 @@ class ParkedClaimer(Claimer):
     Args:
         store: Where it claims.
         batcher: The calls of the store.
-        worker: Its name, which nobody else has.
+        worker: Its name, which no other worker has.
         lifetime: Seconds for which a claim is parked. As long, a worker that has stopped without
             the server's noticing may still be given an item.
         listen: Has what is published for it passed on, until the returned function is called.

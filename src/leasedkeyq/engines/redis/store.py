@@ -295,7 +295,7 @@ class RedisStore(BatchedStore):
         return await self._answered(Read(verb, (queue, *arguments), (queue,)))
 
     def _look_again(self) -> None:
-        """See whether the settings of the server have changed; nobody waits for that."""
+        """See whether the settings of the server have changed; no call waits for that."""
         self._looked_at = time.monotonic()
         self._link.in_background(self._warn_again)
 

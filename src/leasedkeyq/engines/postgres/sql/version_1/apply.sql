@@ -3,10 +3,11 @@
 -- Returns what was claimed, and in a last row all other answers.
 --
 --   p_call      names this call, for a client that has lost the answer
---   p_secret    what nobody can guess, for the tokens
---   p_shared    the locks that all take who change the queues; an edit takes them alone
---   p_alone     the locks of what one at a time does in a queue: bounded puts, claims with caps
---   p_queues    with p_names, the live keys that the batch names, if their order may matter to others
+--   p_secret    cannot be guessed: the tokens are made of it
+--   p_shared    the locks of the queues, which every call that changes them shares; an edit takes
+--               them alone
+--   p_alone     the locks of what one call at a time does in a queue: bounded puts, claims with caps
+--   p_queues    with p_names, the live keys that the batch names, if another call may lock them, too
 --   p_runs      what is asked for, as JSON
 --   p_keys ...  the items of the runs "puts"
 --   p_results   what acks and cancels keep
@@ -79,8 +80,8 @@ BEGIN
     END IF;
 
     FOR step IN 0..jsonb_array_length(p_runs) - 1 LOOP
-        -- Of each run anew: the one before it may have waited for somebody, and a lease lasts from
-        -- the moment in which it is given.
+        -- The time of each run: the run before may have waited for another call, and a lease lasts
+        -- from the moment in which it is given.
         now_ := lkq.now_1(p_now);
         run := p_runs->step;
         op := run->>'op';
@@ -105,7 +106,7 @@ BEGIN
         ELSIF op = 'purge' THEN
             --> include apply/purge
         ELSE
-            -- What else there is names a key.
+            -- All other requests name a key.
             k := run->>'key';
             r := lkq.live_1(q, k);
             now_ := lkq.now_1(p_now);

@@ -45,7 +45,7 @@ DECLARE
             AND (p_kinds IS NULL OR kind = ANY (p_kinds))
         ORDER BY deadline, id;
     chosen tid[] := '{}';
-    passed text[] := '{}'; -- keys that were chosen, or that somebody else is leasing
+    passed text[] := '{}'; -- keys that were chosen, or that another claim is leasing
     first_key text;
     first_at float8;
     first_due float8;

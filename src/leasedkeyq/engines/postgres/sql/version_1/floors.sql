@@ -10,8 +10,8 @@ BEGIN
     RETURN floor_;
 END $$;
 
--- Find out where to begin to look in queues in which claims have become slow. Nobody else changes
--- them meanwhile; if others are at it for long, it is left for the next time. Returns how many
+-- Find out where to begin to look in queues in which claims have become slow. No other
+-- call changes them meanwhile; if others are at it for long, it is left for the next time. Returns how many
 -- seconds it took to get there.
 CREATE FUNCTION lkq.raise_1(p_queues text[], p_now float8, p_history int) RETURNS float8
 LANGUAGE plpgsql

@@ -27,10 +27,10 @@ CREATE FUNCTION lkq.now_1(p_now float8) RETURNS float8 LANGUAGE sql VOLATILE AS 
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
--- Let those who listen know which queues changed; an empty list stands for all. A transaction that
+-- Tell the stores that listen which queues have changed; an empty list stands for all. A transaction that
 -- tells holds a lock of the whole server until its commit is on the disk: two workers would have a
--- tenth more done without it (40,000 commands a second instead of 37,000). But others wait for what
--- acks and claims free, and for what comes due.
+-- tenth more done without it (40,000 commands a second instead of 37,000). But workers
+-- wait for the room that acks and claims leave, and for items that come due.
 CREATE FUNCTION lkq.tell_1(p_queues text[]) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify('lkq', CASE WHEN octet_length(to_json(p_queues)::text) < 7900
         THEN to_json(p_queues)::text ELSE '[]' END)

@@ -1,5 +1,5 @@
--- What most calls ask for, in a few statements: `apply_1` does the same, and is called for all that is
--- out of the ordinary.
+-- The calls that are made most, in a few statements. `apply_1` does the same for any batch, and these
+-- functions leave to it all that is out of the ordinary.
 
 -- Put one item that nothing refuses. Returns the answers.
 --
@@ -94,7 +94,8 @@ END $$;
 --   p_urgency   by which deadlines bring items forward, if they may; then there is one claim
 CREATE FUNCTION lkq.ack_and_claim_1(
     p_call text, p_now float8, p_buried int, p_history int, p_gate bigint, p_queue text,
-    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int, p_each int, p_lease float8,
+    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int,
+    p_each int, p_lease float8,
     p_kinds text[], p_urgency jsonb
 ) RETURNS TABLE (
     --> include columns/claimed
@@ -170,13 +171,13 @@ BEGIN
             ended := coalesce(cardinality(numbers), 0);
         END IF;
         IF ended < p_acked THEN
-            -- Among them those whose rows have moved since.
+            -- The rest: among them items whose rows have moved since they were leased.
             one := lkq.ack_rest_1(t, now_, keys, tokens, numbers, NULL, NULL, NULL);
             t := one.t;
             ended := ended + one.ended;
             refused := one.refused;
         END IF;
-        -- It may have waited for somebody.
+        -- The acks may have waited for another call, and a lease lasts from when it is given.
         now_ := lkq.now_1(p_now);
     END IF;
     IF p_many > 0 THEN

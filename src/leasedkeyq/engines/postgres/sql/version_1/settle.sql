@@ -39,7 +39,7 @@ BEGIN
         k := p_keys[n];
         r := lkq.live_1(q, k);
         IF r.due <= now_ OR r.token IS DISTINCT FROM p_tokens[n] THEN
-            -- If it has expired, somebody who was changing it kept it from ending.
+            -- If the lease has expired, another call was changing the row when that was dealt with.
             refused := refused || n;
             CONTINUE;
         END IF;

@@ -117,7 +117,7 @@ BEGIN
 END $$;
 
 -- What a claim by urgency leases: the numbers of the queues, counted from 1, and the rows, in order.
--- Only these are locked, one after the other. What somebody else is just leasing is passed over.
+-- Only these are locked, one after the other. Items that another claim is just leasing are passed over.
 CREATE FUNCTION lkq.urgent_1(p_now float8, p_run jsonb) RETURNS TABLE (number int, at tid)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

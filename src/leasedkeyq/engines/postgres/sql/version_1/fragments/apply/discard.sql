@@ -1,4 +1,4 @@
--- A buried item, or else a result.
+-- Remove a buried item or, if none has that id, a result that is still shown.
 DELETE FROM lkq.buried WHERE queue = q AND id = (run->>'id')::bigint;
 t.buried := t.buried - FOUND::int;
 IF NOT FOUND THEN

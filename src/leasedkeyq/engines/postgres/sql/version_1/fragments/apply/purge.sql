@@ -1,3 +1,6 @@
+-- Remove a part of a queue, and answer how many items that were. What is removed is counted by state, as
+-- the tally has to change by that. A result that is too old to be shown is not among those, but it is in
+-- the tally until its row goes.
 size := 0;
 IF run->>'part' IN ('buried', 'all') THEN
     DELETE FROM lkq.buried WHERE queue = q;

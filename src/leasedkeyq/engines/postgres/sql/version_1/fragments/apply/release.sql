@@ -1,5 +1,5 @@
--- Give an item back before it is done. With "undo" it is as if it had not been leased: a claim that
--- reached nobody.
+-- Give an item back before it is done. With "undo" it is as if it had not been leased: its
+-- claim reached no worker.
 until := CASE WHEN (run->>'delay')::float8 <> 0 THEN now_ + (run->>'delay')::float8 END;
 t.in_flight := t.in_flight - 1;
 t.buffered := t.buffered - (r.next_id IS NOT NULL)::int;

@@ -1,3 +1,6 @@
+-- Put a buried item in its queue again, under the rules of a put. Its row is locked first: of two calls
+-- that requeue it, the second finds nothing. It stays buried if the put is refused. It begins anew, with
+-- another id and without a deadline, which is not kept while an item is buried.
 SELECT b.key, b.priority, b.kind, b.value INTO was
 FROM lkq.buried b WHERE b.queue = q AND b.id = (run->>'id')::bigint FOR UPDATE;
 IF NOT FOUND THEN

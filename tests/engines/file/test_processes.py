@@ -15,6 +15,7 @@ from leasedkeyq.engines.file.document.codec import unseal
 from leasedkeyq.engines.file.file_lock import FileLock, PolledLock
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
+from leasedkeyq.stores.inotify import Bell
 from tests.engines.file.support import SUFFIXES, claim, keys, opened, put, run
 
 processes = multiprocessing.get_context("forkserver")
@@ -139,7 +140,7 @@ def test_a_put_by_another_process_wakes(
     path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool
 ) -> None:
     if not kernel:
-        monkeypatch.setattr("leasedkeyq.engines.file.watch.FileWatch._open", lambda self: None)
+        monkeypatch.setattr(Bell, "of", lambda path, events: None)
 
     async def work(store: FileStore) -> None:
         woken = asyncio.Event()

@@ -7,7 +7,7 @@ from multiprocessing.synchronize import Barrier
 from time import sleep
 from typing import Any
 
-from benchmarks.draining import seconds_to_empty
+from benchmarks.drain import seconds_to_empty
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, own_folder
 

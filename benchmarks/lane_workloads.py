@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Barrier
 from statistics import quantiles
 from typing import Any
 
-from benchmarks.draining import seconds_to_empty
+from benchmarks.drain import seconds_to_empty
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, clock, own_folder, quiet, wall_clock
 from leasedkeyq.engines.sqlite.store import SqliteStore

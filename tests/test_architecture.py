@@ -1,6 +1,7 @@
 """The page on the architecture names files and functions; they must be there."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -37,6 +38,21 @@ def test_every_folder_says_what_lives_there_and_where_to_begin() -> None:
         assert text.startswith('"""'), found
         if found.parent.name != "leasedkeyq":
             assert re.search(r"[Bb]egin", text.split('"""')[1]), found
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "src/leasedkeyq/cli").glob("*.py")), ids=lambda path: path.name
+)
+def test_the_command_line_uses_public_names_only(path: Path) -> None:
+    """So whatever it does, a program of somebody else can do."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("leasedkeyq"):
+            assert node.module is not None
+            if not node.module.startswith("leasedkeyq.cli."):
+                public = {*importlib.import_module(node.module).__all__, "__version__"}
+                assert {alias.name for alias in node.names} <= public
+        if isinstance(node, ast.Attribute) and ast.unparse(node) != "os._exit":
+            assert not node.attr.startswith("_") or node.attr.endswith("__"), ast.unparse(node)
 
 
 def test_one_class_name_in_one_place() -> None:

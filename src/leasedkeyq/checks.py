@@ -235,6 +235,11 @@ def is_text(value: object) -> bool:
     return True
 
 
+def is_storable(value: object) -> bool:
+    """Whether every store can keep this as a name: it is text, and without NUL characters."""
+    return isinstance(value, str) and "\x00" not in value and (value.isascii() or is_text(value))
+
+
 def storable(text: str) -> str:
     """A text as every store can keep it: what cannot be written down is replaced."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")

@@ -19,7 +19,7 @@ from leasedkeyq.model.caps import Bucket, BucketName, Buckets, Rooms, matcher
 from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Purge, Put, Release
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing import ManualClock
-from tests.engines.file import repository_documents
+from tests.engines.file.document import repository_documents
 from tests.engines.sqlite.support import plans, run
 
 SLOW = Cap("q", rate=0.001)

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from leasedkeyq import MemoryStore
 from leasedkeyq.errors import KeyAlreadyInFlightError
 from leasedkeyq.lanes import (
     CommandCancelledError,
@@ -14,12 +15,25 @@ from leasedkeyq.lanes import (
     LaneConfig,
     ManagerClosedError,
     PriorityBoostConfig,
+    QueueManager,
+    QueueManagerBuilder,
     RateLimitConfig,
     RetryPolicy,
     ShuttingDownError,
 )
 from tests.lanes.diary import Diary
 from tests.lanes.support import Build, Work, everywhere, in_memory, nothing, now, on_a_store
+
+
+async def test_a_manager_knows_its_builder_and_the_builder_its_storage() -> None:
+    store = MemoryStore()
+    builder = QueueManagerBuilder().with_lane("x", LaneConfig(0, 1), 0).with_drain_timeout(7)
+    assert QueueManagerBuilder().storage is None
+    manager = builder.with_storage(store).build()
+    assert manager.builder is builder
+    assert builder.storage is store
+    assert manager.drain_timeout == 7.0
+    assert QueueManager(manager.queue()).builder is None
 
 
 @everywhere

@@ -82,7 +82,7 @@ async def test_a_type_that_this_worker_does_not_know_stays() -> None:
     builder = on_a_store().with_lane("x", LaneConfig(0, 1), 0)
     knows = builder.build()
     diary = Diary(knows)
-    store = builder._storage
+    store = builder.storage
     assert store is not None
     other = QueueManagerBuilder().with_lane("x", LaneConfig(0, 1), 0).with_storage(store).build()
     known: list[int] = []

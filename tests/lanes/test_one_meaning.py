@@ -20,7 +20,7 @@ from leasedkeyq.lanes import (
 from leasedkeyq.lanes.durable.envelope import available_since
 from leasedkeyq.model.requests import Answer, Attempt, Change, Counts, StoredItem
 from leasedkeyq.telemetry.stats import QueueStats
-from tests.lanes.control_support import Diary, builder
+from tests.lanes.durable.workers_support import Diary, builder
 from tests.lanes.support import Build, clock, everywhere, now
 from tests.servers.urls import KINDS, empty_store
 

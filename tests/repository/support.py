@@ -94,9 +94,9 @@ def open_session(repository: QueueRepository) -> Session:
 
 
 def program(name: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Start a function of `tests.repository.programs` in a new process."""
+    """Start a function of `tests.repository.processes.programs` in a new process."""
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.repository.programs", name]
+        [sys.executable, "-W", "error", "-m", "tests.repository.processes.programs", name]
         + [str(argument) for argument in arguments],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,7 +1,7 @@
 """Who may settle an item, what happens when a worker dies, and how to wait for work."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
@@ -9,10 +9,11 @@ from typing import TypeVar
 import pytest
 
 from leasedkeyq import InvalidLeaseError, LeaseExpiredError, MemoryStore
-from leasedkeyq.errors import QueueClosedError
+from leasedkeyq.errors import QueueClosedError, StoreError
+from leasedkeyq.model.requests import Answer, Change, Claim
 from leasedkeyq.repository import QueueItem, QueueItemStatus, QueueRepository, RecoveryReport
 from leasedkeyq.repository.leases import MOST, HeldLease, HeldLeases
-from tests.repository.support import World, everything, found, item, taken
+from tests.repository.support import World, everything, found, item, open_session, taken
 
 PENDING, PROCESSING, COMPLETED, FAILED, CANCELLED = QueueItemStatus
 LEASE_TIME = 100
@@ -382,3 +383,32 @@ def test_close_wakes_who_waits() -> None:
                 waiting.result(WAIT)
         other.enqueue(item())
         assert other.dequeue() is not None
+
+
+class FullStore(MemoryStore):
+    """A store that cannot settle anything so many times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("the disk is full")
+        return await super().do_settle(requests)
+
+
+def test_an_item_that_cannot_be_taken_back_now_is_taken_back_later() -> None:
+    """Its lease has no expiry: nobody else would end it."""
+    store = FullStore(failures=2)
+    with QueueRepository(store, name="q", lease_time=None) as repository:
+        repository.enqueue(item())
+        session = open_session(repository)
+        claimed = session.claim(Claim((("q", 1),)))
+        assert claimed is not None
+        session.take_back(claimed)
+        got = repository.dequeue(timeout=WAIT)
+        assert got is not None
+        assert got.id == claimed.key
+        assert store.failures == 0

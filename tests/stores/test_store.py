@@ -1,12 +1,40 @@
 """The verbs of `Store`, around those of an engine."""
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from leasedkeyq import MemoryStore, Store, StoreClosedError, StoreError, UnstorableError
-from leasedkeyq.model.requests import Ack, Answer, Change, Claim, Claimed, Put, StoredItem
+from leasedkeyq import (
+    MemoryStore,
+    QueueFullError,
+    Store,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    UnstorableError,
+)
+from leasedkeyq.model.requests import (
+    Ack,
+    Answer,
+    Bury,
+    Cancel,
+    Cap,
+    Change,
+    Claim,
+    Claimed,
+    Counts,
+    Discard,
+    Extend,
+    Placed,
+    Purge,
+    Put,
+    Release,
+    Requeue,
+    StoredItem,
+)
+from leasedkeyq.telemetry import StoreCall, StoreInstrument
 
 ONE = Put("q", (("a", b"1"),))
 BROKEN = StoreError("the disk is full")
@@ -120,7 +148,7 @@ async def test_refusals_are_in_the_places_of_their_requests() -> None:
     empty, long = Put("q", (("", b"1"),)), Put("q", (("k" * 2000, b"1"),))
     answers = await store.put([empty, ONE, long, Put("q", (("b", b"1"),)), empty])
     assert [isinstance(answer, Exception) for answer in answers] == [True, False, True, False, True]
-    assert (answers[1], answers[3]) == ((1,), (2,))
+    assert (answers[1], answers[3]) == ((Placed(1, "added"),), (Placed(2, "added"),))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", 7])
@@ -135,9 +163,159 @@ async def test_names_that_no_store_can_have_are_not_asked_for(name: Any) -> None
         store.browse(name),
         store.results(name, [1]),
         store.edit(name, nothing),
+        store.edit("q", nothing, keys=["a", name]),
     ]
     for call in calls:
         with pytest.raises(UnstorableError, match="without NUL characters and lone surrogates"):
             await call
     with pytest.raises(UnstorableError):
         store.watch(name, lambda: None)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 7])
+async def test_a_claim_of_names_that_no_store_can_have_leases_nothing(name: Any) -> None:
+    store = MemoryStore()
+    await store.put([ONE])
+    good = Claim((("q", 1),))
+    for bad in (
+        Claim((("q", 1), (name, 1))),
+        Claim((("q", 1),), key=name),
+        Claim((("q", 1),), kinds=("", name)),
+        Claim((("q", 1),), caps=(Cap(name, in_flight=1),)),
+    ):
+        with pytest.raises(UnstorableError, match="Claim: a name is text without NUL characters"):
+            await store.claim([good, bad])
+    assert (await store.count())["q"] == Counts(available=1)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 7])
+async def test_names_that_no_store_can_have_are_refused_in_their_requests(name: Any) -> None:
+    store = MemoryStore()
+    setattr(store, "do_settle", Failing.do_settle.__get__(Failing()))  # noqa: B010  # answers none
+    requests: list[Change] = [Purge(name), Discard(name, 1), Requeue(name, 1), Cancel(name, "a")]
+    requests.append(Cancel("q", name))
+    for bad in ((name, "a", "token"), ("q", name, "token"), ("q", "a", name)):
+        requests += [Ack(*bad), Release(*bad), Extend(*bad), Bury(*bad)]
+    for request, answer in zip(requests, await store.settle(requests), strict=True):
+        assert isinstance(answer, UnstorableError)
+        assert type(request).__name__ in str(answer)
+        with pytest.raises((UnstorableError, ValueError)):
+            await store.edit("q", Changes(request))
+
+
+async def test_a_delay_without_end_is_refused_and_what_is_no_request_is_raised() -> None:
+    store = MemoryStore()
+    never: Any = Release("q", "a", "token", delay=float("inf"))
+    claim: Any = Claim((("q", 1),))
+    answers = await store.settle([never, Cancel("q", "a")])
+    assert [str(answer) for answer in answers] == [
+        "the request cannot be stored: delay must be finite, got inf",
+        "0",
+    ]
+    with pytest.raises(TypeError, match="Claim is no request to put or settle something"):
+        await store.settle([Cancel("q", "a"), claim])
+
+
+class Changes:
+    """The work of an edit that wants these changes."""
+
+    def __init__(self, *changes: Change) -> None:
+        self.changes = changes
+
+    def __call__(self, _: Sequence[StoredItem]) -> list[Put | Change]:
+        return list(self.changes)
+
+
+class DriverError(Exception):
+    """What the driver of an engine raises."""
+
+
+FAILURES: tuple[BaseException, ...] = (OSError(28, "No space left on device"), DriverError("gone"))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("verb", [*CALLS, "close"])
+async def test_what_an_engine_raises_is_the_cause_of_a_store_error(
+    verb: str, failure: BaseException
+) -> None:
+    store = MemoryStore()
+
+    async def fails(*_: Any) -> None:
+        raise failure
+
+    call = CALLS.get(verb, MemoryStore.close)
+    setattr(store, f"do_{verb}", fails)
+    with pytest.raises(StoreError, match=f"^{verb}: the memory store failed: ") as caught:
+        await call(store)
+    assert caught.value.__cause__ is failure
+    assert f"{type(failure).__name__}: {failure}" in str(caught.value)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_an_engine_that_fails_before_it_waits_and_one_that_cannot_watch(
+    failure: BaseException,
+) -> None:
+    store = MemoryStore()
+
+    def fails(*_: Any) -> None:
+        raise failure
+
+    for verb, call in CALLS.items():
+        setattr(store, f"do_{verb}", fails)
+        with pytest.raises(StoreError, match=f"{verb}: the memory store failed"):
+            await call(store)
+    setattr(store, "do_watch", fails)  # noqa: B010  # type checkers know that it is a method
+    with pytest.raises(StoreError, match="watch: the memory store failed") as caught:
+        store.watch("q", lambda: None)
+    assert caught.value.__cause__ is failure
+
+
+@pytest.mark.parametrize("verb", CALLS)
+async def test_errors_of_the_contract_and_cancellations_pass_as_they_are(verb: str) -> None:
+    store = MemoryStore()
+    for error in (BROKEN, StoreDamagedError("torn"), QueueFullError("full"), CancelledError()):
+
+        async def fails(*_: Any, error: BaseException = error) -> None:
+            raise error
+
+        setattr(store, f"do_{verb}", fails)
+        with pytest.raises(type(error)) as caught:
+            await CALLS[verb](store)
+        assert caught.value is error
+        assert caught.value.__cause__ is None
+
+
+async def test_what_the_work_of_an_edit_raises_is_nobody_elses_failure() -> None:
+    def work(_: Sequence[StoredItem]) -> list[Put | Change]:
+        raise FAILURES[0]
+
+    with pytest.raises(OSError, match="No space left"):
+        await MemoryStore().edit("q", work)
+
+
+async def test_a_call_in_the_place_of_a_verb_is_checked_and_observed_as_that_verb() -> None:
+    store = MemoryStore()
+    told: list[StoreCall] = []
+
+    class Instrument(StoreInstrument):
+        def called(self, call: StoreCall) -> None:
+            told.append(call)
+
+    async def put(requests: Sequence[Put]) -> list[tuple[int, ...]]:
+        if len(requests) > 1:
+            raise FAILURES[0]
+        return [(1,)]
+
+    assert await store.call_as("put", put, [ONE]) == [(1,)]
+    store.instrument(Instrument())
+    assert await store.call_as("put", put, [ONE]) == [(1,)]
+    with pytest.raises(StoreError, match="No space left"):
+        await store.call_as("put", put, [ONE, ONE])
+    await store.close()
+    with pytest.raises(StoreClosedError):
+        await store.call_as("put", put, [ONE])
+    assert [(call.verb, call.queues, call.items, type(call.error)) for call in told] == [
+        ("put", ("q",), {"q": {"put": 1}}, type(None)),
+        ("put", ("q",), {}, StoreError),
+        ("put", ("q",), {}, StoreClosedError),
+    ]

@@ -24,7 +24,13 @@ from leasedkeyq.lanes import (
     QueueMonitor,
     RetryPolicy,
 )
-from leasedkeyq.telemetry import SeriesSnapshot
+from leasedkeyq.lanes.running import engine as running_engine
+from leasedkeyq.telemetry import (
+    AttemptStart,
+    DeadLetteredCommand,
+    SeriesSnapshot,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.otel import OtelInstrument
 from leasedkeyq.telemetry.prometheus import PrometheusInstrument
 
@@ -102,6 +108,50 @@ async def test_an_instrument_that_fails_harms_nobody(caplog: pytest.LogCaptureFi
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
     for name in ("submitted", "started", "ended", "gauges"):
         assert f"ZeroDivisionError: {name}" in caplog.text
+
+
+async def test_every_event_is_one_struct() -> None:
+    told: list[Any] = []
+
+    class Notes:
+        def __getattr__(self, name: str) -> Any:
+            return lambda event: told.append((name, event))
+
+    manager = build(Notes())
+    async with manager:
+        with pytest.raises(ValueError, match="no"):
+            await (await manager.submit("api", work(manager, 1, fail=True), delay=2))
+    events = [(name, event) for name, event in told if name != "gauges"]
+    command = ("api", "work", "1")
+    assert [(name, event) for name, event in events if name != "ended"] == [
+        ("submitted", SubmittedCommand(*command)),
+        ("started", AttemptStart(*command, attempt=1, waited=0.0)),
+        ("started", AttemptStart(*command, attempt=2, waited=0.0)),
+        ("dead_lettered", DeadLetteredCommand(*command)),
+    ]
+    ends = [event for name, event in events if name == "ended"]
+    assert [(end.attempt, end.outcome, end.ran, end.total) for end in ends] == [
+        (1, "retry", 1.0, 3.0),
+        (2, "failed", 1.0, 14.0),
+    ]
+
+
+async def test_no_event_is_made_for_a_manager_without_instruments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Metrics in memory are counted in place, which costs half as much."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("nobody listens")
+
+    for name in ("SubmittedCommand", "AttemptStart", "AttemptEnd", "DeadLetteredCommand"):
+        monkeypatch.setattr(running_engine, name, refuse)
+    manager = build()
+    async with manager:
+        assert await (await manager.submit("api", work(manager, 1))) == 1
+        with pytest.raises(ValueError, match="no"):
+            await (await manager.submit("api", work(manager, 1, fail=True)))
+    assert (series(manager).completed, series(manager).dead_lettered) == (1, 1)
 
 
 async def test_a_monitor_keeps_the_gauges_fresh() -> None:

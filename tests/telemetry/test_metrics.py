@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from leasedkeyq.telemetry import (
     AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
     Instrument,
     LaneMetrics,
     LatencySnapshot,
     Outcome,
     SeriesSnapshot,
+    SubmittedCommand,
 )
 from leasedkeyq.telemetry.metrics import ERROR, HIGHEST, LOWEST, Histogram
 from leasedkeyq.telemetry.series import OTHER
@@ -106,10 +109,10 @@ class TestLaneMetrics:
 
     def test_the_life_of_a_command(self) -> None:
         metrics = LaneMetrics()
-        metrics.submitted("api", "send", "1")
-        metrics.started("api", "send", "1", 1, 0.5)
+        metrics.submitted(SubmittedCommand("api", "send", "1"))
+        metrics.started(AttemptStart("api", "send", "1", 1, 0.5))
         metrics.ended(AttemptEnd("api", "send", "1", 1, "retry", 1.0, 1.5, OSError()))
-        metrics.started("api", "send", "1", 2, 0.25)
+        metrics.started(AttemptStart("api", "send", "1", 2, 0.25))
         metrics.ended(AttemptEnd("api", "send", "1", 2, "completed", 2.0, 9.0, None))
         series = only(metrics)
         assert (series.lane, series.command_type) == ("api", "send")
@@ -141,13 +144,13 @@ class TestLaneMetrics:
 
     def test_dead_letters(self) -> None:
         metrics = LaneMetrics()
-        metrics.dead_lettered("api", "send", "1")
+        metrics.dead_lettered(DeadLetteredCommand("api", "send", "1"))
         assert only(metrics).dead_lettered == 1
 
     def test_lanes_and_types_are_told_apart(self) -> None:
         metrics = LaneMetrics()
         for lane, kind in (("a", "x"), ("a", "y"), ("b", "x"), ("a", "x")):
-            metrics.submitted(lane, kind, "1")
+            metrics.submitted(SubmittedCommand(lane, kind, "1"))
         snapshot = metrics.snapshot()
         found = {(series.lane, series.command_type): series.submitted for series in snapshot.series}
         assert found == {("a", "x"): 2, ("a", "y"): 1, ("b", "x"): 1}
@@ -156,31 +159,31 @@ class TestLaneMetrics:
 
     def test_a_snapshot_does_not_change(self) -> None:
         metrics = LaneMetrics()
-        metrics.submitted("a", "x", "1")
+        metrics.submitted(SubmittedCommand("a", "x", "1"))
         snapshot = metrics.snapshot()
-        metrics.submitted("a", "x", "2")
+        metrics.submitted(SubmittedCommand("a", "x", "2"))
         assert snapshot.series[0].submitted == 1
 
     def test_a_snapshot_can_be_written_down(self) -> None:
         metrics = LaneMetrics()
-        metrics.started("a", "x", "1", 1, 0.5)
+        metrics.started(AttemptStart("a", "x", "1", 1, 0.5))
         text = msgspec.json.encode(metrics.snapshot())
         assert msgspec.json.decode(text)["series"][0]["waiting"]["count"] == 1
 
     def test_reset(self) -> None:
         metrics = LaneMetrics(most=1)
-        metrics.submitted("a", "x", "1")
+        metrics.submitted(SubmittedCommand("a", "x", "1"))
         metrics.reset()
         assert metrics.snapshot().series == ()
-        metrics.submitted("a", "y", "1")
+        metrics.submitted(SubmittedCommand("a", "y", "1"))
         assert only(metrics).command_type == "y"
 
     def test_types_beyond_the_limit_are_counted_together(self) -> None:
         metrics = LaneMetrics(most=3)
         for number in range(1000):
-            metrics.submitted("a", f"type {number}", "1")
-        metrics.submitted("b", "type 0", "1")
-        metrics.submitted("a", "type 1", "1")
+            metrics.submitted(SubmittedCommand("a", f"type {number}", "1"))
+        metrics.submitted(SubmittedCommand("b", "type 0", "1"))
+        metrics.submitted(SubmittedCommand("a", "type 1", "1"))
         found = {
             (series.lane, series.command_type): series.submitted
             for series in metrics.snapshot().series

@@ -17,7 +17,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from leasedkeyq.telemetry import AttemptEnd, Instrument, Tracing
+from leasedkeyq.telemetry import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Instrument,
+    SubmittedCommand,
+    Tracing,
+)
 from leasedkeyq.telemetry.otel import OtelInstrument
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -315,10 +322,10 @@ def test_another_process_goes_on_with_the_trace(rig: Rig) -> None:
 class TestMetrics:
     def test_the_life_of_a_command(self, rig: Rig) -> None:
         instrument = rig.instrument
-        instrument.submitted("api", "mail", "7")
-        instrument.started("api", "mail", "7", 1, 0.5)
+        instrument.submitted(SubmittedCommand("api", "mail", "7"))
+        instrument.started(AttemptStart("api", "mail", "7", 1, 0.5))
         instrument.ended(AttemptEnd("api", "mail", "7", 1, "failed", 2.0, 3.0, OSError()))
-        instrument.dead_lettered("api", "mail", "7")
+        instrument.dead_lettered(DeadLetteredCommand("api", "mail", "7"))
         points = rig.points()
         common = {
             "messaging.system": "leasedkeyq",
@@ -358,7 +365,7 @@ class TestMetrics:
         assert all(point.count == 1 and point.sum >= 0 for point in points)
 
     def test_units(self, rig: Rig) -> None:
-        rig.instrument.started("api", "mail", "7", 1, 0.5)
+        rig.instrument.started(AttemptStart("api", "mail", "7", 1, 0.5))
         data = rig.reader.get_metrics_data()
         assert data is not None
         (resource,) = data.resource_metrics
@@ -387,7 +394,7 @@ class TestMetrics:
         }
 
     def test_a_clock_that_was_set_back_counts_as_no_time(self, rig: Rig) -> None:
-        rig.instrument.started("api", "mail", "7", 1, -5)
+        rig.instrument.started(AttemptStart("api", "mail", "7", 1, -5))
         rig.instrument.ended(AttemptEnd("api", "mail", "7", 1, "completed", -5, -5, None))
         points = rig.points()
         assert points["leasedkeyq.command.waiting"][0].sum == 0
@@ -396,7 +403,7 @@ class TestMetrics:
     def test_types_beyond_the_limit_are_counted_together(self) -> None:
         rig = Rig(most=2)
         for number in range(100):
-            rig.instrument.submitted("api", f"type {number}", "1")
+            rig.instrument.submitted(SubmittedCommand("api", f"type {number}", "1"))
         points = rig.points()["messaging.client.sent.messages"]
         found = {point.attributes["leasedkeyq.command.type"]: point.value for point in points}
         assert found == {"type 0": 1, "type 1": 1, "(other)": 98}
@@ -404,7 +411,7 @@ class TestMetrics:
 
 def test_without_an_sdk_nothing_happens() -> None:
     instrument = OtelInstrument()
-    instrument.submitted("api", "mail", "7")
+    instrument.submitted(SubmittedCommand("api", "mail", "7"))
     instrument.gauges(QueueStats(lanes={"api": LaneStats()}))
     instrument.claimed("api", 1)
     with instrument.submitting("api", "mail", "7") as carrier:

@@ -4,7 +4,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasedkeyq.telemetry import AttemptEnd, Instrument
+from leasedkeyq.telemetry import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Instrument,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.prometheus import BUCKETS, PrometheusInstrument
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -30,12 +36,12 @@ def registry() -> CollectorRegistry:
 
 def test_the_life_of_a_command(registry: CollectorRegistry) -> None:
     instrument: Instrument = PrometheusInstrument(registry)
-    instrument.submitted("api", "send", "1")
-    instrument.started("api", "send", "1", 1, 0.5)
+    instrument.submitted(SubmittedCommand("api", "send", "1"))
+    instrument.started(AttemptStart("api", "send", "1", 1, 0.5))
     instrument.ended(AttemptEnd("api", "send", "1", 1, "retry", 1.0, 1.5, OSError()))
-    instrument.started("api", "send", "1", 2, 0.25)
+    instrument.started(AttemptStart("api", "send", "1", 2, 0.25))
     instrument.ended(AttemptEnd("api", "send", "1", 2, "failed", 2.0, 9.0, OSError()))
-    instrument.dead_lettered("api", "send", "1")
+    instrument.dead_lettered(DeadLetteredCommand("api", "send", "1"))
     samples = scrape(registry)
     where = " lane=api type=send"
     assert samples[f"leasedkeyq_commands_submitted_total{where}"] == 1
@@ -79,7 +85,7 @@ def test_the_text_explains_itself(registry: CollectorRegistry) -> None:
 
 def test_a_name_of_ones_own_and_own_buckets(registry: CollectorRegistry) -> None:
     instrument = PrometheusInstrument(registry, namespace="shop", buckets=(1, 60))
-    instrument.started("api", "send", "1", 1, 30)
+    instrument.started(AttemptStart("api", "send", "1", 1, 30))
     samples = scrape(registry)
     assert all(name.startswith("shop_") for name in samples)
     ends = [name for name in samples if name.startswith("shop_command_waiting_seconds_bucket")]
@@ -88,13 +94,13 @@ def test_a_name_of_ones_own_and_own_buckets(registry: CollectorRegistry) -> None
 
 def test_names_with_quotes_and_line_ends_are_escaped(registry: CollectorRegistry) -> None:
     instrument = PrometheusInstrument(registry)
-    instrument.submitted('a"\\\n', "send", "1")
+    instrument.submitted(SubmittedCommand('a"\\\n', "send", "1"))
     assert scrape(registry)['leasedkeyq_commands_submitted_total lane=a"\\\n type=send'] == 1
 
 
 def test_a_clock_that_was_set_back_counts_as_no_time(registry: CollectorRegistry) -> None:
     instrument = PrometheusInstrument(registry)
-    instrument.started("api", "send", "1", 1, -5)
+    instrument.started(AttemptStart("api", "send", "1", 1, -5))
     instrument.ended(AttemptEnd("api", "send", "1", 1, "completed", -5, -5, None))
     samples = scrape(registry)
     for name in ("waiting", "running", "end_to_end"):
@@ -104,7 +110,7 @@ def test_a_clock_that_was_set_back_counts_as_no_time(registry: CollectorRegistry
 def test_types_beyond_the_limit_are_counted_together(registry: CollectorRegistry) -> None:
     instrument = PrometheusInstrument(registry, most=2)
     for number in range(100):
-        instrument.submitted("api", f"type {number}", "1")
+        instrument.submitted(SubmittedCommand("api", f"type {number}", "1"))
     samples = scrape(registry)
     assert samples["leasedkeyq_commands_submitted_total lane=api type=(other)"] == 98
     assert len([name for name in samples if "submitted_total" in name]) == 3
@@ -121,7 +127,7 @@ def test_the_default_registry() -> None:
     from prometheus_client import REGISTRY
 
     instrument = PrometheusInstrument(namespace="test_the_default_registry")
-    instrument.submitted("api", "send", "1")
+    instrument.submitted(SubmittedCommand("api", "send", "1"))
     name = "test_the_default_registry_commands_submitted_total"
     assert REGISTRY.get_sample_value(name, {"lane": "api", "type": "send"}) == 1
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.lanes.simulation import simulate
+from tests.lanes.simulation.simulation import simulate
 
 CHUNKS = 100 if os.environ.get("TORTURE") else 1
 SEEDS = {False: 900, True: 100}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from leasedkeyq.engines.file.document_file import DocumentForm
-from tests.engines.file.test_damage import FORMS, SUFFIXES, harm_often
+from tests.engines.file.document.test_damage import FORMS, SUFFIXES, harm_often
 from tests.engines.test_conformance import SqliteByItsOwnClock
 from tests.local.test_model import MACHINES, search
+from tests.repository.processes.test_processes import do_each_once
 from tests.repository.support import source_of
-from tests.repository.test_processes import do_each_once
 
 if os.environ.get("TORTURE") == "1":
 

@@ -10,10 +10,10 @@ import pytest
 
 from leasedkeyq.testing import Place
 from tests.engines.postgres.crowd import work_together
-from tests.engines.postgres.test_floors import beside_a_long_transaction
-from tests.engines.postgres.test_plans import look_at_plans
+from tests.engines.postgres.plans.test_floors import beside_a_long_transaction
+from tests.engines.postgres.plans.test_plans import look_at_plans
+from tests.engines.postgres.plans.test_versions import look_among_dead_rows
 from tests.engines.postgres.test_transactions import hold_a_transaction_open
-from tests.engines.postgres.test_versions import look_among_dead_rows
 from tests.servers.postgres import NEWEST, older_versions, schemas
 
 TORTURE = os.environ.get("TORTURE") == "1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lanes.real_time import SCENARIOS, Rate, busy_machine, check_rate
+from tests.lanes.real_time.scenarios import SCENARIOS, Rate, busy_machine, check_rate
 from tests.servers.urls import KINDS, empty_store
 
 TORTURE = bool(os.environ.get("TORTURE"))
@@ -20,7 +20,7 @@ ALL = [
     for workers in ((1,) if kind == "memory" else (1, 3))
     for busy in (0, 3)
 ]
-"""Some minutes' worth; otherwise, tests/lanes/test_real_time.py has a selection."""
+"""Some minutes' worth; otherwise, tests/lanes/real_time/test_real_time.py has a selection."""
 
 
 @pytest.fixture

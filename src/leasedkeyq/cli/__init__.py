@@ -1,5 +1,6 @@
 """The command line: ``python -m leasedkeyq``.
 
 `worker` runs the lanes of a manager until it is told to stop, `worker_log` writes its log. It uses
-the public names only. Begin with `worker`.
+public names only, so that a program can do what it does; only ``__main__`` imports it. Begin with
+`worker`.
 """

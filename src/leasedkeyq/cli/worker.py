@@ -15,17 +15,27 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leasedkeyq import __version__
+from leasedkeyq import LeasedKeyQError, __version__
 from leasedkeyq.cli.worker_log import FORMATS, LEVELS, set_up
-from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.lanes.builder import QueueManagerBuilder
-from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
-from leasedkeyq.lanes.manager import STOP_SIGNALS, QueueManager
-from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
-from leasedkeyq.telemetry.stats import QueueStats
+from leasedkeyq.lanes import (
+    LaneConfigError,
+    QueueManager,
+    QueueManagerBuilder,
+    QueueStats,
+    UnknownLaneError,
+)
+from leasedkeyq.telemetry import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Outcome,
+    SubmittedCommand,
+)
 
 logger = logging.getLogger("leasedkeyq.cli.worker")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The first one lets the worker end gracefully, a second one at once."""
 DONE = 0
 """The exit code of a worker that was told to stop, and whose commands have all ended."""
 CRASHED = 1
@@ -171,7 +181,7 @@ async def _work(options: argparse.Namespace) -> int:
             "there is no store, so that nobody else can submit to this worker: give it one with "
             "--store or with_storage"
         )
-    left = await manager.run()
+    left = await manager.run(STOP_SIGNALS)
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # it ends already, and with a code of its own
     if manager.interrupted:
@@ -208,7 +218,7 @@ async def _prepared(options: argparse.Namespace) -> QueueManager:
     except (LaneConfigError, UnknownLaneError) as error:
         raise UsageError(str(error)) from error
     if options.drain_timeout is not None:
-        manager._drain_timeout = options.drain_timeout
+        manager.drain_timeout = options.drain_timeout
     return manager
 
 
@@ -225,7 +235,7 @@ async def _adapted(
     elif store is None and not lanes:
         return found
     else:
-        builder = found._builder
+        builder = found.builder
         if builder is None:
             raise UsageError(
                 f"{options.target} was not made by a QueueManagerBuilder, so that --store and "
@@ -297,9 +307,9 @@ def _seconds(text: str) -> float:
 
 def _store_of(manager: QueueManager) -> str | None:
     """The store of a manager, for people to recognise; without the password in its URL."""
-    builder = manager._builder
-    if builder is not None and isinstance(builder._storage, str):
-        return _shown(builder._storage)
+    storage = None if manager.builder is None else manager.builder.storage
+    if isinstance(storage, str):
+        return _shown(storage)
     store = manager.queue().store
     if store is None:
         return None
@@ -318,10 +328,10 @@ def _shown(url: str) -> str:
 class CommandLog:
     """Logs how commands end: those that are done for those who debug, the others for all."""
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """Nothing to tell."""
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """Nothing to tell."""
 
     def ended(self, end: AttemptEnd) -> None:
@@ -338,7 +348,7 @@ class CommandLog:
                 why = {"error": f"{type(error).__name__}: {error}"}
             logger.log(level, text, *said, extra={**about, **numbers, **times, **why})
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """Nothing to tell beyond the end of its last attempt."""
 
     def gauges(self, stats: QueueStats) -> None:

@@ -2,7 +2,11 @@
 
 What people touch is here: `builder`, `manager`, `config`, `command`, `events`, `dead_letters`,
 `storage`, and `policies`. What runs commands is in `running`; `memory` has the engine for lanes in
-memory, `durable` the one for lanes on a store. Lanes use the contract of stores, and any store.
+memory, `durable` the one for lanes on a store. Lanes use the contract of stores, and any store; two
+modules know an engine: `storage`, as a `LocalStorage` is a SQLite file, and `storage_store`, which
+is the memory store plus somebody's `Storage`.
+
+Programs import the names below. In the package, only `cli` and `testing` may import lanes.
 Begin with `manager`, then `running.engine`.
 """
 

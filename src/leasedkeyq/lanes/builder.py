@@ -63,6 +63,11 @@ class QueueManagerBuilder:
         self._only: frozenset[str] | None = None
         self._sharing: bool | None = None
 
+    @property
+    def storage(self) -> Store | CommandStorage | Storage | str | os.PathLike[str] | None:
+        """What `with_storage` was given; None: commands are kept in memory."""
+        return self._storage
+
     def with_lane(
         self,
         id: str,  # noqa: A002  # the name of the seed
@@ -204,8 +209,8 @@ class QueueManagerBuilder:
             metrics=self._metrics,
             store_to_close=opened,
             drain_timeout=self._drain_timeout,
+            builder=self,
         )
-        manager._builder = self
         if self._alerts is not None:
             manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))
         return manager

@@ -6,7 +6,7 @@ import signal
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from leasedkeyq.lanes.command import Command, CommandFunction, Decorator
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
@@ -20,6 +20,9 @@ from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.types import Duration, InFlightPolicy
+
+if TYPE_CHECKING:
+    from leasedkeyq.lanes.builder import QueueManagerBuilder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +42,9 @@ class QueueManager:
 
     Attributes:
         metrics: What was measured, if `QueueManagerBuilder.with_metrics` was called.
+        drain_timeout: Seconds for which ``async with manager`` and `run` wait at their end for
+            commands that are not done; None: for ever. `QueueManagerBuilder.with_drain_timeout`
+            sets it, and it may be changed until then.
         dlq: The commands that were given up.
         emitter: Where events come from.
     """
@@ -50,14 +56,14 @@ class QueueManager:
         metrics: LaneMetrics | None = None,
         store_to_close: Store | None = None,
         drain_timeout: float | None = 30.0,
+        builder: "QueueManagerBuilder | None" = None,
     ) -> None:
         self._queue = queue
         self._store_to_close = store_to_close
-        self._drain_timeout = drain_timeout
+        self.drain_timeout = drain_timeout
+        self._builder = builder
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
-        self._builder: Any = None
-        """The builder that made it, so that a worker can have it rebuilt for another store."""
         self.metrics = metrics
 
     async def _replace_queue(self, queue: CommandQueue, store_to_close: Store | None) -> None:
@@ -66,6 +72,11 @@ class QueueManager:
             await self._store_to_close.close()
         self._queue = queue
         self._store_to_close = store_to_close
+
+    @property
+    def builder(self) -> "QueueManagerBuilder | None":
+        """The builder that has built it, which can `QueueManagerBuilder.rebuild` it."""
+        return self._builder
 
     @property
     def dlq(self) -> DeadLetterQueue:
@@ -333,13 +344,13 @@ class QueueManager:
         await self.shutdown()
         try:
             if leave:
-                await self._queue.settle_down(self._drain_timeout)
+                await self._queue.settle_down(self.drain_timeout)
             else:
-                await self._queue.drain(self._drain_timeout)
+                await self._queue.drain(self.drain_timeout)
         except DrainTimeoutError as error:
             logger.warning("%s", error)
         except TimeoutError:
-            logger.warning("commands still run after %s s; they are cancelled", self._drain_timeout)
+            logger.warning("commands still run after %s s; they are cancelled", self.drain_timeout)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,4 +1,8 @@
-"""A store on a `Storage`: commands run from memory, and each change is written to the storage."""
+"""A store on a `Storage`: commands run from memory, and each change is written to the storage.
+
+It is no engine of its own, but the memory store with something to write to: so it is a subclass of
+that one, and has its meaning without a line of the state machine.
+"""
 
 import asyncio
 import logging

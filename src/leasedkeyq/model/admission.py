@@ -4,19 +4,25 @@ The verbs of `leasedkeyq.stores.Store` ask this before an engine sees a request,
 refuse the same requests with the same errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, Final, TypeVar, get_args
 
 from leasedkeyq import checks
-from leasedkeyq.checks import is_text
+from leasedkeyq.checks import is_storable, is_text
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
+    Bury,
     Cancel,
+    Claim,
+    Discard,
+    Extend,
     Limits,
+    Purge,
     Put,
+    Release,
     Requeue,
 )
 from leasedkeyq.types import PutPolicy
@@ -28,15 +34,31 @@ PUT_POLICIES: Final[tuple[PutPolicy, ...]] = get_args(PutPolicy)
 
 
 def admit(requests: Sequence[R], limits: Limits) -> tuple[Sequence[R], dict[int, LeasedKeyQError]]:
-    """Those requests of a batch that may be stored, and why the others must not, by number."""
+    """Those requests of a batch that may be stored, and why the others must not, by number.
+
+    Raises:
+        TypeError: One is no request to put or settle something.
+    """
     refusals: dict[int, LeasedKeyQError] = {}
     for number, request in enumerate(requests):
-        refusal = refusal_of(request, limits)
-        if refusal is not None:
-            refusals[number] = refusal
+        check = _CHECKS.get(type(request))
+        if check is None:
+            raise TypeError(f"{type(request).__name__} is no request to put or settle something")
+        try:
+            check(request, limits)
+        except LeasedKeyQError as error:
+            refusals[number] = error
+        except (TypeError, ValueError) as error:
+            refusals[number] = refusal = UnstorableError(f"the request cannot be stored: {error}")
+            refusal.__cause__ = error
     if not refusals:
         return requests, refusals
     return [r for number, r in enumerate(requests) if number not in refusals], refusals
+
+
+def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
+    """Why a request must not be stored; None if it may be."""
+    return admit((request,), limits)[1].get(0)
 
 
 def with_refusals(refusals: dict[int, LeasedKeyQError], answers: Sequence[Any]) -> list[Any]:
@@ -44,24 +66,6 @@ def with_refusals(refusals: dict[int, LeasedKeyQError], answers: Sequence[Any]) 
     given = iter(answers)
     size = len(refusals) + len(answers)
     return [refusals.get(number) or next(given) for number in range(size)]
-
-
-def refusal_of(request: object, limits: Limits) -> LeasedKeyQError | None:
-    """Why a request must not be stored; None if it may be."""
-    try:
-        if isinstance(request, Put):
-            _check_put(request, limits)
-        elif isinstance(request, Ack | Cancel):
-            _check_ending(request, limits)
-        elif isinstance(request, Requeue):
-            _check_policy(request.policy)
-    except LimitExceededError as error:
-        return error
-    except (TypeError, ValueError) as error:
-        refusal = UnstorableError(f"the request cannot be stored: {error}")
-        refusal.__cause__ = error
-        return refusal
-    return None
 
 
 def _check_put(put: Put, limits: Limits) -> None:
@@ -83,9 +87,25 @@ def _check_put(put: Put, limits: Limits) -> None:
             f"{limits.batch_size}: {advice('batch_size')}"
         )
         raise LimitExceededError(message, limit="batch_size", most=limits.batch_size)
+    longest, largest = limits.key_length, limits.value_size
     for key, value in put.items:
-        check_name("key", key, limits)
-        _check_size("value", key, value, limits)
+        # Two calls for each item of a batch would cost more than all else here.
+        if not (
+            type(key) is str and 0 < len(key) <= longest and key.isascii() and "\x00" not in key
+        ):
+            check_name("key", key, limits)
+        if type(value) is not bytes or len(value) > largest:
+            _check_size("value", key, value, limits)
+
+
+def _check_ack(ack: Ack, limits: Limits) -> None:
+    _check_texts(ack, (ack.queue, ack.key, ack.token))
+    _check_ending(ack, limits)
+
+
+def _check_cancel(cancel: Cancel, limits: Limits) -> None:
+    _check_texts(cancel, (cancel.queue, cancel.key))
+    _check_ending(cancel, limits)
 
 
 def _check_policy(policy: object) -> None:
@@ -98,6 +118,67 @@ def _check_ending(request: Ack | Cancel, limits: Limits) -> None:
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {request.outcome!r}")
     if request.result is not None:
         _check_size("result", request.key, request.result, limits)
+
+
+def _check_release(release: Release, _: Limits) -> None:
+    _check_texts(release, (release.queue, release.key, release.token))
+    if not isfinite(release.delay):
+        raise ValueError(f"delay must be finite, got {release.delay}")
+
+
+def _check_lease(change: Extend | Bury, _: Limits) -> None:
+    _check_texts(change, (change.queue, change.key, change.token))
+
+
+def _check_requeue(requeue: Requeue, _: Limits) -> None:
+    _check_texts(requeue, (requeue.queue,))
+    _check_policy(requeue.policy)
+
+
+def _check_queue(change: Purge | Discard, _: Limits) -> None:
+    _check_texts(change, (change.queue,))
+
+
+_CHECKS: Final[dict[type, Callable[[Any, Limits], None]]] = {
+    Put: _check_put,
+    Ack: _check_ack,
+    Release: _check_release,
+    Extend: _check_lease,
+    Bury: _check_lease,
+    Cancel: _check_cancel,
+    Requeue: _check_requeue,
+    Purge: _check_queue,
+    Discard: _check_queue,
+}
+
+
+def check_claims(claims: Sequence[Claim]) -> None:
+    """Refuse to claim by names that no store can have.
+
+    Raises:
+        UnstorableError: A queue, the key or a kind of a claim is no text.
+    """
+    for claim in claims:
+        queues = claim.queues
+        names = [queues[0][0]] if len(queues) == 1 else [queue for queue, _ in queues]
+        if claim.key is not None:
+            names.append(claim.key)
+        if claim.kinds:
+            names += claim.kinds
+        if claim.caps:
+            names += [cap.queue for cap in claim.caps]
+        _check_texts(claim, names)
+
+
+def _check_texts(request: object, names: Sequence[str]) -> None:
+    """As `check_names`, of the names in a request; looks at all of them at a time."""
+    try:
+        text = "".join(names)
+        if text.isascii() and "\x00" not in text:
+            return
+    except TypeError:  # one of them is no string
+        pass
+    check_names(type(request).__name__, names)
 
 
 def _check_size(what: str, key: str, value: object, limits: Limits) -> None:
@@ -138,7 +219,7 @@ def check_name(name: str, value: str, limits: Limits) -> str:
 def check_names(what: str, names: Sequence[str]) -> None:
     """Refuse to ask for keys or names of queues that no store can have: those that are no text."""
     for name in names:
-        if not isinstance(name, str) or "\x00" in name or not (name.isascii() or is_text(name)):
+        if not is_storable(name):
             message = f"{what}: a name is text without NUL characters and lone surrogates"
             raise UnstorableError(f"{message}, got {describe(name)}")
 

@@ -2,8 +2,9 @@
 
 `repository` is the front door, `items` its data, `mapping` says how an item is stored and which
 requests a change takes, `changes` and `claims` make them. `connection` opens the store and keeps it
-over a fork (`fork_gate`), `session` asks it for a thread that waits, `thread_batching` gathers the
-calls of many threads, `loop_thread` runs its event loop, `leases` knows what this process holds.
+over a fork (`fork_gate`), `session` asks it for a thread that waits, `change_edits` makes one edit
+of what many threads ask for, `loop_thread` runs its event loop, `leases` knows what this process
+holds.
 The folder uses the contract of stores only; nothing imports it. Begin with `repository`, then
 `mapping`.
 """

@@ -20,7 +20,6 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
-from leasedkeyq.stores.take_back import take_back
 
 
 class Claims:
@@ -119,7 +118,7 @@ class Claims:
         if self.accept(session, claimed) is None:
             return FAILED
         # The item was given more retries meanwhile.
-        session.call(session.store.settle(take_back([claimed])))
+        session.take_back(claimed)
         self._changes.held.drop(item_id, claimed.token)
         return None
 

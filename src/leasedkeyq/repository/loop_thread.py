@@ -40,7 +40,7 @@ class LoopThread:
         self._users = 0
         self._gate = threading.Lock()
         self._closing = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
         self._awaited: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -100,12 +100,12 @@ class LoopThread:
         coroutine.close()
         raise QueueClosedError("the repository is closed; make a new one")
 
-    def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have a coroutine function run, and do not wait for it."""
+    def start(self, function: Callable[[], object]) -> None:
+        """Have a function called in the thread; the thread waits for the tasks that it makes."""
         with self._gate:
             if self._closing:
                 raise QueueClosedError("the repository is closed; make a new one")
-            self._loop.call_soon_threadsafe(self._begin, function)
+            self._loop.call_soon_threadsafe(function)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Have a coroutine run, and wait for what it returns.
@@ -125,13 +125,8 @@ class LoopThread:
         finally:
             self._loop.close()
 
-    def _begin(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(function())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _stop(self, close_store: bool) -> None:
-        self._begin(lambda: self._end(close_store))
+        self._ending = self._loop.create_task(self._end(close_store))
 
     async def _end(self, close_store: bool) -> None:
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
-from leasedkeyq.model.requests import Extend, Release, StoredItem, StoredState
+from leasedkeyq.model.requests import Extend, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
@@ -37,6 +37,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.status import QueueItemStatus
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.take_back import undo_lease
 from leasedkeyq.types import Duration
 
 StatusMap: TypeAlias = (
@@ -402,7 +403,7 @@ class QueueRepository:
             if item.status is not PROCESSING:
                 raise InvalidTransitionError(item.id, item.status, PENDING)
             seen[:] = [(stored, item)]
-            return Release(self._name, item.id, stored.token, undo=True)
+            return undo_lease(self._name, item.id, stored.token)
 
         self._changes.request(id_of(item_id), give_back)
         [(stored, item)] = seen
@@ -454,8 +455,9 @@ class QueueRepository:
     def stats(self) -> dict[str, int]:
         """How many items there are: ``"total"``, and by status, as `Queue.get_stats` says it.
 
-        The store counts as it goes: it costs the same however many items there are. While others
-        work, an item that moves may be counted twice or not at all.
+        The store counts as it goes: it costs the same however many items there are (but see
+        `leasedkeyq.stores.Store.count` on results that have expired). While other programs work, an
+        item that moves may be counted twice or not at all.
         """
         with self._connection.using() as session:
             counts = session.count()

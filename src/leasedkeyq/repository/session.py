@@ -17,9 +17,10 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.repository.change_edits import ChangeEdits, ItemChange, LookAtItem
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
 from leasedkeyq.repository.mapping import ItemRequest, is_storable_id
-from leasedkeyq.repository.thread_batching import CallerBatcher, ChangeEdits, ItemChange, LookAtItem
+from leasedkeyq.stores.batching import CallerBatcher
 from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
@@ -97,8 +98,9 @@ class Session:
         self._waiting: set[int] = set()
         self._away = False
         edits = ChangeEdits(store, self.name, self.check_name)
-        self._changes = CallerBatcher(self.loop_thread, edits.apply)
-        self._claims = CallerBatcher(self.loop_thread, store.claim, self._pump.unwanted.take_back)
+        start = self.loop_thread.start
+        self._changes = CallerBatcher(start, edits.apply)
+        self._claims = CallerBatcher(start, store.claim, lost=self._pump.unwanted.take_back)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something of the store and wait for it."""
@@ -185,8 +187,12 @@ class Session:
                     self.loop_thread.submit(self._take_back(answer.result()))
             raise
 
+    def take_back(self, claimed: Claimed) -> None:
+        """Put an item back where it was; if the store cannot now, it does so later."""
+        self.call(self._take_back([claimed]))
+
     async def _take_back(self, claimed: Sequence[Claimed]) -> None:
-        _ = self._pump.unwanted.take_back(claimed)
+        await asyncio.shield(self._pump.unwanted.take_back(claimed))
 
     def edit(
         self,

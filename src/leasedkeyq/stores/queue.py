@@ -890,7 +890,7 @@ def _holds(lease: Lease[str], items: Sequence[StoredItem]) -> bool:
 def _names(lease: Lease[str]) -> tuple[str, str]:
     checks.is_lease(lease)
     key, token = lease.key, lease.token
-    if not checks.is_text(key) or not checks.is_text(token):
+    if not checks.is_storable(key) or not checks.is_storable(token):
         raise lease_refusal(key, None)
     return key, token
 

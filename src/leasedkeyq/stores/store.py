@@ -12,8 +12,10 @@ take batches and answer request by request, in order:
 - `Store.count`, `heads`, `look`, `line`, `browse` and `results` show what is there.
 
 Each verb is written twice. The verb itself is here, and final: it refuses what a closed store or
-its limits do not allow, and turns failures into the errors of the contract. The inner verb of the
-same name, `Store.do_put` and so on, is what an engine implements: it stores, and checks nothing.
+its limits do not allow, and turns failures into the errors of the contract: what an engine raises
+that is no `LeasedKeyQError`, such as an `OSError` or an error of its driver, becomes the cause of a
+`StoreError`. The inner verb of the same name, `Store.do_put` and so on, is what an engine
+implements: it stores, and checks nothing.
 
 **Atomic** is a request: all of it happens or none, also across a crash. A batch is not atomic; its
 requests are applied one after the other, and a request that is refused does nothing to the
@@ -39,16 +41,11 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeVar, final
+from functools import partial
+from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, final
 
-from leasedkeyq.errors import (
-    LeasedKeyQError,
-    StoreError,
-    UnstorableError,
-    store_closed,
-    store_of_another_process,
-)
-from leasedkeyq.model.admission import admit, check_names, with_refusals
+from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
+from leasedkeyq.model.admission import admit, check_claims, check_names, with_refusals
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Answer,
@@ -65,13 +62,16 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.closable import Closable
 from leasedkeyq.stores.observation import VERBS, StoreObservation
 from leasedkeyq.stores.paging import check_listing, page_of
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.watchers import Watchers
-from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing
+from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing, StoreVerb
 from leasedkeyq.types import Duration, QueueObserver
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 logger = logging.getLogger("leasedkeyq")
@@ -111,22 +111,6 @@ class Claimer:
         del idle
         return await self._store.claim(requests) if requests else []
 
-    async def observe(
-        self,
-        requests: Sequence[Claim],
-        call: Callable[[Sequence[Claim]], Awaitable[list[tuple[Claimed, ...]]]],
-    ) -> list[tuple[Claimed, ...]]:
-        """For claimers that do not claim by `Store.claim`: claim by `call`, and tell instruments.
-
-        Args:
-            requests: The claims.
-            call: Makes them.
-        """
-        observation = self._store._observation
-        if observation is not None:
-            call = observation.observed("claim", call)
-        return await call(requests)
-
     def observe_given(self, item: Claimed) -> None:
         """Tell instruments of an item that came without a call, to a claim that was parked."""
         if self._store._observation is not None:
@@ -140,7 +124,7 @@ class Claimer:
         """Take nothing more, at once."""
 
 
-class Store(ABC):
+class Store(Closable, ABC):
     """Queues on some engine. Made by `leasedkeyq.connect`, or directly.
 
     An engine implements the inner verbs, whose names begin with ``do_``. The verbs around them are
@@ -156,10 +140,8 @@ class Store(ABC):
     """How many large calls a worker should have under way, so that neither waits for the other."""
 
     def __init__(self, name: str, limits: Limits | None = None) -> None:
+        super().__init__(name)
         self.limits: Limits = limits or Limits()
-        self._name = name
-        self._closed = False
-        self._process = os.getpid()
         self._watchers = Watchers()
         self._observation: StoreObservation | None = None
 
@@ -257,7 +239,10 @@ class Store(ABC):
         """
         self._check_usable()
         admitted, refusals = admit(requests, self.limits)
-        answers = _unless_failed(await self.do_put(admitted))
+        try:
+            answers = _unless_failed(await self.do_put(admitted))
+        except Exception as error:
+            self._fail("put", error)
         return with_refusals(refusals, answers) if refusals else answers
 
     @final
@@ -267,10 +252,16 @@ class Store(ABC):
         What was leased reaches its caller: if a store fails at some of the requests, those are
         answered with nothing, and the error is raised only if no request has leased anything.
 
-        Two claims never lease one key at a time, wherever they come from.
+        Two claims never lease one key at a time, wherever they come from. A claim of names that no
+        store can have raises `UnstorableError`, before anything is leased.
         """
         self._check_usable()
-        return claims_of(await self.do_claim(requests))
+        check_claims(requests)
+        try:
+            answers = await self.do_claim(requests)
+        except Exception as error:
+            self._fail("claim", error)
+        return claims_of(answers)
 
     @final
     async def settle(self, requests: Sequence[Change]) -> list[Answer]:
@@ -278,11 +269,14 @@ class Store(ABC):
 
         Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`,
         `LimitExceededError` for a result that is beyond `limits`, and `UnstorableError` for an
-        outcome that is none.
+        outcome that is none, for a delay without end, and for names that no store can have.
         """
         self._check_usable()
         admitted, refusals = admit(requests, self.limits)
-        answers = _unless_failed(await self.do_settle(admitted))
+        try:
+            answers = _unless_failed(await self.do_settle(admitted))
+        except Exception as error:
+            self._fail("settle", error)
         return with_refusals(refusals, answers) if refusals else answers
 
     @final
@@ -308,8 +302,9 @@ class Store(ABC):
         """
         self._check_usable()
         check_names("queue", [queue])
+        check_names("keys", keys or ())
         try:
-            return _answered(await self.do_edit(Edit(queue, work, keys, self.limits)))
+            return await self._ask("edit", self.do_edit, Edit(queue, work, keys, self.limits))
         except EditStoppedError as stopped:
             error = stopped.error
         raise error
@@ -330,7 +325,7 @@ class Store(ABC):
         """
         self._check_usable()
         check_names("queues", queues)
-        return _answered(await self.do_sweep(queues))
+        return await self._ask("sweep", self.do_sweep, queues)
 
     @final
     def watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
@@ -343,14 +338,23 @@ class Store(ABC):
         """
         self._check_usable()
         check_names("queue", [queue])
-        return self.do_watch(queue, wake)
+        try:
+            return self.do_watch(queue, wake)
+        except Exception as error:
+            self._fail("watch", error)
 
     @final
     async def count(self, queues: Sequence[str] | None = None) -> Mapping[str, Counts]:
-        """How many items there are by queue and state; None: of all queues that hold any."""
+        """How many items there are by queue and state; None: of all queues that hold any.
+
+        It costs the same however many items there are. Only kept results that have expired, and
+        are not forgotten yet, are read one by one on SQLite and PostgreSQL, in the order of an
+        index: 100,000 of them take about 20 ms. Some hundred are forgotten by each call that
+        changes their queue, and by each `sweep`.
+        """
         self._check_usable()
         check_names("queues", queues or ())
-        counts = _answered(await self.do_count(queues))
+        counts = await self._ask("count", self.do_count, queues)
         if queues is None:
             return {queue: found for queue, found in counts.items() if found != NO_ITEMS}
         return counts
@@ -365,7 +369,7 @@ class Store(ABC):
         """
         self._check_usable()
         check_names("queues", queues)
-        return _answered(await self.do_heads(queues))
+        return await self._ask("heads", self.do_heads, queues)
 
     @final
     async def look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
@@ -376,7 +380,7 @@ class Store(ABC):
         self._check_usable()
         check_names("queue", [queue])
         check_names("keys", keys)
-        return _answered(await self.do_look(queue, keys))
+        return await self._ask("look", self.do_look, queue, keys)
 
     @final
     async def line(
@@ -391,7 +395,8 @@ class Store(ABC):
         check_names("queue", [queue])
         check_names("key", [key])
         after = check_listing((), "", cursor, limit)
-        return page_of(_answered(await self.do_line(queue, key, after, limit + 1)), limit)
+        found = await self._ask("line", self.do_line, queue, key, after, limit + 1)
+        return page_of(found, limit)
 
     @final
     async def browse(
@@ -417,16 +422,15 @@ class Store(ABC):
         check_names("queue", [queue])
         after = check_listing(states, prefix, cursor, limit)
         # One more than the page has tells whether another page follows.
-        return page_of(
-            _answered(await self.do_browse(queue, states, prefix, after, limit + 1)), limit
-        )
+        found = await self._ask("browse", self.do_browse, queue, states, prefix, after, limit + 1)
+        return page_of(found, limit)
 
     @final
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         """The kept results of acknowledged items (state ``"done"``); None where there is none."""
         self._check_usable()
         check_names("queue", [queue])
-        return _answered(await self.do_results(queue, ids))
+        return await self._ask("results", self.do_results, queue, ids)
 
     @final
     async def close(self) -> None:
@@ -441,11 +445,65 @@ class Store(ABC):
             return
         try:
             await self.do_close()
+        except Exception as error:
+            self._fail("close", error)
         finally:
             self._watchers.wake_all()
 
+    async def call_as(
+        self,
+        verb: StoreVerb,
+        do: Callable[[Sequence[R]], Awaitable[T | StoreError]],
+        requests: Sequence[R],
+    ) -> T:
+        """For engines that do the work of a verb by another call: checked and observed as that.
+
+        What requests are refused for (`leasedkeyq.model.admission`) is checked by the caller.
+
+        Args:
+            verb: What instruments take the call for.
+            do: Makes the call.
+            requests: What it is asked for.
+        """
+        call: Callable[[Sequence[R]], Awaitable[T]] = partial(self._call, verb, do)
+        if self._observation is not None:
+            call = self._observation.observed(verb, call)
+        return await call(requests)
+
+    async def _call(
+        self,
+        verb: StoreVerb,
+        do: Callable[[Sequence[R]], Awaitable[T | StoreError]],
+        requests: Sequence[R],
+    ) -> T:
+        self._check_usable()
+        return await self._ask(verb, do, requests)
+
+    async def _ask(
+        self,
+        verb: str,
+        do: Callable[P, Awaitable[T | StoreError]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Call an inner verb, and raise what went wrong as the contract says."""
+        try:
+            answer = await do(*arguments, **options)
+        except Exception as error:
+            self._fail(verb, error)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def _fail(self, verb: str, error: Exception) -> NoReturn:
+        """Raise what an engine has raised; what callers cannot know of is the cause of that."""
+        if isinstance(error, LeasedKeyQError | EditStoppedError):
+            raise error
+        message = f"{verb}: the {self._name} failed: {type(error).__name__}: {error}"
+        raise StoreError(message) from error
+
     # The inner verbs, for engines. Each may return a `StoreError` in place of its answer, or of
-    # the answer to a request: the verb around it raises that.
+    # the answer to a request: the verb around it raises that. So it does with what they raise.
 
     @abstractmethod
     def do_put(
@@ -513,14 +571,8 @@ class Store(ABC):
     ) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `results`."""
 
-    async def do_close(self) -> None:  # noqa: B027  # a store may have nothing to let go of
+    async def do_close(self) -> None:  # a store may have nothing to let go of
         """As `close`; may be called again. No other inner verb is called from then on."""
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise store_closed(self._name)
-        if self._process != os.getpid():
-            raise store_of_another_process(self._name)
 
 
 def claims_of(answers: Sequence[tuple[Claimed, ...] | StoreError]) -> list[tuple[Claimed, ...]]:
@@ -546,12 +598,6 @@ def report_dropped(dropped: Iterable[tuple[str, str]]) -> None:
     """Log what had to make room: buried items beyond the limit, by queue and key."""
     for queue, key in dropped:
         logger.warning("queue %r: dropped the oldest buried item, key %r", queue, key)
-
-
-def _answered(answer: T | StoreError) -> T:
-    if isinstance(answer, StoreError):
-        raise answer
-    return answer
 
 
 def _unless_failed(answers: list[T]) -> list[T]:

@@ -1,12 +1,17 @@
-"""Taking back claims whose consumers have gone: the items are where they were before."""
+"""Taking back claims whose consumers have gone: the items are where they were before.
+
+A store that cannot take a claim back is asked again until it does or is closed. A queue asks in
+the background (`UnwantedClaims`); a `Batcher`, which belongs to no event loop, with its next call.
+Only where the lease has an expiry, and the work is over anyway, one try is enough.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from leasedkeyq.errors import StoreClosedError, StoreError, describe
-from leasedkeyq.model.requests import Claimed, Release
+from leasedkeyq.model.requests import Claimed, Release, StoredItem
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -14,12 +19,25 @@ PAUSES: Final = (0.1, 5.0)
 """The shortest and the longest pause between two tries to have claims taken back, in seconds."""
 
 
-def take_back(claimed: Iterable[Claimed]) -> list[Release]:
+def take_back(claimed: Iterable[Claimed | StoredItem]) -> list[Release]:
     """The requests that take back claims: an item keeps its place, and its attempt is not counted.
 
     A lease that has ended otherwise is refused, and nothing changes.
     """
-    return [Release(item.queue, item.key, item.token, undo=True) for item in claimed]
+    return [undo_lease(item.queue, item.key, item.token) for item in claimed]
+
+
+def undo_lease(queue: str, key: str, token: str) -> Release:
+    """The request that takes back one claim, as `take_back` does."""
+    return Release(queue, key, token, undo=True)
+
+
+def is_still_leased(answer: object) -> TypeGuard[StoreError]:
+    """Whether this answer to a request of `take_back` says that it has to be tried again.
+
+    A lease that the store does not know any more has ended otherwise: that is as good.
+    """
+    return isinstance(answer, StoreError)
 
 
 class UnwantedClaims:
@@ -60,8 +78,7 @@ class UnwantedClaims:
             return
         failures: list[StoreError] = []
         for item, answer in zip(unwanted, await self._settle(take_back(unwanted)), strict=True):
-            # A lease that the store does not know any more has ended otherwise: that is as good.
-            if isinstance(answer, StoreError):
+            if is_still_leased(answer):
                 failures.append(answer)
             else:
                 self._unwanted.pop(item.token, None)

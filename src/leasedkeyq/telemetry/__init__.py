@@ -2,12 +2,17 @@
 
 `LaneMetrics` and `StoreMetrics` keep counters and latencies in memory.
 `leasedkeyq.telemetry.prometheus` and `leasedkeyq.telemetry.otel` pass them on, and need the extras
-of their names. Begin reading with `instrument`, which says what is told.
+of their names.
+
+`stores` and `lanes` import it and tell it what they do; it imports nothing of them. Programs import
+the names below. Begin with `instrument`, which says what is told.
 """
 
 from leasedkeyq.telemetry.instrument import (
     AttemptEnd,
+    AttemptStart,
     Carrier,
+    DeadLetteredCommand,
     Instrument,
     ItemOutcome,
     Outcome,
@@ -15,6 +20,7 @@ from leasedkeyq.telemetry.instrument import (
     StoreInstrument,
     StoreTracing,
     StoreVerb,
+    SubmittedCommand,
     Tracing,
 )
 from leasedkeyq.telemetry.metrics import (
@@ -36,7 +42,9 @@ __all__ = [
     "VerbSnapshot",
     # What an instrument of your own implements
     "AttemptEnd",
+    "AttemptStart",
     "Carrier",
+    "DeadLetteredCommand",
     "Instrument",
     "ItemOutcome",
     "Outcome",
@@ -44,5 +52,6 @@ __all__ = [
     "StoreInstrument",
     "StoreTracing",
     "StoreVerb",
+    "SubmittedCommand",
     "Tracing",
 ]

@@ -23,6 +23,28 @@ Carrier: TypeAlias = dict[str, str]
 """A trace context in the form of the W3C (``traceparent``, ``tracestate``), for storing."""
 
 
+class SubmittedCommand(msgspec.Struct, frozen=True):
+    """A command that was submitted, as an `Instrument` is told of it."""
+
+    lane: str
+    kind: str
+    """The type of the command."""
+    command_id: str
+
+
+class AttemptStart(msgspec.Struct, frozen=True):
+    """One attempt at a command that starts, as an `Instrument` is told of it."""
+
+    lane: str
+    kind: str
+    """The type of the command."""
+    command_id: str
+    attempt: int
+    """Its number; the first is 1."""
+    waited: float
+    """Seconds since the command could have started."""
+
+
 class AttemptEnd(msgspec.Struct, frozen=True):
     """One attempt at a command that has ended, as an `Instrument` is told of it."""
 
@@ -39,6 +61,15 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """Seconds since the command was submitted."""
     error: BaseException | None = None
     """What it raised, where it failed."""
+
+
+class DeadLetteredCommand(msgspec.Struct, frozen=True):
+    """A command that went to the dead letters, as an `Instrument` is told of it."""
+
+    lane: str
+    kind: str
+    """The type of the command."""
+    command_id: str
 
 
 StoreVerb: TypeAlias = Literal[
@@ -119,22 +150,24 @@ class StoreTracing(Protocol):
 class Instrument(Protocol):
     """Told of every command, in the event loop, while the command is handled.
 
-    The methods must be quick. What they raise is logged and harms nobody.
+    Each event is one struct, so that a later version can tell more of it. The structs are made only
+    for a manager that has an instrument. The methods must be quick. What they raise is logged and
+    harms no command.
     """
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
-        """A command of the type `kind` was submitted."""
+    def submitted(self, command: SubmittedCommand) -> None:
+        """A command was submitted."""
         ...
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
-        """An attempt starts, `waited` seconds after the command could have started."""
+    def started(self, start: AttemptStart) -> None:
+        """An attempt starts."""
         ...
 
     def ended(self, end: AttemptEnd) -> None:
         """An attempt ended."""
         ...
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """A command went to the dead letters."""
         ...
 

@@ -8,7 +8,13 @@ from typing import get_args
 
 import msgspec
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Outcome,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.series import Series
 from leasedkeyq.telemetry.stats import QueueStats
 
@@ -255,21 +261,21 @@ class LaneMetrics:
 
     # What the manager calls
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """Count a submission."""
-        self.of(lane, kind).submitted += 1
+        self.of(command.lane, command.kind).submitted += 1
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """Count a start."""
-        self.of(lane, kind).waits.append(waited)
+        self.of(start.lane, start.kind).waits.append(start.waited)
 
     def ended(self, end: AttemptEnd) -> None:
         """Count an end."""
         self.of(end.lane, end.kind).ended(end.outcome, end.ran, end.total)
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """Count a dead letter."""
-        self.of(lane, kind).dead_lettered += 1
+        self.of(command.lane, command.kind).dead_lettered += 1
 
     def gauges(self, stats: QueueStats) -> None:
         """Do nothing: whoever asked for the statistics has them."""

@@ -18,7 +18,15 @@ except ImportError as error:
         "pip install 'leasedkeyq[otel]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Carrier, StoreCall, StoreVerb
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    Carrier,
+    DeadLetteredCommand,
+    StoreCall,
+    StoreVerb,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.series import KnownNames, Series
 from leasedkeyq.telemetry.stats import QueueStats
 
@@ -133,15 +141,15 @@ class OtelInstrument:
 
     # Metrics
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """Count a submission."""
-        self._sent.add(1, {**self._series.get(lane, kind), OPERATION_NAME: "send"})
+        self._sent.add(1, {**self._series.get(command.lane, command.kind), OPERATION_NAME: "send"})
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """Count a start, and measure how long the command has waited."""
-        attributes = self._series.get(lane, kind)
+        attributes = self._series.get(start.lane, start.kind)
         self._consumed.add(1, {**attributes, OPERATION_NAME: "process"})
-        self._waiting.record(max(waited, 0.0), attributes)
+        self._waiting.record(max(start.waited, 0.0), attributes)
 
     def ended(self, end: AttemptEnd) -> None:
         """Measure how long an attempt took."""
@@ -154,9 +162,9 @@ class OtelInstrument:
             attributes[ERROR_TYPE] = _name_of(end.error)
         self._process.record(max(end.ran, 0.0), attributes)
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """Count a dead letter."""
-        self._dead_lettered.add(1, self._series.get(lane, kind))
+        self._dead_lettered.add(1, self._series.get(command.lane, command.kind))
 
     def gauges(self, stats: QueueStats) -> None:
         """Set the gauges."""
@@ -229,8 +237,8 @@ class OtelInstrument:
             lane,
             trace.SpanKind.CONSUMER,
             attributes,
-            context if self._child else Context(),
-            [trace.Link(origin)],
+            context=context if self._child else Context(),
+            links=[trace.Link(origin)],
         ):
             yield
 
@@ -268,6 +276,7 @@ class OtelInstrument:
         lane: str,
         kind: trace.SpanKind,
         attributes: _Attributes,
+        *,
         context: Context | None = None,
         links: Sequence[trace.Link] = (),
     ) -> Generator[None, None, None]:

@@ -15,7 +15,14 @@ except ImportError as error:
         "metrics for Prometheus take prometheus-client: pip install 'leasedkeyq[prometheus]'"
     ) from error
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Outcome, StoreCall
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Outcome,
+    StoreCall,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.metrics import ENDS
 from leasedkeyq.telemetry.series import KnownNames, Series
 from leasedkeyq.telemetry.stats import QueueStats
@@ -145,13 +152,13 @@ class PrometheusInstrument:
         self._dead_letters = gauge("dead_letters", "Letters in the dead letter queue.")
         self._series = Series(self._children, most)
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """Count a submission."""
-        self._series.get(lane, kind).submitted.inc()
+        self._series.get(command.lane, command.kind).submitted.inc()
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """Measure how long a command has waited."""
-        self._series.get(lane, kind).waiting.observe(max(waited, 0.0))
+        self._series.get(start.lane, start.kind).waiting.observe(max(start.waited, 0.0))
 
     def ended(self, end: AttemptEnd) -> None:
         """Count an end, and measure how long it took."""
@@ -161,9 +168,9 @@ class PrometheusInstrument:
         if end.outcome in ENDS:
             children.end_to_end.observe(max(end.total, 0.0))
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """Count a dead letter."""
-        self._series.get(lane, kind).dead_lettered.inc()
+        self._series.get(command.lane, command.kind).dead_lettered.inc()
 
     def gauges(self, stats: QueueStats) -> None:
         """Set the gauges."""

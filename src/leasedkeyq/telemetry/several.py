@@ -2,9 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
-from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Instrument,
+    SubmittedCommand,
+)
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq")
@@ -23,29 +28,29 @@ class Several:
     def __init__(self, instruments: Sequence[Instrument]) -> None:
         self._instruments = tuple(instruments)
 
-    def submitted(self, lane: str, kind: str, command_id: str) -> None:
+    def submitted(self, command: SubmittedCommand) -> None:
         """As `Instrument.submitted`."""
-        self._tell("submitted", lane, kind, command_id)
+        self._tell("submitted", command)
 
-    def started(self, lane: str, kind: str, command_id: str, attempt: int, waited: float) -> None:
+    def started(self, start: AttemptStart) -> None:
         """As `Instrument.started`."""
-        self._tell("started", lane, kind, command_id, attempt, waited)
+        self._tell("started", start)
 
     def ended(self, end: AttemptEnd) -> None:
         """As `Instrument.ended`."""
         self._tell("ended", end)
 
-    def dead_lettered(self, lane: str, kind: str, command_id: str) -> None:
+    def dead_lettered(self, command: DeadLetteredCommand) -> None:
         """As `Instrument.dead_lettered`."""
-        self._tell("dead_lettered", lane, kind, command_id)
+        self._tell("dead_lettered", command)
 
     def gauges(self, stats: QueueStats) -> None:
         """As `Instrument.gauges`."""
         self._tell("gauges", stats)
 
-    def _tell(self, name: str, *arguments: Any) -> None:
+    def _tell(self, name: str, event: object) -> None:
         for instrument in self._instruments:
             try:
-                getattr(instrument, name)(*arguments)
+                getattr(instrument, name)(event)
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, instrument)

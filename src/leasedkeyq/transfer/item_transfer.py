@@ -18,12 +18,12 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Put,
-    Release,
     ResultOutcome,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.take_back import take_back
 from leasedkeyq.types import InFlightPolicy
 
 Newer: TypeAlias = Literal["source", "target"]
@@ -317,7 +317,7 @@ class ItemTransfer:
                     continue
                 # A value that was put under the key meanwhile is for the consumers.
                 if item.kind != HIDDEN:
-                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+                    changes += take_back([item])
                 elif item.key in buffered:
                     changes.append(Cancel(item.queue, item.key, id=item.id))
                 else:
@@ -341,7 +341,7 @@ class ItemTransfer:
                 if item.kind == HIDDEN and (mine or item.state == "available"):
                     changes.append(Cancel(item.queue, item.key, id=item.id))
                 elif mine:
-                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+                    changes += take_back([item])
             return changes
 
         try:

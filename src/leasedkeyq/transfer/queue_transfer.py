@@ -310,7 +310,7 @@ class QueueTransfer:
                 else:
                     # Another value was put meanwhile: that is moved next.
                     changed.add(item.key)
-                    changes.append(Release(item.queue, item.key, item.token, undo=True))
+                    changes += take_back([item])
             return changes
 
         await self._source.edit(self._queue, work, keys=[*by_key])

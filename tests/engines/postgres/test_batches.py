@@ -13,7 +13,7 @@ from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Ack, Cap, Claim, Claimed, Counts, Extend, Put, Refusal, Release
 from leasedkeyq.testing import ManualClock
-from tests.engines.postgres.plans import explained
+from tests.engines.postgres.plans.plans import explained
 from tests.engines.postgres.test_races import (
     QUEUE,
     beside,

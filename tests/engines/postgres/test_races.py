@@ -30,7 +30,7 @@ from leasedkeyq.stores import (
     Store,
 )
 from leasedkeyq.testing import Place
-from tests.engines.postgres.plans import explained
+from tests.engines.postgres.plans.plans import explained
 from tests.servers.postgres import PASSWORD, USER, Schemas, run_sql, schemas, shared_server
 
 QUEUE = "q"

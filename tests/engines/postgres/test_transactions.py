@@ -13,8 +13,14 @@ import pytest
 from leasedkeyq import connect
 from leasedkeyq.engines.postgres.batch import lock_number
 from leasedkeyq.engines.postgres.store import PostgresStore
-from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreError
+from leasedkeyq.errors import (
+    KeyAlreadyInFlightError,
+    QueueFullError,
+    StoreClosedError,
+    StoreError,
+)
 from leasedkeyq.stores import Ack, Claim, Counts, Discard, Purge, Put, Store, StoredItem
+from leasedkeyq.telemetry import StoreMetrics
 from leasedkeyq.testing import Place
 from tests.servers.postgres import schemas
 
@@ -58,6 +64,25 @@ def test_a_put_is_committed_and_rolled_back_with_the_callers_data() -> None:
         assert (key, value) == ("a", {"order": 2})
         assert await queue.available_keys() == {"b"}
         await queue.ack(lease)
+
+    with_store(test)
+
+
+def test_a_put_in_a_transaction_is_a_call_of_the_store() -> None:
+    async def test(store: PostgresStore, connection: Any) -> None:
+        metrics = StoreMetrics()
+        store.instrument(metrics)
+        queue = store.queue("q", maxsize=2)
+        async with connection.transaction():
+            await queue.put_many({"a": 1, "b": 2}, connection=connection)
+            with pytest.raises(QueueFullError):
+                await queue.put("c", 3, connection=connection)
+        assert metrics.snapshot().verbs["put"].requests == 2
+        assert metrics.snapshot().items["q"] == {"put": 2, "refused": 1}
+        await store.close()
+        async with connection.transaction():
+            with pytest.raises(StoreClosedError):
+                await queue.put("d", 4, connection=connection)
 
     with_store(test)
 

@@ -12,7 +12,7 @@ from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Steps
 from leasedkeyq.model.requests import Claim, Claimed, Counts, Put, Urgency
 from leasedkeyq.stores import StoreQueue
-from tests.engines.redis.load import Load
+from tests.engines.redis.connection.load import Load
 from tests.servers.valkey import SLOTS, Cluster, Server, shared_cluster
 
 PATIENCE = 60.0

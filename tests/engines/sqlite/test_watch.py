@@ -4,8 +4,6 @@ Where a test must not be rescued by a look that would come anyway, `PATROL` is s
 """
 
 import asyncio
-import ctypes
-import os
 import sqlite3
 import subprocess
 import sys
@@ -19,9 +17,10 @@ import pytest
 
 from leasedkeyq.engines.sqlite import watch as sqlite_watch
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.engines.sqlite.watch import Bell, CommitWatch
+from leasedkeyq.engines.sqlite.watch import CommitWatch
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Put, Refusal
+from leasedkeyq.stores.inotify import Bell
 from leasedkeyq.testing import ManualClock
 
 HOUR = 3600.0
@@ -60,7 +59,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def no_bell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bell, "of", lambda path: None)
+    monkeypatch.setattr(Bell, "of", lambda path, events: None)
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     if has_bell:
         monkeypatch.setattr(sqlite_watch, "PATROL", HOUR)
     else:
-        monkeypatch.setattr(Bell, "of", lambda path: None)
+        monkeypatch.setattr(Bell, "of", lambda path, events: None)
     return has_bell
 
 
@@ -499,47 +498,3 @@ def test_the_commits_to_a_file_that_took_the_place_of_another_are_heard(
         await other.close()
 
     waking(main)
-
-
-# The bell
-
-
-class Inotify:
-    """A C library whose inotify does not work."""
-
-    def __init__(self, init: int, add: int) -> None:
-        self.inotify_init1 = lambda flags: init
-        self.inotify_add_watch = lambda handle, path, mask: add
-
-
-def test_without_inotify_there_is_no_bell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "log"
-    file.touch()
-    bell = Bell.of(str(file))
-    assert bell is not None
-    bell.close()
-    assert Bell.of(str(tmp_path / "absent")) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite_watch, "LINUX", False)
-        assert Bell.of(str(file)) is None
-    libraries: list[Any] = [Inotify(-1, -1), object()]
-    for library in libraries:
-        with monkeypatch.context() as patch:
-            patch.setattr(ctypes, "CDLL", lambda *_, library=library, **__: library)
-            assert Bell.of(str(file)) is None
-
-
-def test_a_bell_rings_once_for_all_that_was_touched_before(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    file.touch()
-    bell = Bell.of(str(file))
-    assert bell is not None
-    for _ in range(100):
-        os.utime(file)
-    bell.wait(HOUR)
-    assert not bell._rung()
-    os.utime(file)
-    assert bell._rung()
-    bell.interrupt()
-    bell.wait(HOUR)
-    bell.close()

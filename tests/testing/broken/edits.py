@@ -25,10 +25,10 @@ class EditsStepByStep(Through):
             seen.extend(items)
             return []
 
-        await self.inner.edit(edit.queue, look, keys=edit.keys)
+        await self.edit_inner(edit.queue, look, keys=edit.keys)
         answers: list[Answer] = []
         for change in edit.work(seen):
-            answers += await self.inner.edit(edit.queue, partial(_only, change))
+            answers += await self.edit_inner(edit.queue, partial(_only, change))
         return answers
 
 
@@ -43,9 +43,9 @@ class EditsWhatItSawBefore(Through):
             seen.extend(items)
             return []
 
-        await self.inner.edit(edit.queue, look, keys=edit.keys)
+        await self.edit_inner(edit.queue, look, keys=edit.keys)
         await asyncio.sleep(0)
-        return await self.inner.edit(edit.queue, lambda _: edit.work(seen), keys=edit.keys)
+        return await self.edit_inner(edit.queue, lambda _: edit.work(seen), keys=edit.keys)
 
 
 @caught_by("test_edits_do_not_run_into_each_other")
@@ -57,7 +57,7 @@ class EditsTwice(Through):
             edit.work(items)
             return edit.work(items)
 
-        return await self.inner.edit(edit.queue, twice, keys=edit.keys)
+        return await self.edit_inner(edit.queue, twice, keys=edit.keys)
 
 
 @caught_by("test_an_edit_sees_the_items_in_every_state")
@@ -68,7 +68,7 @@ class HidesLeasesFromEdits(Through):
         def blind(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
             return edit.work([replace(item, token="") for item in items])
 
-        return await self.inner.edit(edit.queue, blind, keys=edit.keys)
+        return await self.edit_inner(edit.queue, blind, keys=edit.keys)
 
 
 @caught_by("test_an_edit_sees_the_items_in_every_state")
@@ -76,7 +76,7 @@ class IgnoresTheKeysOfEdits(Through):
     """Shows all items to the work of an edit."""
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
-        return await self.inner.edit(edit.queue, edit.work)
+        return await self.edit_inner(edit.queue, edit.work)
 
 
 @caught_by("test_an_edit_applies_its_changes_in_order")
@@ -85,7 +85,7 @@ class EditsInReverse(Through):
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
         return (
-            await self.inner.edit(
+            await self.edit_inner(
                 edit.queue, lambda items: [*edit.work(items)][::-1], keys=edit.keys
             )
         )[::-1]
@@ -102,9 +102,9 @@ class EditsInHalves(Through):
             changes.extend(edit.work(items))
             return changes[:1]
 
-        answers = await self.inner.edit(edit.queue, first, keys=edit.keys)
+        answers = await self.edit_inner(edit.queue, first, keys=edit.keys)
         await asyncio.sleep(0.005)
-        return answers + await self.inner.edit(edit.queue, lambda _: changes[1:], keys=edit.keys)
+        return answers + await self.edit_inner(edit.queue, lambda _: changes[1:], keys=edit.keys)
 
 
 @caught_by("test_a_put_in_an_edit_may_change_what_is_leased")
@@ -118,7 +118,7 @@ class EditsDropLeases(Through):
             changes.extend(edit.work(items))
             return changes
 
-        answers = await self.inner.edit(edit.queue, note, keys=edit.keys)
+        answers = await self.edit_inner(edit.queue, note, keys=edit.keys)
         for change in changes:
             if isinstance(change, Put):
                 tokens = await self.tokens(edit.queue)
@@ -140,7 +140,7 @@ class KeepsPrioritiesOfRefusedEdits(Through):
             return changes
 
         try:
-            return await self.inner.edit(edit.queue, note, keys=edit.keys)
+            return await self.edit_inner(edit.queue, note, keys=edit.keys)
         except LeasedKeyQError:
             for change in changes:
                 if isinstance(change, Put) and change.priority is not None:

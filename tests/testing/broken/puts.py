@@ -331,7 +331,7 @@ class EditsBeyondTheLimits(Through):
                 if not isinstance(change, Put) or len(change.items[0][1]) < 1000
             ]
 
-        return await self.inner.edit(edit.queue, fitting, keys=edit.keys)
+        return await self.edit_inner(edit.queue, fitting, keys=edit.keys)
 
 
 @caught_by("test_calls_act_in_the_order_in_which_they_were_made")

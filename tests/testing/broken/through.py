@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Answer,
     Change,
     Claim,
     Claimed,
     Counts,
+    EditWork,
     Placed,
     Put,
     StoredItem,
@@ -49,7 +50,16 @@ class Through(Store):
         return await self.inner.settle(requests)
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
-        return await self.inner.edit(edit.queue, edit.work, keys=edit.keys)
+        return await self.edit_inner(edit.queue, edit.work, keys=edit.keys)
+
+    async def edit_inner(
+        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """Edit the good store; what its work raises, or a refusal, stops the edit around it."""
+        try:
+            return await self.inner.edit(queue, work, keys=keys)
+        except Exception as error:
+            raise EditStoppedError(error) from error
 
     async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         return await self.inner.sweep(queues)

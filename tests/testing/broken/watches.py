@@ -54,7 +54,7 @@ class WakesItself(Through):
         return answers
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
-        answers = await self.inner.edit(edit.queue, edit.work, keys=edit.keys)
+        answers = await self.edit_inner(edit.queue, edit.work, keys=edit.keys)
         if self.silent != "edit":
             self.watchers.wake([edit.queue])
         return answers

@@ -11,7 +11,7 @@ from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
 from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.watch import FileWatch
-from leasedkeyq.errors import StoreError, UnstorableError
+from leasedkeyq.errors import StoreError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Capabilities,
@@ -24,7 +24,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.stores.batched_store import BatchedStore
-from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
+from leasedkeyq.stores.batching import SpoiledBatchError, ThreadBatcher, undo_claim
 
 __all__ = ["FileEngine", "FileStore", "FileStoreWarning"]
 
@@ -120,14 +120,18 @@ class FileStore(BatchedStore):
         return self.engine.settings
 
     async def read_settings(self) -> RepositorySettings | None:
-        """What the document says about its queue now; None if it has several queues."""
+        """What the document says about its queue now; None if it has several queues.
+
+        Instruments are not told of it: they measure what every store does.
+        """
+        self._check_usable()
 
         def work(_model: StoreModel, _now: float) -> RepositorySettings | None:
             return self.engine.settings
 
-        found: RepositorySettings | StoreError | None = await self._writer.submit(work)
-        if isinstance(found, StoreError):
-            raise found
+        found: RepositorySettings | None = await self._ask(
+            "read_settings", self._writer.submit, work
+        )
         return found
 
     def change_settings(self, **changes: Any) -> None:
@@ -202,24 +206,11 @@ class FileStore(BatchedStore):
     # In the batcher's thread
 
     def _apply(self, calls: list[ModelWork]) -> list[Any]:
-        """One transaction for all; if one of them cannot be stored at all, one for each."""
+        """One transaction for all."""
         try:
             return self._transact(calls)
         except (TypeError, ValueError, OverflowError) as error:
-            if len(calls) > 1:
-                return [self._alone(call) for call in calls]
-            if isinstance(error, UnstorableError):
-                return [error]
-            refusal = UnstorableError(f"{self.path}: the request cannot be stored: {error}")
-            refusal.__cause__ = error
-            return [refusal]
-
-    def _alone(self, call: ModelWork) -> Any:
-        """One call; a failure is its answer, as others may have been stored before it."""
-        try:
-            return self._apply([call])[0]
-        except StoreError as error:
-            return error
+            raise SpoiledBatchError(str(self.path), error) from error
 
     def _transact(self, calls: list[ModelWork]) -> list[Any]:
         moved: set[str] = set()

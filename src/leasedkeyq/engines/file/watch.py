@@ -4,23 +4,20 @@ On Linux the kernel tells (inotify on the folder); elsewhere a thread looks at t
 every few milliseconds. Either way the thread exists only while the store has watchers.
 """
 
-import ctypes
 import os
-import select
 import struct
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from leasedkeyq.stores.inotify import CLOSE_WRITE, MOVED_TO, Bell
 
 INTERVAL: Final = 0.03
 """Seconds between two looks where the kernel does not tell."""
 LINGER: Final = 1.0
 """Seconds for which to listen on after the last watcher has gone: the next often comes soon."""
 
-_CLOSE_WRITE: Final = 0x8
-_MOVED_TO: Final = 0x80
 _EVENT: Final = struct.Struct("iIII")
 
 
@@ -39,18 +36,17 @@ class FileWatch:
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._interrupt: int | None = None
-        """Ends the waiting for the kernel, where that tells."""
+        self._bell: Bell | None = None
+        """Where the kernel tells."""
 
     def start(self) -> None:
         """Listen from now on, if not yet."""
         with self._mutex:
             if self._thread is None and not self._stop.is_set():
-                source = self._open()
-                self._interrupt = None if source is None else os.eventfd(0)
+                bell = self._bell = Bell.of(self._path.parent, CLOSE_WRITE | MOVED_TO)
                 name = f"leasedkeyq watch {self._path}"
                 self._thread = threading.Thread(
-                    target=self._run, args=(source, self._interrupt), name=name, daemon=True
+                    target=self._run, args=(bell,), name=name, daemon=True
                 )
                 self._thread.start()
 
@@ -59,40 +55,23 @@ class FileWatch:
         self._stop.set()
         with self._mutex:
             thread = self._thread
-            if self._interrupt is not None:
-                os.eventfd_write(self._interrupt, 1)
+            if self._bell is not None:
+                self._bell.interrupt()
         if thread is not None:
             thread.join()
 
-    def _open(self) -> int | None:
-        """A file that becomes readable when something happens in the folder, if there is one."""
-        if not sys.platform.startswith("linux"):
-            return None
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            source: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-            if source < 0:
-                return None
-            folder = os.fsencode(self._path.parent)
-            if libc.inotify_add_watch(source, folder, _CLOSE_WRITE | _MOVED_TO) < 0:
-                os.close(source)
-                return None
-        except (OSError, AttributeError):
-            return None
-        return source
-
-    def _run(self, source: int | None, interrupt: int | None) -> None:
+    def _run(self, bell: Bell | None) -> None:
         try:
             idle = 0.0
-            step = INTERVAL if source is None else LINGER / 4
+            step = INTERVAL if bell is None else LINGER / 4
             stamp = self._stamp()
             while not self._stop.is_set():
-                if source is None or interrupt is None:
+                if bell is None:
                     self._stop.wait(step)
                     happened = (latest := self._stamp()) != stamp
                     stamp = latest
                 else:
-                    happened = self._hear(source, interrupt, step)
+                    happened = self._names_document(bell.wait(step))
                 if happened:
                     self._changed()
                 if self._wanted():
@@ -107,22 +86,13 @@ class FileWatch:
                             return
         finally:
             with self._mutex:
-                if self._interrupt == interrupt:
-                    self._interrupt = None
-                for file in (source, interrupt):
-                    if file is not None:
-                        os.close(file)
+                if self._bell is bell:
+                    self._bell = None
+                if bell is not None:
+                    bell.close()
 
-    def _hear(self, source: int, interrupt: int, patience: float) -> bool:
-        # Not select: that knows no file numbers above 1023.
-        poll = select.poll()
-        poll.register(source, select.POLLIN)
-        poll.register(interrupt, select.POLLIN)
-        poll.poll(patience * 1000)
-        try:
-            data = os.read(source, 65536)
-        except BlockingIOError:
-            return False
+    def _names_document(self, data: bytes) -> bool:
+        """Whether one of the kernel's records is about the document."""
         name = os.fsencode(self._path.name)
         at = 0
         happened = False

@@ -106,7 +106,7 @@ FunctionCall: TypeAlias = tuple[str, tuple[Any, ...]]
 class Leased:
     """Where the rows of leases are that were claimed here, by their tokens; of the latest ones.
 
-    A row stays there until somebody changes it. An ack that knows its row does not look for it in
+    A row stays there until a call changes it. An ack that knows its row does not look for it in
     an index: a worker has 1.1 to 1.15 times as many commands done by that.
     """
 
@@ -177,7 +177,7 @@ class Batch:
         self.queues: set[str] = set()
         """All that are named."""
         self.counted: set[str] = set()
-        """Those of which the leased keys of a pattern are counted."""
+        """The queues of which the leased keys of a pattern are counted."""
         self.claims = False
         """Whether something may be leased."""
         for number, request in enumerate(self._requests):
@@ -203,13 +203,13 @@ class Batch:
             case claims:
                 told = 0, None, None, None
         claim = _told_claim(claims)
-        secret = secrets.token_hex(16)  # nobody can guess it: tokens are made of it
+        secret = secrets.token_hex(16)  # it cannot be guessed: tokens are made of it
         return claim and ("ack_and_claim_1", (*where, secret, *told, *claim))
 
     def _any(self) -> FunctionCall:
         queues = names = None
         if self._naming > 1:
-            # Who changes several keys that others may change, too, takes them in one order.
+            # A call that changes several keys that others may change, too, locks them in order.
             queues = [queue for queue, _ in self._named]
             names = [key for _, key in self._named]
         items = zip(*self._items, strict=True) if self._items else [None] * COLUMNS
@@ -297,7 +297,7 @@ class Batch:
             self._leased.pop(change.token, change.queue, change.key)
 
     def _ack(self, number: int, ack: Ack) -> None:
-        """Those that follow each other are one run as long as each is of another key."""
+        """Acks that follow each other are one run as long as each is of another key."""
         outcome = OUTCOMES.index(ack.outcome) if ack.keep > 0 else None
         like = ("acks", ack.queue, outcome)
         run = None if ack.key in self._acked else self._joined(number, like)
@@ -434,7 +434,7 @@ def call_order(requests: Sequence[Request]) -> list[int] | None:
         elif isinstance(request, Ack | Claim):
             behind.append(number)
         else:
-            # What else there is may change the key of any ack behind it.
+            # Any other request may change the key of an ack behind it.
             order += [*behind, number]
             behind.clear()
             put.clear()
@@ -522,7 +522,7 @@ def _told_cap(cap: Cap) -> dict[str, Any]:
 
 
 def _storable(text: str) -> str:
-    """A text without what PostgreSQL takes in none: who failed has to be able to say so."""
+    """A text without what PostgreSQL takes in none: a worker must be able to tell of a failure."""
     return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
 
 

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -41,13 +42,13 @@ from leasedkeyq.errors import (
     LeasedKeyQError,
     StoreError,
     StoreUnavailableError,
-    UnstorableError,
     store_closed,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
-from leasedkeyq.model.requests import Claim, Limits, Put, Release, Request
-from leasedkeyq.stores.batching import BatchEngine, Done
+from leasedkeyq.model.requests import Claim, Limits, Put, Request
+from leasedkeyq.stores.batching import BatchEngine, Done, SpoiledBatchError
 from leasedkeyq.stores.store import report_dropped
+from leasedkeyq.stores.take_back import undo_lease
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -103,7 +104,7 @@ class ReadInTurn:
         """Asks the server, once it is its turn."""
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more, and nobody need wait behind it."""
+        """The caller does not wait for the answer any more, and no call need wait behind it."""
         if self.task is not None:
             self.task.cancel()
 
@@ -181,7 +182,7 @@ class PostgresLink(BatchEngine):
         """Whether a task has applied its batch, and takes the next one that comes right now."""
         self._next: tuple[list[Any], Done] | None = None
         self._writers: list[Writer] = []
-        """Those that apply no batch now."""
+        """The writers that apply no batch now."""
         self._reader = Writer()
         self._reading = asyncio.Lock()
         self._closed_at: float | None = None
@@ -264,37 +265,19 @@ class PostgresLink(BatchEngine):
                 return [await self._edit(writer, requests[0])]
             return await self._apply_batch(writer, requests)
         except UNSTORABLE as error:
-            if len(requests) == 1:
-                where = self._settings.where
-                unstorable = UnstorableError(f"{where}: the request cannot be stored: {error}")
-                unstorable.__cause__ = error
-                return [unstorable]
+            raise self._spoiled(error) from error
         except asyncpg.QueryCanceledError as error:
-            # It took too long: those who ask for little must not fail with those who ask for much.
-            if len(requests) == 1:
-                refusal = explain(error, self._settings.where)
-                refusal.__cause__ = error
-                return [refusal]
+            # It took too long: small requests must not fail because a large one shares their batch.
+            told = explain(error, self._settings.where)
+            told.__cause__ = error
+            raise self._spoiled(told) from error
         except asyncpg.PostgresError as error:
             raise explain(error, self._settings.where) from error
-        return await self._apply_each(writer, requests)
 
-    async def _apply_each(self, writer: Writer, requests: list[Any]) -> list[Any]:
-        """One by one. A failure is an answer, as others may have been stored before it."""
-        answers: list[Any] = []
-        deadline = self.deadline()
-        for request in requests:
-            failed = answers and isinstance(answers[-1], StoreError)
-            if failed and self._is_over(deadline):
-                # Each would wait for the same thing, for as long again.
-                where = self._settings.where
-                told = StoreUnavailableError(f"{where}: not sent, as others failed: {answers[-1]}")
-                return answers + [told] * (len(requests) - len(answers))
-            try:
-                answers += await self._apply(writer, [request])
-            except StoreError as error:
-                answers.append(error)
-        return answers
+    def _spoiled(self, error: Exception) -> SpoiledBatchError:
+        """After the time for one call, the requests behind a failed one would wait in vain."""
+        over = partial(self._is_over, self.deadline())
+        return SpoiledBatchError(self._settings.where, error, stops=over)
 
     async def _apply_batch(self, writer: Writer, requests: Sequence[Request]) -> list[Any]:
         batch = Batch(self._settings.schema, requests, self._leased)
@@ -352,7 +335,7 @@ class PostgresLink(BatchEngine):
         try:
             return batch.answers(claimed, reply)
         except Exception as error:
-            back = [Release(row["queue"], row["key"], row["token"], undo=True) for row in claimed]
+            back = [undo_lease(row["queue"], row["key"], row["token"]) for row in claimed]
             try:
                 if back:
                     await self._apply_batch(writer, back)
@@ -378,7 +361,7 @@ class PostgresLink(BatchEngine):
                     self._statements["count_leased_1"], queue, timeout=self._settings.call_timeout
                 )
             except asyncpg.LockNotAvailableError:
-                # Somebody's transaction is long, and all others have waited behind this.
+                # Another transaction is long, and the calls behind this one have waited, too.
                 self._count_at = clock() + COUNT_PAUSE
             else:
                 self._counted.add(queue)
@@ -408,7 +391,8 @@ class PostgresLink(BatchEngine):
     ) -> tuple[list[Any], FunctionReply] | None:
         """Find out what became of a call; if it was not applied, see that it never is.
 
-        A call writes its name together with what it does. Who writes it first, wins.
+        A call writes its name together with what it does: whichever of the two writes the
+        name first, the call or this, decides.
         """
         schema = self._settings.schema
         while True:
@@ -458,7 +442,7 @@ class PostgresLink(BatchEngine):
         return f"{self._client}.{self._calls:012x}"
 
     async def _edit(self, writer: Writer, edit: Edit) -> list[Any]:
-        """Look, have the work done, and apply it, while nobody else can change the queue."""
+        """Look, have the work done, and apply it, while no other call can change the queue."""
         deadline = self.deadline()
         call = self._next_call(writer)
         while True:
@@ -551,7 +535,7 @@ class PostgresLink(BatchEngine):
                     return rows
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what makes the next calls faster, and nobody waits for."""
+        """Run a chore that makes the next calls faster; no caller waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
@@ -593,7 +577,7 @@ class PostgresLink(BatchEngine):
             sql = "SELECT lkq.raise_1($1, $2, $3)"
             [[took]] = await self.read(sql, queues, self._now(), history)
         # If the beginning was soon found, the batch was slow for another reason. If it could not
-        # be looked for, everybody has waited behind who wanted to.
+        # be looked for, all calls of the queue have waited behind the attempt.
         useless = min(self._raise_pause * 2, RAISE_PAUSES[1])
         self._raise_pause = RAISE_PAUSES[0] if took > SLOW / 2 else useless
 
@@ -621,7 +605,7 @@ class PostgresLink(BatchEngine):
         self._troubles[doing] = error
 
     def found(self, doing: int) -> None:
-        """A call was answered: who can write can do all else, but a standby can be listened to."""
+        """A call was answered: a server that writes does all else; a standby can be listened to."""
         self._troubles = {other: e for other, e in self._troubles.items() if other < doing}
         if not self._troubles:
             seconds = time.monotonic() - self._lost_since
@@ -639,7 +623,7 @@ class PostgresLink(BatchEngine):
         return asyncio.get_running_loop().time() + self._settings.patience
 
     def _is_over(self, deadline: float) -> bool:
-        """Whether it is not tried again; who closes the store does not wait long for a server."""
+        """Whether a call is not tried again: `close` does not wait long for a server."""
         if self._closed_at is not None:
             deadline = min(deadline, self._closed_at + CLOSING_PATIENCE)
         return asyncio.get_running_loop().time() >= deadline
@@ -691,7 +675,7 @@ class PostgresLink(BatchEngine):
         async with self._reading:
             for writer in self._writers[:1]:
                 if self._touched and writer.connection is not None:
-                    # Those who come for a moment leave nothing behind either.
+                    # A store that is open for a moment only leaves nothing behind either.
                     with suppress(*LOST, asyncpg.PostgresError):
                         await writer.connection.fetch(
                             in_schema(TIDY, self._settings.schema),

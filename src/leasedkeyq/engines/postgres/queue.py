@@ -1,6 +1,7 @@
 """A queue of the PostgreSQL store: puts in transactions of the caller."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,15 +37,16 @@ class PostgresQueue(StoreQueue[V]):
         """As `StoreQueue.put`.
 
         With `connection`, an asyncpg connection to the same database, it is put in the transaction
-        that is open there: it can be seen, and wakes those who wait, when that is committed, and
-        never was if it is rolled back. Nobody waits for such a transaction, however long it stays
+        that is open there: it can be seen, and wakes a waiting `get`, when that is committed, and
+        never was if it is rolled back. No call waits for such a transaction, however long it stays
         open. An item takes its place in the queue after the commit; a `delay` counts from the call.
 
         Such a put does not wait for room: a full queue refuses it with `QueueFullError`, and
         ``if_in_flight="reject"`` a key that is leased. Both are decided when `put` is called. What
         was committed is not refused any more: a queue may so hold more than `maxsize` for a while,
         if several such transactions overlap, and a key that was leased meanwhile has the value
-        beside it (``"buffer"``).
+        beside it (``"buffer"``). Instruments are told of it when it is called, as of any other put,
+        whatever becomes of the transaction.
         """
         if connection is None:
             await super().put(key, value, if_in_flight=if_in_flight, priority=priority, delay=delay)
@@ -87,11 +89,14 @@ class PostgresQueue(StoreQueue[V]):
             )
         request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
         raise_refusal(refusal_of(request, self._store.limits))
-        raise_refusal(await put_within(connection, self.schema, request))
+        put = partial(put_within, connection, self.schema)
+        [answer] = await self._store.call_as("put", put, [request])
+        raise_refusal(answer)
 
 
-async def put_within(connection: Any, schema: str, request: Put) -> Any:
-    """Put in the transaction that is open on a connection; returns the answer."""
+async def put_within(connection: Any, schema: str, requests: Sequence[Put]) -> list[Any]:
+    """Put in the transaction that is open on a connection, by one request; returns its answer."""
+    [request] = requests
     try:
         said = await connection.fetchval(
             f'SELECT "{schema}".post_1($1, $2, $3, $4, $5, $6, $7, $8)::text',
@@ -107,4 +112,4 @@ async def put_within(connection: Any, schema: str, request: Put) -> Any:
     except asyncpg.PostgresError as error:
         raise explain(error, "put in a transaction") from error
     reply = FunctionReply([msgspec.json.decode(said)], [], [])
-    return Batch(schema, [request]).answers((), reply)[0]
+    return Batch(schema, requests).answers((), reply)

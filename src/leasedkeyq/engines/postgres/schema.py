@@ -6,8 +6,11 @@ Never change a migration that was released: add one.
 
 The SQL of a version is in a folder, a file for each subject. A line ``--> include NAME`` in it
 stands for the file ``fragments/NAME.sql`` beside it, so that what several functions do is written
-once and yet is a part of each: to call another function takes time. ``python -m
-leasedkeyq.engines.postgres.schema`` prints the whole text.
+once and yet is a part of each: to call another function takes time. Text that follows, as in
+``--> include NAME: TEXT``, stands for the line ``--> argument`` of the fragment. The fragments in
+``fragments/apply`` are the requests of a batch, one file for each, and those in
+``fragments/columns`` are lists of columns. ``python -m leasedkeyq.engines.postgres.schema`` prints
+the whole text.
 """
 
 import re
@@ -37,7 +40,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = len(MIGRATIONS)
-INCLUDE: Final = re.compile(r"^( *)--> include (\w+)\n", re.MULTILINE)
+INCLUDE: Final = re.compile(r"^( *)--> include ([\w/]+)(?:: (.+))?\n", re.MULTILINE)
+ARGUMENT: Final = re.compile(r"^( *)--> argument\n", re.MULTILINE)
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
@@ -63,7 +67,11 @@ def assembled(name: str) -> str:
     folder = name.partition("/")[0]
 
     def fragment(line: re.Match[str]) -> str:
-        return indent(assembled(f"{folder}/fragments/{line[2]}"), line[1])
+        def argument(place: re.Match[str]) -> str:
+            return f"{place[1]}{line[3]}\n" if line[3] else ""
+
+        text = assembled(f"{folder}/fragments/{line[2]}")
+        return indent(ARGUMENT.sub(argument, text), line[1])
 
     return INCLUDE.sub(fragment, text)
 
@@ -71,8 +79,8 @@ def assembled(name: str) -> str:
 def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     """The SQL that makes the tables of the store, or brings those of `version` up to date.
 
-    For those who do not let programs make tables: run it as their owner, in one transaction, and
-    open the store with ``create=False``.
+    For databases in which programs may not make tables: run it as their owner, in one transaction,
+    and open the store with ``create=False``.
     """
     check_schema_name(schema)
     steps = [migration(number, schema) for number in range(version + 1, VERSION + 1)]
@@ -81,7 +89,7 @@ def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     return in_schema(start, schema) + "\n".join(steps) + "\n" + in_schema(end, schema)
 
 
-# Who may make tables in a schema that is there need not be allowed to make a schema.
+# A user that may make tables in a schema need not be allowed to make a schema.
 _START: Final = """
 DO $$ BEGIN
     IF to_regnamespace('lkq') IS NULL THEN
@@ -109,7 +117,7 @@ def check_schema_name(schema: str) -> str:
 
 async def versions_of(connection: Any, schema: str) -> tuple[int, int]:
     """The version of the tables, 0 if there are none, and the oldest that may use them."""
-    # The catalogue itself, as this is asked again after somebody else may have made the tables.
+    # The catalogue itself, as this is asked again after another store may have made the tables.
     found = await connection.fetchval(
         "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = $1 AND c.relname = 'version'",
@@ -158,7 +166,7 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
         )
     if version < VERSION:
         async with connection.transaction():
-            # One at a time, whoever opens the store first.
+            # One store at a time migrates, if several are opened at once.
             lock = "SELECT pg_advisory_xact_lock(hashtext($1))"
             await connection.execute(lock, f"leasedkeyq migrates {schema}")
             version, usable_from = await versions_of(connection, schema)

@@ -43,7 +43,7 @@ ATTEMPT_TIMEOUT = 10.0
 """Seconds for one try to connect."""
 
 READ_COMMITTED = "read committed"
-"""The isolation in which who has waited for a lock sees what was done meanwhile."""
+"""The isolation in which a statement that has waited for a lock sees what was done meanwhile."""
 
 
 class PostgresStore(BatchedStore):
@@ -51,8 +51,8 @@ class PostgresStore(BatchedStore):
 
     What many callers of an event loop ask for at a time goes into one transaction and one round
     trip. The server's clock decides. The store holds its connections: for each event loop that
-    uses it `connections` for changing, one for looking, and while somebody waits one that
-    listens for changes.
+    uses it `connections` for changing, one for looking, and while a `get` or a worker waits one
+    that listens for changes.
 
     Opening waits for the server, up to `patience`: it looks at its version and settings and makes
     the tables. A server that only reads, as a standby does, is refused. A
@@ -70,7 +70,7 @@ class PostgresStore(BatchedStore):
         listen: Be told of changes by ``NOTIFY``. Without it, as behind a proxy that gives every
             transaction another connection, changes by others are seen every `poll` seconds.
         prepared: Use prepared statements. Behind such a proxy: don't.
-        poll: Seconds between two looks for changes that nobody told of. None: 5, and 0.25 without
+        poll: Seconds between two looks for changes of which no news came. None: 5, and 0.25 without
             `listen`.
         connections: How many batches may be under way at a time, from one event loop. Calls of an
             event loop act in the order in which they were made; with more than one connection this
@@ -265,7 +265,7 @@ class PostgresStore(BatchedStore):
 
     async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         """As `Store.do_sweep`."""
-        # In one order, whoever sweeps: what is due is locked row by row.
+        # All stores sweep in one order, as the items that are due are locked row by row.
         names = sorted(set(queues))
         sql = "SELECT * FROM lkq.sweep_1($1, $2, $3)"
         rows = await self._link().read(sql, names, self._now(), self.limits.history)

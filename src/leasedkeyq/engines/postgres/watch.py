@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class NewsWatch:
-    """Wakes those who watch in one event loop.
+    """Wakes the watchers of one event loop when their queues have changed.
 
     Args:
         watchers: Whom to wake.
@@ -68,7 +68,7 @@ class NewsWatch:
                 await task
 
     async def _run(self) -> None:
-        """Until nobody watches any more, and some time after: the next one often comes soon."""
+        """Run until the last watcher has gone, and some time longer: the next often comes soon."""
         pause = PAUSES[0]
         while self._watchers:
             connection = None
@@ -96,7 +96,8 @@ class NewsWatch:
     async def _look(self, connection: Any) -> None:
         """While the connection holds."""
         while self._watchers:
-            # What was changed before somebody listened is seen now, and what nobody told of later.
+            # The watchers look for what was changed before this listened, and later for what was
+            # changed without being told.
             self._wake_all()
             try:
                 async with asyncio.timeout(self._poll):

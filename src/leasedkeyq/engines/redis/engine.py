@@ -47,7 +47,6 @@ from leasedkeyq.errors import (
     StoreDamagedError,
     StoreError,
     StoreUnavailableError,
-    UnstorableError,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
@@ -62,6 +61,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.model.urgency import Rank, most_urgent_first
+from leasedkeyq.stores.batching import SpoiledBatchError
 from leasedkeyq.stores.store import report_dropped
 
 logger = logging.getLogger("leasedkeyq")
@@ -76,7 +76,7 @@ BUSY_STEP: Final = (0.001, 0.004)
 """Seconds between two tries to change a queue that another store edits."""
 PAGE: Final = 500
 LARGE: Final = 8 * 1024 * 1024
-"""Bytes of requests above which a batch is parted: nobody should wait long for others."""
+"""Bytes of requests above which a batch is parted: no caller should wait long for others."""
 TOO_LARGE: Final = 512 * 1024 * 1024
 """Bytes that a server takes in one call unless it is set up otherwise (proto-max-bulk-len)."""
 
@@ -204,7 +204,8 @@ class RedisEngine:
             forms = forms_of(requests)
             packed = encode(forms)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            return (yield from self._apart(requests, error))
+            # If the server fails, each request behind would wait for it as long again.
+            raise SpoiledBatchError(self._link.address, error, stops=lambda: True) from error
         if len(packed) > LARGE and len(requests) > 1:
             half = len(requests) // 2
             return (yield from self._in_turn([requests[:half], requests[half:]], self.apply))
@@ -228,14 +229,6 @@ class RedisEngine:
                     raise
                 return answers + [error for left in parts[number:] for _ in left]
         return answers
-
-    def _apart(self, requests: list[Any], error: Exception) -> Steps[list[Any]]:
-        """Something cannot be stored at all: each request alone, so that it spoils nobody else."""
-        if len(requests) > 1:
-            return (yield from self._in_turn([[request] for request in requests], self.apply))
-        refusal = UnstorableError(f"{self._link.address}: the request cannot be stored: {error}")
-        refusal.__cause__ = error
-        return [refusal]
 
     def _apply_run(self, requests: list[Any]) -> Steps[list[Any]]:
         if len(queues_of(requests[0])) != 1:
@@ -621,7 +614,7 @@ class RedisEngine:
         )
 
     def _repair(self, queue: str) -> Steps[RepairReport]:
-        """Make the indexes of a queue anew, in steps, while nobody else may change it."""
+        """Make the indexes of a queue anew, in steps, while no other store may change it."""
         held = EditLock(queue, self._reply_keys([queue]), secrets.token_hex(8))
         time_left = int(self._edit_time * 1000)
         yield from self._named([queue])

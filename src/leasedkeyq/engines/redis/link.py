@@ -74,7 +74,6 @@ SCRIPT_PARTS: Final = (
     "run",  # applies the requests, keeps the answer
 )
 """The files of the script, in the order in which they are joined: each uses those before it."""
-SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
 
 
 class ServerFullError(StoreError):

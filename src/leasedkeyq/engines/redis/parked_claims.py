@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leasedkeyq.engines.redis.wire import Park, Unpark, given
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.admission import check_claims
 from leasedkeyq.model.requests import Claim, Claimed
 from leasedkeyq.stores.batching import Batcher
 from leasedkeyq.stores.store import Claimer, Store, claims_of
@@ -29,7 +30,7 @@ class ParkedClaimer(Claimer):
     Args:
         store: Where it claims.
         batcher: The calls of the store.
-        worker: Its name, which nobody else has.
+        worker: Its name, which no other worker has.
         lifetime: Seconds for which a claim is parked. As long, a worker that has stopped without
             the server's noticing may still be given an item.
         listen: Has what is published for it passed on, until the returned function is called.
@@ -70,7 +71,8 @@ class ParkedClaimer(Claimer):
         park = self._park(requests) if idle else []
         if not back and not park:
             return await super().claim(requests, idle=idle)
-        return await self.observe(requests, partial(self._claim, back, park))
+        check_claims(requests)
+        return await self._store.call_as("claim", partial(self._claim, back, park), requests)
 
     async def _claim(
         self, back: Sequence[Unpark], park: Sequence[Park], requests: Sequence[Claim]

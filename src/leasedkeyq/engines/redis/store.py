@@ -26,6 +26,7 @@ from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_
 from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
+from leasedkeyq.model.admission import check_names
 from leasedkeyq.model.requests import (
     Capabilities,
     Claimed,
@@ -294,7 +295,7 @@ class RedisStore(BatchedStore):
         return await self._answered(Read(verb, (queue, *arguments), (queue,)))
 
     def _look_again(self) -> None:
-        """See whether the settings of the server have changed; nobody waits for that."""
+        """See whether the settings of the server have changed; no call waits for that."""
         self._looked_at = time.monotonic()
         self._link.in_background(self._warn_again)
 
@@ -324,15 +325,17 @@ class RedisStore(BatchedStore):
         aside on the server, under names that the report has. An item whose lease is gone is
         available again. A queue that is not damaged stays as it is. Others wait meanwhile.
 
+        Instruments are not told of it: they measure what every store does, and it is rare.
+
         Args:
             queue: The name of the queue.
 
         Returns:
             What was kept, and the keys whose values are lost.
         """
-        answer = (await self._batcher.submit_many((Repair(queue),), alone=True))[0]
-        if isinstance(answer, StoreError):
-            raise answer
+        self._check_usable()
+        check_names("queue", [queue])
+        answer = await self._ask("repair", self._batcher.submit, Repair(queue), alone=True)
         assert isinstance(answer, RepairReport)
         self._checked.pop(queue, None)
         return answer

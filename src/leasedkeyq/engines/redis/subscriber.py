@@ -45,7 +45,7 @@ class Refusals:
         if not self._told:
             self._told = True
             logger.warning(
-                "the server does not let us listen to changes: %s; whoever waits asks every %g s",
+                "the server does not let us listen to changes: %s; waiting calls look every %g s",
                 error,
                 self._poll,
             )
@@ -59,7 +59,7 @@ class Subscribers:
         channel: The channel of a queue.
         me: What the script publishes for us: our own changes are known already.
         watchers: The callbacks of watched queues.
-        poll: Seconds between two times at which everybody is woken.
+        poll: Seconds between two times at which all watchers are woken.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from leasedkeyq.engines.sqlite.schema import (
 )
 from leasedkeyq.engines.sqlite.transaction import SqliteRequest, SqliteTransaction, TooMuchError
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
-from leasedkeyq.errors import StoreError, UnstorableError
+from leasedkeyq.errors import StoreError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
@@ -40,7 +40,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.stores.batched_store import BatchedStore
-from leasedkeyq.stores.batching import ThreadBatcher, undo_claim
+from leasedkeyq.stores.batching import SpoiledBatchError, ThreadBatcher, undo_claim
 from leasedkeyq.stores.store import report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
@@ -197,15 +197,15 @@ class SqliteStore(BatchedStore):
     # In the writer's thread, or in an event loop
 
     def _apply(self, requests: list[SqliteRequest]) -> list[Any]:
-        """One transaction for all; if one of them cannot be stored at all, one for each."""
+        """One transaction for all."""
         try:
             answers, announce = self._transact(requests)
         except sqlite3.Error as error:
             if primary_code(error) not in FAULTS_OF_THE_REQUEST:
                 raise explain(error, self.path) from error
-            return self._apart(requests, error)
+            raise SpoiledBatchError(str(self.path), error) from error
         except (TypeError, ValueError, OverflowError) as error:
-            return self._apart(requests, error)
+            raise SpoiledBatchError(str(self.path), error) from error
         # Not within the `try`: it is done, and no error makes it be done again.
         announce()
         return answers
@@ -248,20 +248,6 @@ class SqliteStore(BatchedStore):
         """Let the thread do everything for a while, each time for longer."""
         self._thread_until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
-
-    def _apart(self, requests: list[SqliteRequest], error: Exception) -> list[Any]:
-        if len(requests) > 1:
-            return [self._alone(request) for request in requests]
-        refusal = UnstorableError(f"{self.path}: the request cannot be stored: {error}")
-        refusal.__cause__ = error
-        return [refusal]
-
-    def _alone(self, request: SqliteRequest) -> Any:
-        """One request; a failure is its answer, as others may have been stored before it."""
-        try:
-            return self._apply([request])[0]
-        except StoreError as error:
-            return error
 
     def _transact(self, requests: list[SqliteRequest], *, here: bool = False) -> Committed:
         """Try until other processes let us, in short steps.

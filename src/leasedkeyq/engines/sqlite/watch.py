@@ -10,11 +10,8 @@ The ``-shm`` file is never synced. Touching the write-ahead log instead makes th
 slower: 47 of 290 microseconds of a put at full durability.
 """
 
-import ctypes
 import os
-import select
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from leasedkeyq.engines.sqlite.schema import connect
+from leasedkeyq.stores.inotify import ATTRIBUTES, LINUX, Bell
 
 GAP: Final = 0.01
 """Seconds between two looks, on average at least: all that was committed in between is one news."""
@@ -36,9 +34,6 @@ PATROL: Final = 1.0
 
 Also the time until the next look after a failure.
 """
-
-IN_ATTRIB: Final = 0x4
-LINUX: Final = sys.platform.startswith("linux")
 
 
 class CommitWatch:
@@ -124,7 +119,7 @@ class CommitWatch:
             self._look(connection, first=True)
             # The file is there once the database was read.
             with self._lock:
-                bell = self._bell = Bell.of(self._touched)
+                bell = self._bell = Bell.of(self._touched, ATTRIBUTES)
             next_look = checked_at = time.monotonic()
             while self._needed():
                 # Only now: what is committed after this look rings, and what was before is seen.
@@ -166,55 +161,6 @@ class CommitWatch:
         if others > self._seen or (first and others != self._seen):
             self._seen = others
             self._wake()
-
-
-class Bell:
-    """Tells when a file was touched, by inotify."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._interrupt = os.eventfd(0)
-        self._poll = select.poll()
-        self._poll.register(handle, select.POLLIN)
-        self._poll.register(self._interrupt, select.POLLIN)
-
-    @classmethod
-    def of(cls, path: str) -> "Bell | None":
-        """For this file; None where that cannot be had."""
-        if not LINUX:
-            return None
-        try:
-            library = ctypes.CDLL(None, use_errno=True)
-            handle: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            if handle < 0:
-                return None
-            if library.inotify_add_watch(handle, os.fsencode(path), IN_ATTRIB) < 0:
-                os.close(handle)
-                return None
-        except (OSError, AttributeError):
-            return None
-        return cls(handle)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it rings, unless it has rung since the last time."""
-        if not self._rung():
-            self._poll.poll(seconds * 1000)
-            self._rung()
-
-    def _rung(self) -> bool:
-        try:
-            return bool(os.read(self._handle, 65536))
-        except BlockingIOError:
-            return False
-
-    def interrupt(self) -> None:
-        """Let `wait` return at once, now and ever after."""
-        os.eventfd_write(self._interrupt, 1)
-
-    def close(self) -> None:
-        """Stop listening."""
-        os.close(self._handle)
-        os.close(self._interrupt)
 
 
 def identity(path: Path) -> tuple[int, int]:

@@ -4,5 +4,8 @@
 `results` are the steps of a command; `envelope` is a command as it is stored, `remote_errors` an
 error of one that ran elsewhere, `dead_letters` those given up. `workers` shares partitions and
 pauses among the processes, `stats` counts over all of them, `unknown_types` tells of commands that
-nobody here can run. Begin with `engine`.
+no worker here can run.
+
+For `queue`, `storage` and `storage_store` of lanes, which stand on it; `memory` beside it, and
+`running` and `policies` below, know nothing of stores. Begin with `engine`.
 """

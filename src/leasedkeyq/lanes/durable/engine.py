@@ -291,15 +291,28 @@ class StoreEngine(LaneEngine):
         calls = self.store.calls_at_a_time
         self._claims = calls if self.slots.capacity is None else 1
         self._ending = [
-            *(self._spawn(self._serve(), "claims") for _ in range(self._claims)),
-            self._spawn(self._workers.run(), "worker group"),
+            *(self._spawn(self._serve(), "claims", self._claims_more) for _ in range(self._claims)),
+            self._spawn(self._workers.run(), "worker group", self._claims_more),
         ]
         self._tasks = [
             *self._ending,
-            *(self._spawn(self._outbox.run(), "outbox") for _ in range(calls)),
-            self._spawn(self._heartbeat.run(), "heartbeat"),
+            *(self._spawn(self._outbox.run(), "outbox", self._is_open) for _ in range(calls)),
+            self._spawn(self._heartbeat.run(), "heartbeat", self._is_open),
         ]
         self.wake()
+
+    def _claims_more(self) -> bool:
+        return not self.stopped
+
+    def _is_open(self) -> bool:
+        return not self._letting_go
+
+    def _task_failed(self, task: Task[None], why: str, error: BaseException | None = None) -> None:
+        if not isinstance(error, StoreClosedError):
+            super()._task_failed(task, why, error)
+        elif not self.stopped and not self.shutting_down:
+            logger.error("the store was closed; no more commands are started")
+            self.fail(ManagerClosedError(f"{FAILED}the store was closed"), error)
 
     def _watch(self, partition: Partition) -> None:
         if partition.queue not in self._unwatch:
@@ -369,6 +382,7 @@ class StoreEngine(LaneEngine):
                 "their leases have expired",
                 len(self._outbox),
             )
+        self._letting_go = True
         self._workers.close()
         self._unknown.close()
         tasks = [*self._tasks, *self._errands, *self._results.close(self.closed_error)]
@@ -399,11 +413,8 @@ class StoreEngine(LaneEngine):
                 self._wanted.clear()
                 try:
                     await self._claim()
-                except StoreClosedError as error:
-                    if not self.stopped and not self.shutting_down:
-                        logger.error("the store was closed; no more commands are started")  # noqa: TRY400
-                        self.fail(ManagerClosedError(f"{FAILED}the store was closed"), error)
-                    return
+                except StoreClosedError:
+                    raise
                 except Exception as error:
                     report("commands could not be claimed", error)
                     await asyncio.sleep(pause)

@@ -44,7 +44,11 @@ class Heartbeat:
         self._lose = lose
 
     async def run(self) -> None:
-        """Renew all leases, early enough, and see soon when one was revoked."""
+        """Renew all leases, early enough, and see soon when one was revoked.
+
+        Raises:
+            StoreClosedError: The store was closed.
+        """
         last = asyncio.get_running_loop().time()
         while True:
             interval = min((lane.heartbeat for lane in self._lanes.values()), default=10.0)
@@ -58,7 +62,7 @@ class Heartbeat:
                     self.heard = False
                     await self._find_revoked()
             except StoreClosedError:
-                return
+                raise
             except Exception as error:
                 report(f"{len(self._held)} leases could not be renewed", error)
 

@@ -169,7 +169,11 @@ class WorkerGroup:
     # Watching
 
     async def run(self) -> None:
-        """Follow what others tell, and tell that this worker lives, until it leaves."""
+        """Follow what other workers tell, and tell that this one lives, until it leaves.
+
+        Raises:
+            StoreClosedError: The store was closed.
+        """
         unwatch = self._store.watch(WORKERS_QUEUE, self._news.set)
         pause = FIRST_PAUSE
         try:
@@ -178,7 +182,7 @@ class WorkerGroup:
                 try:
                     seconds = await self._look()
                 except StoreClosedError:
-                    return
+                    raise
                 except Exception as error:
                     report("the other workers could not be heard", error)
                     if self._leaving:

@@ -1,5 +1,5 @@
 """The policies of lanes: retries, rate limits, limits on keys, boosts by deadlines, and alerts.
 
 Plain values that people write into a `LaneConfig`, and the little arithmetic that goes with them.
-They know nothing of what runs commands. Begin with `retry`.
+Every module of lanes may import them; they know nothing of what runs commands. Begin with `retry`.
 """

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from leasedkeyq import checks
@@ -35,7 +36,15 @@ from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.requests import Urgency
 from leasedkeyq.model.timers import Timers
-from leasedkeyq.telemetry.instrument import AttemptEnd, Instrument, Outcome, Tracing
+from leasedkeyq.telemetry.instrument import (
+    AttemptEnd,
+    AttemptStart,
+    DeadLetteredCommand,
+    Instrument,
+    Outcome,
+    SubmittedCommand,
+    Tracing,
+)
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.several import INSTRUMENT_FAILED, together
 from leasedkeyq.telemetry.stats import QueueStats
@@ -85,6 +94,8 @@ class LaneEngine(ABC):
         self.failure: ManagerClosedError | None = None
         """Why this engine runs no more commands, once one of its tasks has ended unexpectedly."""
         self._until_failure: Future[None] | None = None
+        self._letting_go = False
+        """Whether the engine ends its tasks itself, because it is being closed."""
         self._metrics = next((one for one in instruments if isinstance(one, LaneMetrics)), None)
         """Counted in place, which costs half as much as telling it like the others."""
         self._instrument = together([one for one in instruments if one is not self._metrics])
@@ -152,20 +163,38 @@ class LaneEngine(ABC):
 
     # Failing
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> Task[None]:
-        """Begin a task of this engine. If it raises, the engine has failed."""
+    def _spawn(
+        self,
+        work: Coroutine[Any, Any, None],
+        name: str,
+        needed: Callable[[], bool] = lambda: False,
+    ) -> Task[None]:
+        """Begin a task of this engine. If the task ends unexpectedly, the engine has failed.
+
+        A task ends unexpectedly if it raises, if it is cancelled before the engine lets go of its
+        tasks, or if it returns while `needed` says that the engine cannot do without it.
+        """
         task = self._loop.create_task(work, name=f"leasedkeyq {name}")
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(partial(self._task_ended, needed))
         return task
 
-    def _task_ended(self, task: Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s has ended unexpectedly", task.get_name(), exc_info=error)
-            why = f"its task {task.get_name()!r} has ended unexpectedly: {error!r}"
-            self.fail(ManagerFailedError(f"{FAILED}{why}"), error)
+    def _task_ended(self, needed: Callable[[], bool], task: Task[None]) -> None:
+        if task.cancelled():
+            if not self._letting_go and self.failure is None:
+                self._task_failed(task, "it was cancelled")
+        elif (error := task.exception()) is not None:
+            self._task_failed(task, repr(error), error)
+        elif needed() and self.failure is None:
+            self._task_failed(task, "it has returned")
 
-    def fail(self, failure: ManagerClosedError, cause: BaseException) -> None:
-        """Run no more commands, and raise `failure` to everybody who waits for any."""
+    def _task_failed(self, task: Task[None], why: str, error: BaseException | None = None) -> None:
+        name = task.get_name()
+        logger.error("%s has ended unexpectedly: %s", name, why, exc_info=error)
+        text = f"{FAILED}its task {name!r} has ended unexpectedly: {why}"
+        self.fail(ManagerFailedError(text), error)
+
+    def fail(self, failure: ManagerClosedError, cause: BaseException | None) -> None:
+        """Run no more commands, and raise `failure` to every caller that waits for one."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -290,9 +319,10 @@ class LaneEngine(ABC):
             job.counts.waits.append(job.started_at - job.ready_at)
         if self._instrument is not None:
             waited = max(0.0, job.started_at - job.ready_at)
-            lane, kind = job.partition.lane.id, job.kind
+            lane = job.partition.lane.id
+            start = AttemptStart(lane, job.kind, str(job.id), job.attempt, waited)
             try:
-                self._instrument.started(lane, kind, str(job.id), job.attempt, waited)
+                self._instrument.started(start)
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, self._instrument)
         self.running.add(job)
@@ -546,7 +576,7 @@ class LaneEngine(ABC):
 
     def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
         try:
-            instrument.submitted(job.partition.lane.id, job.kind, str(job.id))
+            instrument.submitted(SubmittedCommand(job.partition.lane.id, job.kind, str(job.id)))
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
 
@@ -588,8 +618,9 @@ class LaneEngine(ABC):
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
         if self._instrument is not None:
+            command = DeadLetteredCommand(job.partition.lane.id, job.kind, str(job.id))
             try:
-                self._instrument.dead_lettered(job.partition.lane.id, job.kind, str(job.id))
+                self._instrument.dead_lettered(command)
             except Exception:
                 logger.exception(INSTRUMENT_FAILED, self._instrument)
 

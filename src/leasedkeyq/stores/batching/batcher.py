@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +9,9 @@ from contextlib import suppress
 from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from leasedkeyq.errors import StoreError, store_closed, store_of_another_process
 from leasedkeyq.model.requests import Claim, Claimed, Release
-from leasedkeyq.stores.take_back import take_back
+from leasedkeyq.stores.closable import Closable
+from leasedkeyq.stores.take_back import is_still_leased, take_back
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -100,7 +99,7 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
         return batch
 
 
-class Batcher(ABC, Generic[Request, Answer]):
+class Batcher(Closable, ABC, Generic[Request, Answer]):
     """Applies the requests of many callers batch by batch.
 
     Callers may be in any number of event loops. A caller that is cancelled while its requests wait
@@ -121,11 +120,9 @@ class Batcher(ABC, Generic[Request, Answer]):
         most: int = 1000,
         undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
     ) -> None:
-        self._name = name
+        super().__init__(name)
         self._most = most
         self._undo = undo
-        self._closed = False
-        self._process = os.getpid()
         self._unwanted: deque[Request] = deque()
         """Requests that take back answers, and have failed."""
 
@@ -164,12 +161,6 @@ class Batcher(ABC, Generic[Request, Answer]):
     @abstractmethod
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         """Have a call applied; if nobody waits for it, also while the batcher is being closed."""
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise store_closed(self._name)
-        if self._process != os.getpid():
-            raise store_of_another_process(self._name)
 
     def _hand_out(self, outcomes: Iterable[CallOutcome[Request, Answer]]) -> None:
         """Give callers their answers, in their event loop."""
@@ -210,9 +201,8 @@ class Batcher(ABC, Generic[Request, Answer]):
         if isinstance(answers, BaseException):
             failed = [(request, answers) for request in call.requests]
         else:
-            # A lease that the store does not know any more has ended otherwise: that is as good.
             found = zip(call.requests, answers, strict=True)
-            failed = [(request, error) for request, error in found if isinstance(error, StoreError)]
+            failed = [(request, error) for request, error in found if is_still_leased(error)]
         if failed:
             text = "the %s cannot take back %d answers whose callers have gone: %s; this is tried"
             logger.warning(

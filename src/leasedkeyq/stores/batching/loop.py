@@ -8,7 +8,7 @@ import asyncio
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import maxsize
@@ -17,12 +17,14 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from leasedkeyq.stores.batching.batcher import (
     Answer,
     Batcher,
+    Call,
     CallLine,
-    CallOutcome,
     LoopCall,
     Request,
+    Turn,
     outcomes_of,
 )
+from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, each_alone
 
 Done: TypeAlias = Callable[[Sequence[Any] | BaseException], None]
 """Takes the answers to a batch, or what went wrong with all of it."""
@@ -42,7 +44,8 @@ class BatchEngine(ABC):
     def apply(self, requests: list[Any], done: Done) -> None:
         """Begin to apply a batch.
 
-        When this is over, and not before this method has returned, `done` is called once.
+        When this is over, and not before this method has returned, `done` is called once. If it
+        is given a `SpoiledBatchError`, each request is applied alone.
         """
 
     @abstractmethod
@@ -103,7 +106,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         self._touched = touched if at_a_time > 1 else None
         self._many = MANY if in_groups else maxsize
         self._sites: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, _LoopCalls[Request, Answer, Engine]
+            asyncio.AbstractEventLoop, CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]
         ] = weakref.WeakKeyDictionary()
 
     def engine(self) -> Engine:
@@ -112,7 +115,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         Raises:
             StoreClosedError: `close` was called before.
         """
-        self._check_open()
+        self._check_usable()
         return (self._sites.get(asyncio.get_running_loop()) or self._new_site()).engine
 
     def engines(self) -> dict[asyncio.AbstractEventLoop, Engine]:
@@ -122,16 +125,16 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         site = self._sites.get(asyncio.get_running_loop())
         if call.turn is not None:
-            self._check_open()
+            self._check_usable()
             site = site or self._new_site()
         if site is not None:
             site.add(call)
 
-    def _new_site(self) -> "_LoopCalls[Request, Answer, Engine]":
+    def _new_site(self) -> "CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]":
         for ended in [loop for loop in self._sites if loop.is_closed()]:
             del self._sites[ended]  # a site holds its event loop
         line: CallLine[Request, asyncio.Future[list[Answer]]] = CallLine(self._most)
-        site = _LoopCalls(
+        site = CallsInLoop(
             self._engine(),
             line,
             self._hand_out,
@@ -147,7 +150,9 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         return site
 
     async def _until_the_end(
-        self, loop: asyncio.AbstractEventLoop, site: "_LoopCalls[Request, Answer, Engine]"
+        self,
+        loop: asyncio.AbstractEventLoop,
+        site: "CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]",
     ) -> AsyncGenerator[None]:
         try:
             yield
@@ -178,8 +183,16 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
                     loop.call_soon_threadsafe(site.close_when_idle)
 
 
-class _LoopCalls(Generic[Request, Answer, Engine]):
-    """The calls of one event loop.
+class CallsInLoop(Generic[Request, Turn, Engine]):
+    """The calls that are applied in one event loop, whoever makes them.
+
+    Args:
+        engine: Applies batches.
+        line: Where calls wait.
+        hand_out: Gives callers their answers.
+        at_a_time: As in `LoopBatcher`.
+        touched: As in `LoopBatcher`.
+        many: From so many waiting calls on they are sent in two halves that take turns.
 
     Attributes:
         end: A generator that lets go of the engine when the event loop ends, though nobody has
@@ -189,12 +202,12 @@ class _LoopCalls(Generic[Request, Answer, Engine]):
     def __init__(
         self,
         engine: Engine,
-        line: CallLine[Request, asyncio.Future[list[Answer]]],
-        hand_out: Callable[[Iterable[CallOutcome[Request, Answer]]], None],
+        line: CallLine[Request, Turn],
+        hand_out: Callable[[list[tuple[Call[Request, Turn], list[Any] | BaseException]]], None],
         *,
-        at_a_time: int,
-        touched: Callable[[Iterable[Request]], Touched] | None,
-        many: int,
+        at_a_time: int = 1,
+        touched: Callable[[Iterable[Request]], Touched] | None = None,
+        many: int = maxsize,
     ) -> None:
         self.engine = engine
         self._line = line
@@ -213,17 +226,18 @@ class _LoopCalls(Generic[Request, Answer, Engine]):
         self._idle: list[asyncio.Future[None]] = []
         self.end: AsyncGenerator[None]
 
-    def add(self, call: LoopCall[Request, Answer]) -> None:
+    def add(self, call: Call[Request, Turn]) -> None:
+        """Have a call applied soon."""
         self._line.append(call)
         if self._due or len(self._under_way) >= self._at_a_time:
             return
         if self._lonely >= LONELY and self._at_a_time == 1:
-            self._apply_next()
+            self.apply_next()
         else:
             # Whoever calls in this turn of the event loop goes into the same batch. With several
             # batches at a time this keeps the order, too, of calls that do not touch the same.
             self._due = True
-            asyncio.get_running_loop().call_soon(self._apply_next)
+            asyncio.get_running_loop().call_soon(self.apply_next)
 
     async def finished(self) -> None:
         """Wait until nothing is being applied."""
@@ -233,12 +247,14 @@ class _LoopCalls(Generic[Request, Answer, Engine]):
             await idle
 
     def close_when_idle(self) -> None:
+        """Let go of the engine as soon as nothing is being applied."""
         self._closing = True
         self.engine.stop_trying()
         if not self._due and not self._under_way:
             self.engine.abandon()
 
-    def _apply_next(self) -> None:
+    def apply_next(self) -> None:
+        """Begin to apply calls that wait, if no other batch is in their way."""
         self._due = False
         while self._line and len(self._under_way) < self._at_a_time:
             calls = len(self._line)
@@ -264,15 +280,35 @@ class _LoopCalls(Generic[Request, Answer, Engine]):
             self.engine.abandon()
 
     def _applied(
-        self, batch: list[LoopCall[Request, Answer]], answers: Sequence[Answer] | BaseException
+        self, batch: list[Call[Request, Turn]], answers: Sequence[Any] | BaseException
     ) -> None:
+        if isinstance(answers, SpoiledBatchError):
+            requests = [request for call in batch for request in call.requests]
+            self._apply_apart(batch, each_alone(requests, answers), None)
+            return
         del self._under_way[id(batch)]
         self._last = len(batch)
         self._lonely = 0 if self._last > 1 or self._line else self._lonely + 1
         self._hand_out(outcomes_of(batch, answers))
-        self._apply_next()
+        self.apply_next()
 
-    def _waits(self, call: LoopCall[Request, Answer]) -> bool:
+    def _apply_apart(
+        self,
+        batch: list[Call[Request, Turn]],
+        steps: Generator[list[Request], Any, list[Any]],
+        outcome: Sequence[Any] | BaseException | None,
+    ) -> None:
+        """Apply the requests of a spoiled batch one after the other; the batch stays under way."""
+        try:
+            alone = steps.send(outcome)
+        except StopIteration as end:
+            self._applied(batch, end.value)
+        except BaseException as error:
+            self._applied(batch, error)
+        else:
+            self.engine.apply(alone, partial(self._apply_apart, batch, steps))
+
+    def _waits(self, call: Call[Request, Turn]) -> bool:
         """Whether a call has to wait for one that is under way."""
         mine = self._touched_by(call.requests)
         others = self._under_way.values()

@@ -16,6 +16,7 @@ from leasedkeyq.stores.batching.batcher import (
     Request,
     outcomes_of,
 )
+from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, apply_apart
 
 PATIENCE: Final = 1.0
 """Seconds that closing waits for an event loop that does not take its answers."""
@@ -29,7 +30,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     Args:
         apply: Gets a list of requests and returns as many answers; what it raises goes to every
-            caller of the batch.
+            caller of the batch, but for `SpoiledBatchError`: then each request is applied alone.
         apply_here: The same in the event loop of the callers, if that holds up the loop for no
             longer than two changes of threads do; None if the thread should do it. It is asked
             while the thread has nothing to do, with what was called in one turn of the loop.
@@ -110,7 +111,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
     def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
         with self._lock:
             if call.turn is not None:
-                self._check_open()
+                self._check_usable()
             elif self._ended:
                 return
             if call.turn is None or self._apply_here is None:
@@ -165,9 +166,10 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     def _run(self) -> None:
         while batch := self._next_batch():
+            requests = [request for call in batch for request in call.requests]
             try:
                 with self._applying:
-                    answers = self._apply([request for call in batch for request in call.requests])
+                    answers = self._apply_all(requests)
             except BaseException as error:
                 self._deliver(outcomes_of(batch, error))
             else:
@@ -182,6 +184,12 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 closers = self._closers
             for loop, ended in closers:
                 _call_in(loop, _finish, ended)
+
+    def _apply_all(self, requests: list[Request]) -> Sequence[Answer]:
+        try:
+            return self._apply(requests)
+        except SpoiledBatchError as spoiled:
+            return apply_apart(self._apply, requests, spoiled)
 
     def _next_batch(self) -> list[LoopCall[Request, Answer]]:
         """Wait for calls and take them; nothing when it is time to end."""

@@ -143,7 +143,7 @@ if caps then
     end
   end
 
-  -- A worker that was kept back by a rate asks again at that moment: nobody else would wake it.
+  -- A worker that was kept back by a rate asks again at that moment: no other call would wake it.
   function next_token(queue)
     local first = call('ZRANGEBYSCORE', queue.base .. 'cn', '(' .. now_text, '+inf', 'WITHSCORES',
       'LIMIT', 0, 1)

@@ -16,9 +16,10 @@ local function set_of(names)
   return set
 end
 
--- Only the kind: an item that is passed over is not unpacked.
-local function kind_of(raw)
-  return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+-- Adds four fields to the answer of a claim: see `verbs.claim`.
+local function add_to(answer, number, key, lease, record)
+  local size = #answer
+  answer[size + 1], answer[size + 2], answer[size + 3], answer[size + 4] = number, key, lease, record
 end
 
 -- The place behind an item that may have gone meanwhile.
@@ -167,15 +168,11 @@ if claims then
             keep_buckets(queue, rooms)
           end
           for place_in, key in ipairs(keys) do
-            local size = #answer
-            answer[size + 1], answer[size + 2] = (number - 1) / 2, key
-            answer[size + 3], answer[size + 4] = leases[place_in], records[place_in]
+            add_to(answer, (number - 1) / 2, key, leases[place_in], records[place_in])
           end
         end
         if last then
-          local size = #answer
-          answer[size + 1], answer[size + 2] = -1 - (number - 1) / 2, last[1]
-          answer[size + 3], answer[size + 4] = last[2], last[3]
+          add_to(answer, -1 - (number - 1) / 2, last[1], last[2], last[3])
           break
         end
       end
@@ -220,9 +217,7 @@ if claims then
       local answer = {}
       for _ = 1, min(requests[number][2][2], requests[number][3]) do
         if keys[from] then
-          local size = #answer
-          answer[size + 1], answer[size + 2] = 0, keys[from]
-          answer[size + 3], answer[size + 4] = leases[from], records[from]
+          add_to(answer, 0, keys[from], leases[from], records[from])
           from = from + 1
         end
       end

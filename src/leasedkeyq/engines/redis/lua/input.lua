@@ -40,8 +40,8 @@ local now = input[4] or time[1] + time[2] / 1000000
 
 -- Notes: when they were written; the moment before which nothing comes due, and that before which no
 -- result is to be forgotten; the count of buffered items; the last number given, on a cluster; until
--- when the queue is edited; then a '+' if leases are counted by pattern, and who edits. Notes last for
--- a day. Without them one has to look.
+-- when the queue is edited; then a '+' if leases are counted by pattern, and the token of the edit. Notes last
+-- for a day. Without them a call has to look.
 local NOTES = '>dddddd'
 local NOTES_SIZE = 48
 local NOTES_LIFETIME = 86400
@@ -84,6 +84,11 @@ local function tag(name)
   return name
 end
 
+-- The kind of an item, which is not unpacked for that: a claim may pass over many.
+local function kind_of(raw)
+  return sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+end
+
 -- How the indexes `r` and `t` call an item. Members of one score are in the order of their bytes: that of
 -- the places, which lie below zero for what goes to the front. A lease is in `t` with its fence below zero.
 local function place_member(place, key)
@@ -95,7 +100,7 @@ local function deadline_member(id, key)
   return spack('>I8', id) .. key
 end
 
--- The first of so many numbers that nobody else is given. Ids, fences and places are numbers that follow the
+-- The first of so many numbers that no other call is given. Ids, fences and places are numbers that follow the
 -- server's time, so that they do not come again even if it has lost some. They are counted for the whole
 -- store; on a cluster, by queue (`last`, in its notes), and the ids of new items come with the request.
 local function reserve_numbers(count, last)

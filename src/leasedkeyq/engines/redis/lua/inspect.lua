@@ -286,7 +286,7 @@ if reads then
   function verbs.browse(request)
     local queue, states, start, after, limit = at(request[2]), {}, request[4], request[5], request[6]
     if after == 0 then
-      check(queue) -- What is missing in an index would be missing in the list, and nobody would know.
+      check(queue) -- What is missing in an index would be missing in the list, and the caller would not know.
     end
     for _, state in ipairs(request[3]) do
       states[state] = true
@@ -365,7 +365,7 @@ if reads then
     return { horizon < huge and text(horizon) or '', answer }
   end
 
-  -- Nobody else changes the queue until it is unlocked, or until so many milliseconds have passed.
+  -- No other call changes the queue until it is unlocked, or until so many milliseconds have passed.
   function verbs.lock(request)
     local queue = at(request[2])
     queue.edited, queue.editor, queue.noted = micros + request[3] * 1000, edit_token, true

@@ -3,7 +3,7 @@ local save, enter, make_ready, place, leave, end_lease, next_of, drop_next, repl
 local verbs, dropped = {}, {} -- what requests ask for; {queue, key, ...} of buried items that were dropped
 local find_earliest, advance, set_aside, drop_aside, forget, results_of, end_edit, text, now_text
 
--- Something of a queue comes due at that moment: nobody has to look before.
+-- An item of the queue comes due at that moment: until the first such moment, calls need not look.
 local function expect(queue, due)
   if due < queue.earliest then
     queue.earliest, queue.noted = due, true

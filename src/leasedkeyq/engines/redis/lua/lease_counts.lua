@@ -64,7 +64,7 @@ if counted then
     call('UNLINK', seen_by(queue, pattern))
   end
 
-  -- The notes of a queue say whether there are counts at all: mostly nobody has to look.
+  -- The notes of a queue say whether there are counts at all: mostly a call need not look.
   local function note(queue, kept)
     if kept ~= queue.kept then
       queue.kept, queue.noted = kept, true

@@ -102,7 +102,7 @@ while plain do -- once; `break` leaves the request to the rest
         local lease = lease_record(fence, expires, seed)
         local told = spack('>BdI4I4', GIVEN, turn, #names[1], #key) .. names[1] .. key .. lease
         if type(redis.pcall('PUBLISH', place_of, told .. record)) ~= 'number' then
-          -- A user who may not tell the worker gives it nothing.
+          -- The user of the server may not publish: the worker would not hear of the item, so it is available.
           insert(call, base, key, value, kind, id, place, priority or 0, 0, deadline, false)
         else
           call('SET', place_of, told, 'PX', lifetime)
@@ -134,7 +134,7 @@ while plain do -- once; `break` leaves the request to the rest
         if not intact then
           break
         end
-        local kind = sub(raw, ITEM_SIZE + 1, ITEM_SIZE + sunpack('>I2', raw, KIND_AT))
+        local kind = kind_of(raw)
         for place_in = 1, #wanted do
           if wanted[place_in] == kind then
             count = count + 1

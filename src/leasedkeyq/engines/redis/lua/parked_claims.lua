@@ -62,7 +62,8 @@ if parked then
       for at = 1, #parts, 2 do
         local key = prefix .. ':{' .. tag(parts[at]) .. '}:s'
         if call('SADD', key, worker) == 1 then
-          -- Puts strike off who has gone, but there may be none. So they do not become ever more.
+          -- A put strikes off a worker that has gone, but there may be no puts: so each worker that parks a
+          -- claim looks at two others, and the set does not grow without end.
           for _, other in ipairs(call('SRANDMEMBER', key, 2)) do
             if call('EXISTS', place_of(other)) == 0 then
               call('SREM', key, other)

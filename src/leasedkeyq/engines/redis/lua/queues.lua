@@ -22,7 +22,9 @@ local function first_score(index)
   return tonumber(call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or huge)
 end
 
--- Notes that are missing, or say that somebody has to look, are found out anew.
+-- The notes of a queue answer in one read what a call would have to ask of five keys: whether anything is
+-- due, or old, or buffered, or counted, and whether the queue is being edited. Notes that are missing, or
+-- that the end of an edit has made void, are found out anew.
 local function read_notes(queue)
   local notes = call('GET', queue.m)
   if notes then
@@ -44,6 +46,8 @@ local function read_notes(queue)
   end
 end
 
+-- A damaged queue must not fail the requests of others in the batch: it is marked, and each of its own
+-- requests is answered with the damage.
 for number = 1, #names do
   local name = names[number]
   local base = prefix .. ':{' .. tag(name) .. '}:'
@@ -61,6 +65,8 @@ for number = 1, #names do
   queue.damaged = not sound and damage(failure)
 end
 
+-- A client that has lost an answer asks again with the same serial: its requests must not be applied twice,
+-- so the answer that was kept is given. A lower serial is of a call that the client has given up.
 if recorded then
   local last = tonumber(call('GETRANGE', reply_key, 0, SERIAL_SIZE - 1)) or 0
   if last > serial then
@@ -97,7 +103,9 @@ end
 
 local BEGINS = { lock = true, repair = true } -- requests with which an edit begins
 
--- What is wanted. Everything is, but for what is asked most.
+-- Which parts of the script this batch needs. A script has no memory: the functions of each part are made
+-- anew in every call, which takes longer than a small batch itself. So the files that follow make theirs
+-- only if it is asked for here. Rare requests ask for nearly all of them.
 local repairs = false
 local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, parked
 local moves = editing
@@ -133,6 +141,8 @@ for number = 1, #requests do
     counted = counted or (verb == 'ranks' and request[6])
   end
 end
+-- While an edit holds a queue, only its own calls get through; one whose hold has ended must not go on, as
+-- the queue may have changed since it looked.
 for number = 1, #opened do
   local queue = opened[number]
   if queue.editor ~= '' and queue.editor ~= edit_token then

@@ -1,7 +1,7 @@
 -- What is damaged in a queue, and how it is made usable again.
 --
 -- The records of items, leases, buffered values, buried items and results say where each of them belongs:
--- the indexes are made anew from them, under other names, while nobody else may change the queue, and then
+-- the indexes are made anew from them, under other names, while no other call may change the queue, and then
 -- take the place of the old ones. What is no record is set aside.
 if repairs then
   -- {'examine', name}: what is damaged, as {part, the type that it has, or ''}.

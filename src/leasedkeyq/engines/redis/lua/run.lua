@@ -1,4 +1,7 @@
--- The batch.
+-- Applies the requests of the batch, in their order.
+--
+-- What a call has changed is noted and told at its end, once for each queue. A queue that has results to
+-- forget forgets at least as many as a batch can add, so that they do not pile up where no sweep comes.
 local function finish()
   flush()
   local changed = {}
@@ -10,6 +13,7 @@ local function finish()
         local sound, failure = pcall(forget, queue, max(20, #requests))
         queue.damaged = not sound and damage(failure) -- The next sweep tells of it.
       end
+      -- A user of the server who may not publish can still change a queue: the watchers look on their own.
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
     end
@@ -21,7 +25,7 @@ local function finish()
       write('SET', queue.m, notes .. (queue.kept and '+' or '') .. queue.editor, 'EX', NOTES_LIFETIME)
     end
     if queue.lease_counts then
-      keep_lease_counts(queue) -- behind the notes: without a '+' there nobody looks at it
+      keep_lease_counts(queue) -- behind the notes: without a '+' there, no call looks at it
     end
   end
   if last_number and last_number ~= written_number then
@@ -30,6 +34,8 @@ local function finish()
   return changed
 end
 
+-- First the items that have come due, as a request may ask for one of them. The server does nothing else
+-- while a script runs: after so many moves the client is told that there is more to do, and calls again.
 if moves and not repairs then
   local left = CHUNK
   for number = 1, #opened do
@@ -49,6 +55,7 @@ if moves and not repairs then
   end
 end
 
+-- The leases that match the caps of the batch are counted before it, in steps for the same reason.
 if counted then
   local left = CHUNK
   for number = 1, #requests do
@@ -64,6 +71,8 @@ if counted then
   end
 end
 
+-- The requests of an edit are applied all or not at all. A script cannot be rolled back, so an edit writes
+-- down what it changes, and its changes are undone from that journal if a request is refused.
 local answers = {}
 journal = editing and {}
 local number, before = 1, ''
@@ -84,6 +93,7 @@ end
 while requests[number] do
   local request = requests[number]
   local verb = request[1]
+  -- The writes of a run wait until another verb comes, which may read them.
   if verb ~= before then
     if before ~= '' then
       flush_run()
@@ -91,6 +101,7 @@ while requests[number] do
     before, first_of_run = verb, number
   end
   local count = 1
+  -- The worker was given an item by its parked claim: the claims that come with its next call are not made.
   if verb == 'claim' and passed_over > 0 then
     answers[number], passed_over = {}, passed_over - 1
   else
@@ -121,6 +132,8 @@ end
 if not editing then
   flush_run()
 else
+  -- The last change is undone first: a key may have changed more than once. What a purge has renamed is
+  -- named as before, or unlinked if the edit holds.
   local refused = answers[1] == 'refused'
   for entry = #journal, 1, -1 do
     local kind, key, name, old = unpack(journal[entry])
@@ -157,6 +170,7 @@ else
   end
 end
 
+-- The answer is kept without the records of the claimed items, which the server has anyway.
 local changed = finish()
 if recorded then
   local kept = answers

@@ -232,10 +232,6 @@ if urgent then
       best = in_time and next_line(lines)
     end
     local answer = {}
-    local function add(number, ...)
-      local size = #answer
-      answer[size + 1], answer[size + 2], answer[size + 3], answer[size + 4] = number, ...
-    end
     local lasts = {} -- where to go on, as long as nothing has left its place
     for number, line in ipairs(lines) do
       lasts[number] = not in_time and count < limit and { last_of(line) }
@@ -244,12 +240,12 @@ if urgent then
       local leases = {}
       lease_all(lines[turn[1]].queue, turn[2], turn[3], expiry(request, turn[1]), request[8], leases)
       for number, key in ipairs(turn[2]) do
-        add(turn[1] - 1, key, leases[number], turn[3][number])
+        add_to(answer, turn[1] - 1, key, leases[number], turn[3][number])
       end
     end
     for number, line in ipairs(lines) do
       if lasts[number] then
-        add(-number, unpack(lasts[number]))
+        add_to(answer, -number, unpack(lasts[number]))
       end
       call_many('ZREM', line.queue.r, line.members)
       if line.rooms and line.members[1] then

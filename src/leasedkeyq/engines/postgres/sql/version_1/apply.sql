@@ -3,10 +3,11 @@
 -- Returns what was claimed, and in a last row all other answers.
 --
 --   p_call      names this call, for a client that has lost the answer
---   p_secret    what nobody can guess, for the tokens
---   p_shared    the locks that all take who change the queues; an edit takes them alone
---   p_alone     the locks of what one at a time does in a queue: bounded puts, claims with caps
---   p_queues    with p_names, the live keys that the batch names, if their order may matter to others
+--   p_secret    cannot be guessed: the tokens are made of it
+--   p_shared    the locks of the queues, which every call that changes them shares; an edit takes
+--               them alone
+--   p_alone     the locks of what one call at a time does in a queue: bounded puts, claims with caps
+--   p_queues    with p_names, the live keys that the batch names, if another call may lock them, too
 --   p_runs      what is asked for, as JSON
 --   p_keys ...  the items of the runs "puts"
 --   p_results   what acks and cancels keep
@@ -16,7 +17,7 @@ CREATE FUNCTION lkq.apply_1(
     p_policies text[], p_values bytea[], p_priorities bigint[], p_kinds text[],
     p_deadlines float8[], p_delays float8[], p_results bytea[]
 ) RETURNS TABLE (
-    --> include claimed_columns
+    --> include columns/claimed
     , answers text
 )
 LANGUAGE plpgsql
@@ -74,52 +75,51 @@ BEGIN
     IF p_names IS NOT NULL THEN
         PERFORM FROM (
             SELECT * FROM unnest(p_queues, p_names) n (queue, key) ORDER BY n.queue, n.key
-        ) u CROSS JOIN LATERAL (
-            SELECT FROM lkq.items i WHERE i.queue = u.queue AND i.key = u.key FOR UPDATE
-        ) held;
+        ) u
+        --> include hold_items
     END IF;
 
     FOR step IN 0..jsonb_array_length(p_runs) - 1 LOOP
-        -- Of each run anew: the one before it may have waited for somebody, and a lease lasts from
-        -- the moment in which it is given.
-        now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+        -- The time of each run: the run before may have waited for another call, and a lease lasts
+        -- from the moment in which it is given.
+        now_ := lkq.now_1(p_now);
         run := p_runs->step;
         op := run->>'op';
         first := (run->>'n')::int;
         IF op = 'claim' THEN
-            --> include apply_claim
+            --> include apply/claim
             CONTINUE;
         ELSIF op = 'urgent' THEN
-            --> include apply_urgent
+            --> include apply/urgent
             CONTINUE;
         END IF;
         q := run->>'queue';
         --> include enter_queue
         IF op = 'acks' THEN
-            --> include apply_acks
+            --> include apply/acks
         ELSIF op = 'puts' THEN
-            --> include apply_puts
+            --> include apply/puts
         ELSIF op = 'requeue' THEN
-            --> include apply_requeue
+            --> include apply/requeue
         ELSIF op = 'discard' THEN
-            --> include apply_discard
+            --> include apply/discard
         ELSIF op = 'purge' THEN
-            --> include apply_purge
+            --> include apply/purge
         ELSE
-            -- What else there is names a key.
+            -- All other requests name a key.
             k := run->>'key';
             r := lkq.live_1(q, k);
-            now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+            now_ := lkq.now_1(p_now);
             IF op = 'cancel' THEN
-                --> include apply_cancel
+                --> include apply/cancel
             ELSIF r.token IS NULL OR r.token IS DISTINCT FROM run->>'token' OR r.due <= now_ THEN
                 said := said || jsonb_build_array(first, 'no', '{}'::jsonb);
             ELSIF op = 'extend' THEN
-                --> include apply_extend
+                --> include apply/extend
             ELSIF op = 'release' THEN
-                --> include apply_release
+                --> include apply/release
             ELSIF op = 'bury' THEN
-                --> include apply_bury
+                --> include apply/bury
             END IF;
         END IF;
         --> include leave_queue
@@ -130,8 +130,7 @@ BEGIN
     answers := jsonb_build_object('said', said, 'changed', changed, 'dropped', dropped)::text;
     IF changed <> '{}' THEN
         IF p_call IS NOT NULL THEN
-            INSERT INTO lkq.calls (at, call, answers)
-            VALUES (extract(epoch FROM now()), p_call, answers);
+            --> include record_call: answers;
         END IF;
         nothing := lkq.tell_1(changed) IS NULL;
     END IF;

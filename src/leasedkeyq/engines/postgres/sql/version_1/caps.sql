@@ -1,20 +1,18 @@
--- Whether a key has room under caps: 1, or 0, or -1 if nothing at all has room any more. p_counts
+-- Whether the key `k` has room under caps: 1, or 0, or -1 if no key at all has room any more. p_counts
 -- says of how many leased keys the patterns are.
-CREATE FUNCTION lkq.room_1(p_now float8, p_queue text, p_key text, p_caps jsonb[], p_counts jsonb)
+CREATE FUNCTION lkq.room_1(p_now float8, p_queue text, k text, p_caps jsonb, p_counts jsonb)
 RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     cap jsonb;
     b lkq.buckets;
     room boolean := true;
 BEGIN
-    FOREACH cap IN ARRAY p_caps LOOP
+    FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE k LIKE c->>'like' LOOP
         IF cap ? 'in_flight' THEN
             room := (p_counts->>(cap->>'pattern'))::bigint < (cap->>'in_flight')::bigint;
         END IF;
         IF room AND cap ? 'rate' THEN
-            SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
-                AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
-                AND key = CASE WHEN (cap->>'each')::boolean THEN p_key ELSE '' END;
+            --> include read_bucket
             room := NOT FOUND OR b.full_at <= p_now
                 OR b.at + (1 - b.level) / (cap->>'rate')::float8 <= p_now;
         END IF;
@@ -47,7 +45,7 @@ DECLARE
             AND (p_kinds IS NULL OR kind = ANY (p_kinds))
         ORDER BY deadline, id;
     chosen tid[] := '{}';
-    passed text[] := '{}'; -- keys that were chosen, or that somebody else is leasing
+    passed text[] := '{}'; -- keys that were chosen, or that another claim is leasing
     first_key text;
     first_at float8;
     first_due float8;
@@ -70,8 +68,8 @@ DECLARE
     room int;
     counted_ boolean := EXISTS (SELECT FROM lkq.floors WHERE queue = p_queue AND counted);
 BEGIN
-    -- Who asks has seen to `count_leased_1`; if that could not be, or was lost with a server, all
-    -- that is leased is looked at.
+    -- The client has called `count_leased_1` before; if that gave up, or was lost with a server, all
+    -- leases of the queue are looked at.
     FOR cap IN SELECT c FROM jsonb_array_elements(p_caps) c WHERE c ? 'in_flight' LOOP
         pattern_ := cap->>'like';
         prefix := cap->>'prefix';
@@ -96,8 +94,7 @@ BEGIN
         -- The first item that has room. What has none now has none later on, either.
         LOOP
             IF first_key IS NOT NULL AND first_key <> ALL (passed) THEN
-                caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE first_key LIKE c->>'like');
-                room := lkq.room_1(p_now, p_queue, first_key, caps, counts);
+                room := lkq.room_1(p_now, p_queue, first_key, p_caps, counts);
                 EXIT WHEN room <> 0;
             END IF;
             FETCH firsts INTO first_key, first_at, first_due;
@@ -108,8 +105,7 @@ BEGIN
         IF lifts THEN
             LOOP
                 IF near_key IS NOT NULL AND near_key <> ALL (passed) THEN
-                    caps := ARRAY(SELECT c FROM jsonb_array_elements(p_caps) c WHERE near_key LIKE c->>'like');
-                    EXIT WHEN lkq.room_1(p_now, p_queue, near_key, caps, counts) > 0;
+                    EXIT WHEN lkq.room_1(p_now, p_queue, near_key, p_caps, counts) > 0;
                 END IF;
                 FETCH nearests INTO near_key, near_at, near_due;
                 EXIT WHEN NOT FOUND;
@@ -139,9 +135,7 @@ BEGIN
             rate := (cap->>'rate')::float8;
             burst := (cap->>'burst')::float8;
             level := burst;
-            SELECT * INTO b FROM lkq.buckets WHERE queue = p_queue
-                AND pattern = cap->>'pattern' AND each = (cap->>'each')::boolean
-                AND key = CASE WHEN (cap->>'each')::boolean THEN k ELSE '' END;
+            --> include read_bucket
             IF FOUND AND b.full_at > p_now THEN
                 level := least(burst, b.level + (p_now - b.at) * rate);
             END IF;
@@ -163,9 +157,8 @@ END $$;
 
 -- From now on, know of the leased keys of a queue how many are like a pattern: what caps ask for. A
 -- claim under ten patterns then costs the server a fifth beside 2,000 other leases, and three quarters
--- beside 100. It
--- takes as long as there are leases in a queue that nobody has asked so before. Nobody else changes
--- it meanwhile; if others are at it for long, it is left for the next time.
+-- beside 100. The first time, it takes as long as the queue has leases. No other call changes the queue
+-- meanwhile; if others are at it for long, it is left for the next time.
 CREATE FUNCTION lkq.count_leased_1(p_queue text) RETURNS void
 LANGUAGE plpgsql
 --> include settings

@@ -3,45 +3,16 @@
 CREATE FUNCTION lkq.ready_1(p_queue text, p_many int, p_floor bigint, p_kinds text[])
 RETURNS SETOF tid
 LANGUAGE plpgsql AS $$
-DECLARE
-    many int;
 BEGIN
-    RETURN QUERY
-    SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority > 0
-        AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-    ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
-    GET DIAGNOSTICS many = ROW_COUNT;
-    p_many := p_many - many;
-    IF p_many > 0 THEN
-        RETURN QUERY
-        SELECT ctid FROM lkq.items
-        WHERE queue = p_queue AND state = 0 AND priority = 0 AND place < 0
-            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-        ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
-        GET DIAGNOSTICS many = ROW_COUNT;
-        p_many := p_many - many;
-    END IF;
-    IF p_many > 0 THEN
-        RETURN QUERY
-        SELECT ctid FROM lkq.items
-        WHERE queue = p_queue AND state = 0 AND priority = 0 AND place >= p_floor
-            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-        ORDER BY place LIMIT p_many FOR UPDATE SKIP LOCKED;
-        GET DIAGNOSTICS many = ROW_COUNT;
-        p_many := p_many - many;
-    END IF;
-    IF p_many > 0 THEN
-        RETURN QUERY
-        SELECT ctid FROM lkq.items WHERE queue = p_queue AND state = 0 AND priority < 0
-            AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-        ORDER BY priority DESC, place LIMIT p_many FOR UPDATE SKIP LOCKED;
-    END IF;
+    RETURN QUERY SELECT r.ctid FROM (
+        --> include ready_ranges: FOR UPDATE SKIP LOCKED
+    ) r;
 END $$;
 
 -- What a lost call has claimed, for its client.
 CREATE FUNCTION lkq.claimed_1(p_queues text[], p_call text)
 RETURNS TABLE (
-    --> include claimed_columns
+    --> include columns/claimed
 )
 LANGUAGE sql
 --> include settings

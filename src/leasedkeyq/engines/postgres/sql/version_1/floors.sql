@@ -1,22 +1,17 @@
--- Where to begin to look in a queue. A clock that was set back makes what is known of it void.
-CREATE FUNCTION lkq.floor_1(p_queue text, p_now float8) RETURNS lkq.floors
+-- Where to begin to look in a queue.
+CREATE FUNCTION lkq.floor_1(q text, now_ float8) RETURNS lkq.floors
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    found lkq.floors;
+    floor_ lkq.floors;
 BEGIN
-    SELECT * INTO found FROM lkq.floors WHERE queue = p_queue;
-    IF found.place IS NULL THEN
-        found.place := 0;
-        found.counted := false;
-    END IF;
-    IF found.due IS NULL OR found.due > p_now THEN
-        found.due := '-infinity';
-    END IF;
-    RETURN found;
+    SELECT f.place, f.due, f.counted, f.queue INTO floor_ FROM
+        --> include floor
+    ;
+    RETURN floor_;
 END $$;
 
--- Find out where to begin to look in queues in which claims have become slow. Nobody else changes
--- them meanwhile; if others are at it for long, it is left for the next time. Returns how many
+-- Find out where to begin to look in queues in which claims have become slow. No other
+-- call changes them meanwhile; if others are at it for long, it is left for the next time. Returns how many
 -- seconds it took to get there.
 CREATE FUNCTION lkq.raise_1(p_queues text[], p_now float8, p_history int) RETURNS float8
 LANGUAGE plpgsql

@@ -1,11 +1,9 @@
--- Where to begin to look in the inbox of a queue. The numbers of transactions begin anew where a dump
--- was restored, which makes what is known void.
+-- Where to begin to look in the inbox of a queue.
 CREATE FUNCTION lkq.inbox_floor_1(p_gate bigint) RETURNS xid8 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN coalesce((
-        SELECT f.xact FROM lkq.inbox_floors f
-        WHERE f.gate = p_gate AND f.xact <= pg_snapshot_xmax(pg_current_snapshot())
-    ), '0');
+    RETURN
+        --> include inbox_floor
+    ;
 END $$;
 
 -- Whether there is something in the inbox of queues, which are named by their locks.
@@ -36,7 +34,8 @@ DECLARE
     received text[] := '{}';
     oldest xid8;
 BEGIN
-    -- First all these locks, then items: who holds an item must not wait for one who may want it.
+    -- First all these locks, then items: a call that has locked an item must not wait for another call
+    -- that may want that item.
     FOREACH gate_ IN ARRAY p_gates LOOP
         IF lkq.inbox_has_items_1(ARRAY[gate_]) THEN
             PERFORM pg_advisory_xact_lock(lkq.lock_1('inbox', gate_::text));
@@ -55,7 +54,7 @@ BEGIN
             array_agg(g.value) AS values, array_agg(g.priority) AS priorities,
             array_agg(g.kind)::text[] AS kinds, array_agg(g.due) AS dues
         INTO taken FROM (SELECT * FROM gone ORDER BY gone.number) g;
-        CONTINUE WHEN taken.number IS NULL; -- somebody else was faster
+        CONTINUE WHEN taken.number IS NULL; -- another call was faster
         -- Not each time: the old versions of this row are in the way, too.
         INSERT INTO lkq.inbox_floors AS f (gate, xact, number)
         SELECT gate_, oldest, taken.number WHERE taken.number >= 1000

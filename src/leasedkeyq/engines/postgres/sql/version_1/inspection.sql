@@ -40,7 +40,7 @@ CREATE FUNCTION lkq.list_1(
     p_queue text, p_now float8, p_history int, p_states int[], p_prefix text, p_after bigint,
     p_limit bigint, p_keys text[]
 ) RETURNS TABLE (
-    --> include stored_columns
+    --> include columns/stored
 )
 LANGUAGE plpgsql
 --> include settings
@@ -53,20 +53,20 @@ BEGIN
     IF p_keys IS NOT NULL THEN
         RETURN QUERY
         SELECT
-            --> include item_columns
+            --> include columns/item
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         UNION ALL
         SELECT
-            --> include buffered_columns
+            --> include columns/buffered
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) i
         WHERE i.next_id IS NOT NULL
         UNION ALL
         SELECT
-            --> include buried_columns
+            --> include columns/buried
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.buried f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -74,7 +74,7 @@ BEGIN
         WHERE 4 = ANY (p_states)
         UNION ALL
         SELECT
-            --> include result_columns
+            --> include columns/result
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.done f
             WHERE f.queue || '' || '' = p_queue AND f.key = u.key OFFSET 0
@@ -86,7 +86,7 @@ BEGIN
     RETURN QUERY
     SELECT * FROM (
         (SELECT
-            --> include item_columns
+            --> include columns/item
         -- Each state for itself: a look for the leased items does not walk over all that wait.
         FROM (VALUES (0), (1), (2)) s (state) CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue || '' = p_queue AND f.state = s.state
@@ -95,19 +95,19 @@ BEGIN
         ) i WHERE s.state = ANY (p_states))
         UNION ALL
         (SELECT
-            --> include buffered_columns
+            --> include columns/buffered
         FROM lkq.items i WHERE i.queue = p_queue AND i.next_id > p_after AND i.next_id IS NOT NULL
             AND 3 = ANY (p_states) AND starts_with(i.key, p_prefix)
         ORDER BY i.queue, i.next_id LIMIT p_limit)
         UNION ALL
         (SELECT
-            --> include buried_columns
+            --> include columns/buried
         FROM lkq.buried b WHERE b.queue = p_queue AND b.id > p_after
             AND 4 = ANY (p_states) AND starts_with(b.key, p_prefix)
         ORDER BY b.queue, b.id LIMIT p_limit)
         UNION ALL
         (SELECT
-            --> include result_columns
+            --> include columns/result
         FROM lkq.done d WHERE d.queue = p_queue AND d.id > p_after AND d.due > now_
             AND 5 = ANY (p_states) AND starts_with(d.key, p_prefix)
         ORDER BY d.queue, d.id LIMIT p_limit)
@@ -118,7 +118,7 @@ END $$;
 CREATE FUNCTION lkq.heads_1(p_queues text[], p_now float8, p_history int)
 RETURNS TABLE (
     n int,
-    --> include stored_columns
+    --> include columns/stored
 )
 LANGUAGE plpgsql
 --> include settings
@@ -129,7 +129,7 @@ BEGIN
     FOR number IN 1..cardinality(p_queues) LOOP
         RETURN QUERY
         SELECT number,
-            --> include item_columns
+            --> include columns/item
         FROM unnest(lkq.next_1(number, p_queues[number], 1, NULL, NULL)) c
         CROSS JOIN LATERAL (
             SELECT * FROM lkq.items f WHERE f.queue = p_queues[number] AND f.key = c.key OFFSET 0
@@ -140,7 +140,7 @@ END $$;
 -- The results of some items of a queue.
 CREATE FUNCTION lkq.results_1(p_queue text, p_now float8, p_ids bigint[])
 RETURNS TABLE (
-    --> include stored_columns
+    --> include columns/stored
 )
 LANGUAGE plpgsql
 --> include settings
@@ -149,7 +149,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT
-        --> include result_columns
+        --> include columns/result
     FROM unnest(p_ids) u (id) CROSS JOIN LATERAL (
         SELECT * FROM lkq.done f WHERE f.queue = p_queue AND f.id = u.id OFFSET 0
     ) d

@@ -1,12 +1,12 @@
--- What most calls ask for, in a few statements: `apply_1` does the same, and is called for all that is
--- out of the ordinary.
+-- The calls that are made most, in a few statements. `apply_1` does the same for any batch, and these
+-- functions leave to it all that is out of the ordinary.
 
 -- Put one item that nothing refuses. Returns the answers.
 --
 -- A new key costs the server 125 us instead of the 223 us of `apply_1`, and a caller who waits for
 -- each put has 1.5 times as many done.
 CREATE FUNCTION lkq.put_1(
-    p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
+    p_call text, p_now float8, p_buried int, p_history int, p_gate bigint, p_queue text,
     p_key text, p_policy text, p_value bytea, p_priority bigint, p_kind text, p_deadline float8
 ) RETURNS text
 LANGUAGE plpgsql
@@ -14,19 +14,22 @@ LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
+    q text := p_queue;
     now_ float8;
     said text;
     came boolean;
     number bigint;
     buffered_ int;
-    nothing boolean := pg_advisory_xact_lock_shared(p_lock) IS NULL;
+    nothing boolean := pg_advisory_xact_lock_shared(p_gate) IS NULL;
 BEGIN
-    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+    now_ := lkq.now_1(p_now);
     WITH new AS (
         SELECT nextval('lkq.ids') AS id, p_queue AS queue, p_key AS key, p_priority AS priority,
             nextval('lkq.places') AS place, now_ AS put_at, p_deadline AS deadline,
             NULL::float8 AS due, p_kind AS kind, p_value AS value
-        -- What has come has its place before what is put.
+        FROM
+            --> include floor
+        -- An item that has come due gets its place before the one that is put.
         WHERE NOT (
             --> include something_came
         )
@@ -38,14 +41,16 @@ BEGIN
         --> include record_lone_put
     )
     SELECT c.answers,
-        --> include tell_queue
+        lkq.tell_1(ARRAY[p_queue]) IS NULL
     INTO said, nothing FROM call c;
     IF said IS NOT NULL THEN
         RETURN said;
     END IF;
     SELECT
         --> include something_came
-    INTO came;
+    INTO came FROM
+        --> include floor
+    ;
     IF NOT came THEN
         SELECT o.id, o.buffered INTO number, buffered_ FROM lkq.put_on_live_1(
             p_queue, now_, p_key, p_policy, p_value, p_priority, p_kind, now_ + p_deadline, NULL,
@@ -53,7 +58,7 @@ BEGIN
     END IF;
     IF number IS NULL THEN
         RETURN (SELECT a.answers FROM lkq.apply_1(
-            p_call, p_now, p_buried, p_history, NULL, ARRAY[p_lock], '{}', NULL, NULL,
+            p_call, p_now, p_buried, p_history, NULL, ARRAY[p_gate], '{}', NULL, NULL,
             jsonb_build_array(jsonb_build_object(
                 'op', 'puts', 'n', 0, 'queue', p_queue, 'from', 1, 'to', 1)),
             ARRAY[p_key], ARRAY[p_policy], ARRAY[p_value], ARRAY[p_priority], ARRAY[p_kind],
@@ -69,7 +74,7 @@ BEGIN
         --> include record_lone_put
     )
     SELECT c.answers,
-        --> include tell_queue
+        lkq.tell_1(ARRAY[p_queue]) IS NULL
     INTO said, nothing FROM call c;
     RETURN said;
 END $$;
@@ -88,11 +93,12 @@ END $$;
 --   p_many      how many items the claims lease together
 --   p_urgency   by which deadlines bring items forward, if they may; then there is one claim
 CREATE FUNCTION lkq.ack_and_claim_1(
-    p_call text, p_now float8, p_buried int, p_history int, p_lock bigint, p_queue text,
-    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int, p_each int, p_lease float8,
+    p_call text, p_now float8, p_buried int, p_history int, p_gate bigint, p_queue text,
+    p_secret text, p_acked int, p_acks text, p_tokens text, p_at text, p_first int, p_many int,
+    p_each int, p_lease float8,
     p_kinds text[], p_urgency jsonb
 ) RETURNS TABLE (
-    --> include claimed_columns
+    --> include columns/claimed
     , answers text
 )
 LANGUAGE plpgsql
@@ -102,6 +108,8 @@ AS $$
 DECLARE
     q text := p_queue;
     room int := p_many;
+    first int := p_first;
+    each_ int := p_each;
     kinds text[] := p_kinds;
     now_ float8;
     floor_ lkq.floors;
@@ -116,13 +124,14 @@ DECLARE
     tids tid[];
     many int := 0; -- that were leased
     runs jsonb := '[]';
-    nothing boolean := pg_advisory_xact_lock_shared(p_lock) IS NULL;
+    nothing boolean := pg_advisory_xact_lock_shared(p_gate) IS NULL;
 BEGIN
-    now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
-    SELECT coalesce(f.place, 0), coalesce(f.counted, false), f.due > now_ OR
+    now_ := lkq.now_1(p_now);
+    SELECT f.place, f.counted, f.set_back OR
         --> include something_came
-    INTO floor_.place, floor_.counted, came
-    FROM (SELECT) one LEFT JOIN lkq.floors f ON f.queue = p_queue;
+    INTO floor_.place, floor_.counted, came FROM
+        --> include floor
+    ;
     IF came OR (p_urgency IS NOT NULL AND lkq.hurried_1(p_queue)) THEN
         IF p_acked > 0 THEN
             runs := jsonb_build_array(jsonb_build_object('op', 'acks', 'n', 0, 'queue', p_queue,
@@ -135,23 +144,19 @@ BEGIN
                 'kinds', p_kinds));
         END IF;
         RETURN QUERY SELECT * FROM lkq.apply_1(
-            p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_lock], '{}', NULL, NULL, runs,
+            p_call, p_now, p_buried, p_history, p_secret, ARRAY[p_gate], '{}', NULL, NULL, runs,
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
         );
         RETURN;
     END IF;
     IF p_acked > 0 THEN
         IF p_at IS NOT NULL THEN
-            WITH gone AS (
-                DELETE FROM lkq.items i USING (
-                    SELECT generate_series(1, p_acked) AS n,
-                        unnest(string_to_array(p_tokens, ' ')) AS token,
-                        unnest(string_to_array(p_at, ' ')::tid[]) AS at
-                ) u
-                WHERE i.ctid = u.at AND i.token = u.token AND i.next_id IS NULL
-                    AND (i.due IS NULL OR i.due > now_)
-                RETURNING u.n
-            )
+            WITH held AS (
+                SELECT generate_series(1, p_acked) AS n,
+                    unnest(string_to_array(p_tokens, ' ')) AS token,
+                    unnest(string_to_array(p_at, ' ')::tid[]) AS at
+            ),
+            --> include delete_acked
             SELECT array_agg(g.n) INTO numbers FROM gone g;
         END IF;
         ended := coalesce(cardinality(numbers), 0);
@@ -166,27 +171,18 @@ BEGIN
             ended := coalesce(cardinality(numbers), 0);
         END IF;
         IF ended < p_acked THEN
-            -- Among them those whose rows have moved since.
+            -- The rest: among them items whose rows have moved since they were leased.
             one := lkq.ack_rest_1(t, now_, keys, tokens, numbers, NULL, NULL, NULL);
             t := one.t;
             ended := ended + one.ended;
             refused := one.refused;
         END IF;
-        -- It may have waited for somebody.
-        now_ := coalesce(p_now, extract(epoch FROM clock_timestamp())::float8);
+        -- The acks may have waited for another call, and a lease lasts from when it is given.
+        now_ := lkq.now_1(p_now);
     END IF;
     IF p_many > 0 THEN
         --> include first_ready
-        many := cardinality(tids);
-        IF many > 0 THEN
-            RETURN QUERY
-            WITH chosen AS MATERIALIZED (
-                SELECT u.at, nextval('lkq.fences') AS fence,
-                    p_first + (u.nth - 1)::int / p_each AS n, p_lease AS lease, floor_.counted
-                FROM unnest(tids) WITH ORDINALITY u (at, nth)
-            )
-            --> include lease_items
-        END IF;
+        --> include lease_chosen: p_lease
     END IF;
 
     n := -1;
@@ -197,16 +193,14 @@ BEGIN
         'dropped', '{}'::text[]);
     RETURN NEXT;
     IF ended + many > 0 THEN
-        t.available := t.available - many;
-        t.in_flight := t.in_flight + many - ended;
+        t.in_flight := t.in_flight - ended;
         WITH tally AS (
             INSERT INTO lkq.tallies SELECT t.*
         ), call AS (
-            INSERT INTO lkq.calls (at, call, answers)
-            VALUES (extract(epoch FROM now()), p_call, answers)
+            --> include record_call: answers
         )
         SELECT
-            --> include tell_queue
+            lkq.tell_1(ARRAY[p_queue]) IS NULL
         INTO nothing;
     END IF;
 END $$;

@@ -50,12 +50,10 @@ BEGIN
                 UNION ALL SELECT NULL, u.place FROM unnest(put) u (place)
             ) found GROUP BY found.place HAVING count(*) = 1 ORDER BY 1
         );
-        -- Live keys are locked in one order, whoever puts them.
         PERFORM FROM (
-            SELECT DISTINCT p_keys[r.n] AS key FROM unnest(rest) r (n) ORDER BY 1
-        ) u CROSS JOIN LATERAL (
-            SELECT FROM lkq.items i WHERE i.queue = t.queue AND i.key = u.key FOR UPDATE
-        ) held;
+            SELECT DISTINCT p_keys[r.n] AS key, t.queue FROM unnest(rest) r (n) ORDER BY 1
+        ) u
+        --> include hold_items
         again := '{}';
         FOREACH n IN ARRAY rest LOOP
             one := lkq.put_on_live_1(t.queue, p_now, p_keys[n], p_policies[n], p_values[n],
@@ -179,10 +177,10 @@ BEGIN
     END IF;
     IF p_hold THEN
         -- What is true of them now is so until this transaction ends.
-        PERFORM FROM (SELECT DISTINCT k.key FROM unnest(p_keys) k (key) ORDER BY k.key) u
-        CROSS JOIN LATERAL (
-            SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.key = u.key FOR UPDATE
-        ) held;
+        PERFORM FROM (
+            SELECT DISTINCT k.key, p_queue AS queue FROM unnest(p_keys) k (key) ORDER BY k.key
+        ) u
+        --> include hold_items
     END IF;
     SELECT
         count(*) FILTER (WHERE i.key IS NULL

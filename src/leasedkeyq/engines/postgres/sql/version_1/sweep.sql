@@ -1,5 +1,6 @@
--- Deal with what has come due in a queue, each as of its own moment. Rows that somebody else is
--- changing right now are left to the order in which the two commit.
+-- Deal with the items of a queue that have come due, each as of its own moment: a scheduled item becomes
+-- available, and an expired lease ends. Rows that another call is changing right now are left to the
+-- order in which the two commit.
 CREATE FUNCTION lkq.advance_1(p_queue text, p_now float8, p_history int, p_floor float8)
 RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -17,9 +18,8 @@ BEGIN
         many := 0;
         FOR k, r.id, r.state, r.priority, r.place, r.turn, r.attempt, r.due, r.not_before, r.token,
             r.history, r.next_id, r.next_priority, r.next_not_before, r.replaced IN
-            SELECT i.key, i.id, i.state, i.priority, i.place, i.turn, i.attempt, i.due,
-                i.not_before, i.token, i.history, i.next_id, i.next_priority, i.next_not_before,
-                false
+            SELECT i.key,
+                --> include columns/live
             FROM lkq.items i WHERE i.queue = p_queue AND i.due >= p_floor AND i.due <= p_now
             ORDER BY i.due, i.turn LIMIT 200 FOR UPDATE SKIP LOCKED
         LOOP
@@ -36,7 +36,7 @@ BEGIN
             t := lkq.step_1(t, r.state, 1);
             PERFORM lkq.write_1(p_queue, k, r);
             IF r.due <= p_now THEN
-                -- It is scheduled for a moment that has come, too: its turn is among the rest.
+                -- The item is scheduled for a moment that has come, too: its turn is among the rest.
                 again := true;
                 EXIT;
             END IF;
@@ -99,8 +99,8 @@ BEGIN
     RETURN -t.done;
 END $$;
 
--- Deal with what is due, forget what is old, and tell for each queue how many seconds it is to what
--- comes next in it.
+-- Deal with the items that are due, forget results that are old, and tell of each queue in how many
+-- seconds the next item of it comes due.
 CREATE FUNCTION lkq.sweep_1(p_queues text[], p_now float8, p_history int)
 RETURNS TABLE (queue text, seconds float8, moved boolean)
 LANGUAGE plpgsql
@@ -142,8 +142,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Add up the tallies of a queue; forget results that are old, and calls that nobody is going to ask
--- for. Returns the queues in which there may be more of it.
+-- Add up the tallies of a queue; forget results that are old, and calls that no client is going to
+-- ask for. Returns the queues in which there may be more of it.
 CREATE FUNCTION lkq.tidy_1(p_queues text[], p_now float8, p_from text, p_before text)
 RETURNS text[]
 LANGUAGE plpgsql

@@ -115,8 +115,8 @@ CREATE UNIQUE INDEX done_by_id ON lkq.done (queue, id);
 CREATE INDEX done_by_due ON lkq.done ((queue || ''), due);
 CREATE INDEX done_by_key ON lkq.done ((queue || '' || ''), key);
 
--- How many items of a queue are in each state: the sum of its rows. Who changes something adds a
--- row and waits for nobody; from time to time the rows of a queue are made one. `done` counts all
+-- How many items of a queue are in each state: the sum of its rows. A call that
+-- changes them adds a row and waits for no other; from time to time the rows of a queue are made one. `done` counts all
 -- results, the last two those of them that did not complete.
 CREATE TABLE lkq.tallies (
     available bigint NOT NULL,
@@ -138,8 +138,8 @@ CREATE INDEX tallies_by_queue ON lkq.tallies (queue);
 
 -- Where to begin to look in a queue: it has no available item of priority 0 with a place from 0 up to
 -- `place`, and nothing that comes due before `due`. Rows that were deleted stay in an index as long
--- as any transaction in the database, of whatever program, is older than their end; who looks from
--- the beginning walks over all of them. A queue has a row here once that was found to be slow.
+-- as any transaction in the database, of whatever program, is older than their end; a claim that
+-- looks from the beginning walks over all of them. A queue has a row here once that was found to be slow.
 --
 -- `counted`: a cap asked how many keys of a pattern are in flight. Since then what is leased in the
 -- queue has an entry in the index for that; other queues do without.
@@ -185,9 +185,9 @@ CREATE TABLE lkq.calls (
 );
 CREATE INDEX calls_by_age ON lkq.calls (at);
 
--- What was put in the transactions of callers, in the order in which it was put: whoever uses the
--- queue next moves it to the items. Nothing else is locked or written in such a transaction, so that
--- nobody waits for it, however long it stays open. `gate` is the number of the queue's lock.
+-- The items that were put in the transactions of callers, in the order in which they were put: the next
+-- call that uses the queue moves them to the table of items. Nothing else is locked or written in such
+-- a transaction, so that no call waits for it, however long it stays open. `gate` is the number of the queue's lock.
 CREATE TABLE lkq.inbox (
     gate bigint NOT NULL,
     number bigint NOT NULL DEFAULT nextval('lkq.arrivals'),

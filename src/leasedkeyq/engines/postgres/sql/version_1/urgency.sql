@@ -31,6 +31,8 @@ CREATE TYPE lkq.candidate_1 AS (
 -- The next items of a queue, of some kinds or of a key, in order. They are not locked.
 CREATE FUNCTION lkq.next_1(p_number int, p_queue text, p_many int, p_kinds text[], p_key text)
 RETURNS lkq.candidate_1[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    p_floor bigint := (lkq.floor_1(p_queue, 'infinity')).place;
 BEGIN
     IF p_key IS NOT NULL THEN
         RETURN ARRAY(
@@ -41,27 +43,8 @@ BEGIN
     END IF;
     RETURN ARRAY(
         SELECT (p_number, row_number() OVER (), key, id, put_at, deadline)::lkq.candidate_1 FROM (
-            (SELECT key, id, put_at, deadline FROM lkq.items
-            WHERE queue = p_queue AND state = 0 AND priority > 0
-                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-            ORDER BY priority DESC, place LIMIT p_many)
-            UNION ALL
-            (SELECT key, id, put_at, deadline FROM lkq.items
-            WHERE queue = p_queue AND state = 0 AND priority = 0 AND place < 0
-                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-            ORDER BY place LIMIT p_many)
-            UNION ALL
-            (SELECT key, id, put_at, deadline FROM lkq.items
-            WHERE queue = p_queue AND state = 0 AND priority = 0
-                AND place >= (lkq.floor_1(p_queue, 'infinity')).place
-                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-            ORDER BY place LIMIT p_many)
-            UNION ALL
-            (SELECT key, id, put_at, deadline FROM lkq.items
-            WHERE queue = p_queue AND state = 0 AND priority < 0
-                AND (p_kinds IS NULL OR kind = ANY (p_kinds))
-            ORDER BY priority DESC, place LIMIT p_many)
-        ) i LIMIT p_many
+            --> include ready_ranges
+        ) i
     );
 END $$;
 
@@ -134,7 +117,7 @@ BEGIN
 END $$;
 
 -- What a claim by urgency leases: the numbers of the queues, counted from 1, and the rows, in order.
--- Only these are locked, one after the other. What somebody else is just leasing is passed over.
+-- Only these are locked, one after the other. Items that another claim is just leasing are passed over.
 CREATE FUNCTION lkq.urgent_1(p_now float8, p_run jsonb) RETURNS TABLE (number int, at tid)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -178,11 +161,9 @@ BEGIN
                 BEGIN
                     -- Nothing is locked and no token is taken before it is known which are leased.
                     tids := lkq.capped_1(p_now, queues[q]->>'queue', least(mosts[q], manys[q]),
-                        p_run->>'key', kinds, queues[q]->'caps', in_flight, boosts[q], deadlines[q],
-                        ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
-                            WHERE s.number = q),
-                        ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up)
-                            WHERE s.number = q));
+                        p_run->>'key', kinds, queues[q]->'caps', in_flight, boosts[q],
+                        --> include steps_of_queue
+                    );
                     RAISE EXCEPTION USING ERRCODE = 'LKQ01';
                 EXCEPTION WHEN SQLSTATE 'LKQ01' THEN
                     candidates := candidates || ARRAY(
@@ -194,10 +175,8 @@ BEGIN
                 END;
             ELSIF boosts[q] THEN
                 candidates := candidates || lkq.line_1(
-                    p_now, q, queues[q]->>'queue', manys[q], kinds, p_run->>'key', deadlines[q],
-                    ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
-                        WHERE s.number = q),
-                    ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up) WHERE s.number = q)
+                    p_now, q, queues[q]->>'queue', manys[q], kinds, p_run->>'key',
+                    --> include steps_of_queue
                 );
             ELSE
                 candidates := candidates
@@ -251,10 +230,9 @@ BEGIN
     FOR q IN 1..size LOOP
         IF queues[q] ? 'caps' AND taken[q] > 0 THEN
             PERFORM lkq.capped_1(p_now, queues[q]->>'queue', taken[q], p_run->>'key', kinds,
-                queues[q]->'caps', in_flight, boosts[q], deadlines[q],
-                ARRAY(SELECT s.share FROM unnest(steps, shares) s (number, share)
-                    WHERE s.number = q),
-                ARRAY(SELECT s.up FROM unnest(steps, ups) s (number, up) WHERE s.number = q));
+                queues[q]->'caps', in_flight, boosts[q],
+                --> include steps_of_queue
+            );
         END IF;
     END LOOP;
     RETURN QUERY SELECT * FROM unnest(numbers, tids);

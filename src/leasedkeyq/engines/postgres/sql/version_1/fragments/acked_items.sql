@@ -9,9 +9,5 @@ held AS MATERIALIZED (
             AND i.next_id IS NULL AND (i.due IS NULL OR i.due > now_)
         OFFSET 0
     ) f
-), gone AS (
-    -- Somebody may have put a value beside it just now: what was seen must still hold.
-    DELETE FROM lkq.items i USING held h
-    WHERE i.ctid = h.at AND i.token = h.token AND i.next_id IS NULL
-    RETURNING h.n, i.id, i.queue, i.key, i.priority, i.attempt, i.put_at, i.history, i.kind
-)
+),
+--> include delete_acked

@@ -1,12 +1,7 @@
--- Something in the queue `p_queue` has come due, or waits in its inbox: as `floor_1` and
--- `inbox_has_items_1` say it, within another statement.
+-- Whether something in the queue `q`, of which `f` is the floor, has come due, or waits in its inbox.
 EXISTS (
-    SELECT FROM lkq.items i WHERE i.queue = p_queue AND i.due <= now_ AND i.due >= coalesce((
-        SELECT f.due FROM lkq.floors f WHERE f.queue = p_queue AND f.due <= now_
-    ), '-infinity')
+    SELECT FROM lkq.items i WHERE i.queue = q AND i.due >= f.due AND i.due <= now_
 ) OR EXISTS (
-    SELECT FROM lkq.inbox b WHERE b.gate = p_lock AND b.xact >= coalesce((
-        SELECT f.xact FROM lkq.inbox_floors f
-        WHERE f.gate = p_lock AND f.xact <= pg_snapshot_xmax(pg_current_snapshot())
-    ), '0')
+    SELECT FROM lkq.inbox b WHERE b.gate = p_gate AND b.xact >=
+        --> include inbox_floor
 )

@@ -1,0 +1,6 @@
+-- Let a lease last from now on for so long, which may be shorter than it would have lasted.
+until := now_ + (run->>'lease')::float8;
+UPDATE lkq.items SET due = until WHERE queue = q AND key = k;
+said := said || jsonb_build_array(first, 'is', until);
+-- A waiting `get` sleeps until the next item comes due: it has to be woken if that is earlier now.
+hot := hot OR until < coalesce(r.due, 'infinity');

@@ -1,0 +1,28 @@
+"""What a process opens and closes: the one check whether it may still be used."""
+
+import os
+
+from leasedkeyq.errors import store_closed, store_of_another_process
+
+
+class Closable:
+    """A store, or the batcher behind it: of the process that made it, until it is closed.
+
+    An engine that finds its threads or connections ended in the middle of a call, as the store was
+    closed meanwhile, raises `store_closed` itself: that is no check, but a failure.
+
+    Args:
+        name: What errors call it, such as ``"SQLite store /srv/jobs.db"``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._closed = False
+        self._process = os.getpid()
+
+    def _check_usable(self) -> None:
+        """Refuse a call of what is closed, or was carried over a fork."""
+        if self._closed:
+            raise store_closed(self._name)
+        if self._process != os.getpid():
+            raise store_of_another_process(self._name)

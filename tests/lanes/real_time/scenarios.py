@@ -1,0 +1,409 @@
+"""What lanes promise, on real clocks: scenarios that measure from outside when commands start.
+
+A machine may be busy, so that anything may take longer than it should. So upper bounds of what runs
+hold exactly, and lower bounds only find what stands still: see `STALL`.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from leasedkeyq.lanes import (
+    Alert,
+    AlertRule,
+    CommandTimeoutError,
+    LaneConfig,
+    LaneEvent,
+    MonitorConfig,
+    PriorityBoostConfig,
+    QueueManager,
+    QueueManagerBuilder,
+    RetryPolicy,
+)
+from tests.lanes.real_time import worker
+from tests.lanes.real_time.worker import LANE
+
+ROOT = Path(__file__).parents[3]
+
+STALL = 4.0
+"""Seconds in which something happens, on a busy machine, too, unless it stands still."""
+PATIENCE = 60.0
+MOST = 400
+"""Commands beyond the burst."""
+
+
+def _burn() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy_machine(processes: int) -> Generator[None]:
+    """Other processes that take all the time that they get."""
+    spawned = multiprocessing.get_context("spawn")
+    burning = [spawned.Process(target=_burn, daemon=True) for _ in range(processes)]
+    for process in burning:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.join()
+
+
+# Rate limits
+
+
+@dataclass
+class Rate:
+    """A rate limit, and for how long it is watched."""
+
+    rate: float
+    burst: int | None = None
+    workers: int = 1
+    seconds: float = 2.0
+    busy: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.burst or int(self.rate)
+
+    @property
+    def commands(self) -> int:
+        # With a burst of 1, each start is a trip of its own: a busy machine takes a while.
+        return self.tokens + int(min(self.rate * self.seconds, MOST))
+
+    def options(self) -> dict[str, Any]:
+        return {"max_concurrency": 20, "rate_limit": [self.rate, self.burst]}
+
+    def __str__(self) -> str:
+        name = f"{self.rate:g}/s burst {self.burst or 'default'} {self.workers} workers"
+        return f"{name} {self.busy} busy" if self.busy else name
+
+    def check(self, began: float, starts: list[float]) -> None:
+        """Look at the moments of all starts; `began` is before the first of them could be."""
+        assert len(starts) == self.commands
+        for number, start in enumerate(starts, 1):
+            most = self.tokens + self.rate * (start - began) * 1.01 + 1
+            assert number <= most, f"{number} starts in {start - began:.3f} s, at most {most:.1f}"
+        gaps = [later - earlier for earlier, later in pairwise(starts)]
+        assert max(gaps) < STALL + 3 / self.rate, f"nothing was started for {max(gaps):.1f} s"
+        # Commands start a while after they were granted. So a window may have more than its own.
+        for first, start in enumerate(starts):
+            last = min(first + 2 * self.tokens + int(3 * self.rate), len(starts) - 1)
+            most = self.tokens + self.rate * (starts[last] - start + STALL) + 1
+            assert last - first + 1 <= most
+
+
+def check_rate(rate: Rate, url: str | None) -> None:
+    """Commands that were submitted before are started as fast as the limit lets them."""
+    with busy_machine(rate.busy):
+        if rate.workers == 1:
+            began, starts = asyncio.run(_starts_here(rate, url))
+        else:
+            assert url is not None
+            began, starts = _starts_elsewhere(rate, url)
+    rate.check(began, sorted(starts))
+
+
+async def _starts_here(rate: Rate, url: str | None) -> tuple[float, list[float]]:
+    manager = worker.build(url, rate.options()).build()
+    starts: list[float] = []
+
+    @manager.command("work")
+    async def work(number: int) -> None:
+        starts.append(time.time())
+
+    await manager.submit_many(LANE, [work(number) for number in range(rate.commands)])
+    began = time.time()
+    await manager.start()
+    try:
+        await manager.drain(PATIENCE)
+    finally:
+        await manager.close()
+    return began, starts
+
+
+def _starts_elsewhere(rate: Rate, url: str) -> tuple[float, list[float]]:
+    asyncio.run(_submit(rate, url))
+    began = time.time()
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(url, rate.options())) for _ in range(rate.workers)]
+
+        def starts() -> list[float]:
+            return [when for worker in workers for what, _, when in worker.told if what == "start"]
+
+        until = time.monotonic() + PATIENCE
+        while len(starts()) < rate.commands and time.monotonic() < until:
+            time.sleep(0.05)
+        return began, starts()
+
+
+async def _submit(rate: Rate, url: str) -> None:
+    manager = worker.build(url, rate.options()).build()
+    work = worker.register(manager)
+    await manager.submit_many(LANE, [work(number) for number in range(rate.commands)])
+    await manager.close()
+
+
+class Worker:
+    """A worker process, and what it has told."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        module = "tests.lanes.real_time.worker"
+        command = [sys.executable, "-m", module, url, json.dumps(options)]
+        self.told: list[tuple[str, str, float]] = []
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, *rest = line.split()
+            if rest:
+                self.told.append((what, rest[0], float(rest[1])))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(PATIENCE)
+        finally:
+            self._process.kill()
+            self._thread.join()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+
+# Other promises
+
+
+@dataclass
+class Diary:
+    """When commands were submitted, started and ended, by number."""
+
+    submitted: dict[int, float] = field(default_factory=dict[int, float])
+    started: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ended: dict[int, float] = field(default_factory=dict[int, float])
+
+    def register(self, manager: QueueManager) -> Any:
+        @manager.command("work")
+        async def work(number: int, seconds: float = 0.0, failures: int = 0) -> int:
+            self.started[number].append(time.time())
+            try:
+                await asyncio.sleep(seconds)
+                if len(self.started[number]) <= failures:
+                    raise LookupError(f"number {number}")
+            finally:
+                self.ended[number] = time.time()
+            return number
+
+        return work
+
+    def most_at_a_time(self) -> int:
+        """How many commands ran beside each other; each has run once."""
+        steps = [(runs[0], 1) for runs in self.started.values()]
+        steps += [(when, -1) for when in self.ended.values()]
+        running = most = 0
+        for _, step in sorted(steps):
+            running += step
+            most = max(most, running)
+        return most
+
+
+def lane(url: str | None, config: LaneConfig) -> QueueManagerBuilder:
+    builder = QueueManagerBuilder().with_lane(LANE, config, 0).with_drain_timeout(PATIENCE)
+    return builder if url is None else builder.with_storage(url)
+
+
+async def dead_letters(url: str | None) -> None:
+    """Sixty failures at once leave as many dead letters as there may be."""
+    config = LaneConfig(0, 60, retry_policy=RetryPolicy.none())
+    manager = lane(url, config).with_dlq(3).build()
+    work = Diary().register(manager)
+    await manager.start()
+    for turn in range(3):
+        numbers = range(60 * turn, 60 * turn + 60)
+        await manager.submit_many(LANE, [work(number, failures=9) for number in numbers])
+        await manager.drain(PATIENCE)
+        assert await manager.dlq.len() == 3
+    letters = [letter.payload["number"] for letter in await manager.dlq.list()]
+    assert all(number >= 120 for number in letters), "an older letter was kept"
+    assert (await manager.stats()).lanes[LANE].dead_lettered == 180
+    await manager.close()
+
+
+async def time_outs(url: str | None) -> None:
+    """A command that takes too long is cancelled in time, tried again, and given up."""
+    config = LaneConfig(0, 1, timeout=0.3, retry_policy=RetryPolicy.fixed(1, 0.2))
+    manager, diary = lane(url, config).build(), Diary()
+    work = diary.register(manager)
+    async with manager:
+        handle = await manager.submit(LANE, work(1, 30.0))
+        after = await manager.submit(LANE, work(2))
+        try:
+            await handle
+        except CommandTimeoutError:
+            pass
+        else:
+            raise AssertionError("it was not ended")
+        await after
+    assert handle.status == "timed_out"
+    first, second = diary.started[1]
+    assert 0.5 <= second - first < 0.5 + STALL
+    assert 0.3 <= diary.ended[1] - second < 0.3 + STALL
+    assert first + 0.3 <= diary.started[2][0] < second + STALL, "the slot was not free meanwhile"
+
+
+async def boosts(url: str | None) -> None:
+    """A command whose deadline comes near goes before those of a lane above."""
+    builder = QueueManagerBuilder().with_capacity(1).with_drain_timeout(PATIENCE)
+    boosted = LaneConfig(0, 1, priority_boost=PriorityBoostConfig.aggressive(0.8))
+    builder.with_lane("high", LaneConfig(0, 1), 0).with_lane("low", boosted, 1)
+    manager = (builder if url is None else builder.with_storage(url)).build()
+    diary = Diary()
+    work = diary.register(manager)
+    async with manager:
+        await manager.submit_many("high", [work(number, 0.1) for number in range(30)])
+        submitted = time.time()
+        await manager.submit("low", work(1000))
+    start = diary.started[1000][0]
+    before = sum(runs[0] < start for runs in diary.started.values())
+    assert 1 <= before < 30, "it was not the least urgent, and then the most urgent"
+    assert start - submitted < 0.8 + STALL
+    assert diary.most_at_a_time() == 1
+
+
+async def partitions(url: str | None) -> None:
+    """All partitions of a lane together run as many commands at a time as the lane may."""
+    manager, diary = lane(url, LaneConfig(0, 2, partitions=4)).build(), Diary()
+    work = diary.register(manager)
+    async with manager:
+        for number in range(24):
+            await manager.submit(LANE, work(number, 0.05), key=f"key {number}")
+    assert len(diary.ended) == 24
+    assert diary.most_at_a_time() == 2
+
+
+async def drains(url: str | None) -> None:
+    """A drain waits for what runs, waits, is delayed and is tried again, and for nothing else."""
+    config = LaneConfig(0, 2, retry_policy=RetryPolicy.fixed(2, 0.3))
+    manager, diary = lane(url, config).build(), Diary()
+    work = diary.register(manager)
+    await manager.start()
+    await manager.submit_many(LANE, [work(number, 0.1) for number in range(6)])
+    await manager.submit(LANE, work(6, failures=2))
+    late = time.time() + 0.8
+    await manager.submit(LANE, work(7), delay=0.8)
+    await manager.shutdown()
+    await manager.drain(PATIENCE)
+    drained = time.time()
+    assert len(diary.started[6]) == 3
+    assert late - 0.01 <= diary.started[7][0] < late + STALL
+    assert max(diary.ended.values()) <= drained < max(diary.ended.values()) + STALL
+    await manager.close()
+
+
+async def events(url: str | None) -> None:
+    """Events tell what happens to a command, in its order and at its time."""
+    config = LaneConfig(0, 4, timeout=5, retry_policy=RetryPolicy.fixed(1, 0.1))
+    manager, diary = lane(url, config).with_dlq(100).build(), Diary()
+    work = diary.register(manager)
+    heard: dict[str, list[LaneEvent]] = defaultdict(list)
+
+    def hear(event: LaneEvent) -> bool:
+        if "command_id" in event.payload:
+            heard[event.payload["command_id"]].append(event)
+        return False
+
+    subscription = manager.subscribe_filtered(hear)
+    kept: dict[str, int] = {}
+    async with manager:
+        for number in range(30):
+            handle = await manager.submit(LANE, work(number, 0.01, failures=number % 3))
+            kept[handle.id] = number
+    subscription.close()
+    ends = [
+        ["submitted", "started", "completed"],
+        ["submitted", "started", "retry", "started", "completed"],
+        ["submitted", "started", "retry", "started", "failed", "dead_lettered"],
+    ]
+    for name, number in kept.items():
+        told = [event.key.removeprefix("queue.command.") for event in heard[name]]
+        assert told == ends[number % 3], f"number {number}: {told}"
+        starts = [event.timestamp for event in heard[name] if event.key.endswith("started")]
+        for said, seen in zip(starts, diary.started[number], strict=True):
+            assert abs(said - seen) < STALL
+
+
+async def metrics(url: str | None) -> None:
+    """What is measured is what a clock beside it says."""
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(1, 0.5))
+    manager, diary = lane(url, config).with_metrics().build(), Diary()
+    work = diary.register(manager)
+    await manager.start()
+    submitted = time.time()
+    await manager.submit_many(
+        LANE, [work(number, 0.1, failures=number // 9) for number in range(10)]
+    )
+    await manager.drain(PATIENCE)
+    assert manager.metrics is not None
+    [series] = manager.metrics.snapshot().series
+    assert (series.submitted, series.started, series.completed) == (10, 11, 10)
+    assert (series.retried, series.failed) == (1, 0)
+    waits = [runs[0] - submitted for runs in diary.started.values()]
+    first_end = diary.started[9][0] + 0.1
+    waits.append(max(0.0, diary.started[9][1] - first_end - 0.5))
+    # The histogram is exact to a few percent, and the two clocks are read at two moments.
+    assert abs(series.waiting.total - sum(waits)) < 0.1 * sum(waits) + 0.3
+    assert 11 * 0.1 <= series.running.total < 11 * 0.1 + STALL
+    await manager.close()
+
+
+async def alerts(url: str | None) -> None:
+    """An alert comes when its threshold is reached, and once more when it is over."""
+    told: list[tuple[float, Alert]] = []
+
+    async def tell(alert: Alert) -> None:
+        told.append((time.time(), alert))
+
+    rules = [AlertRule.queue_depth(warning=5, lane=LANE)]
+    builder = lane(url, LaneConfig(0, 1))
+    manager = builder.with_alerts(rules, tell, monitor=MonitorConfig(interval=0.1)).build()
+    work = Diary().register(manager)
+    async with manager:
+        began = time.time()
+        await manager.submit_many(LANE, [work(number, 0.1) for number in range(12)])
+        await manager.drain(PATIENCE)
+        until = time.monotonic() + STALL
+        while len(told) < 2 and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+    assert [alert.level for _, alert in told] == ["warning", "ok"]
+    assert told[0][0] - began < STALL
+
+
+SCENARIOS: list[Callable[[str | None], Coroutine[Any, Any, None]]] = [
+    dead_letters,
+    time_outs,
+    boosts,
+    partitions,
+    drains,
+    events,
+    metrics,
+    alerts,
+]

@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import LimitExceededError, describe
+from leasedkeyq.errors import describe
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
     CommandPayloadError,
     RemoteCommandError,
 )
+from leasedkeyq.model.admission import check_size
 from leasedkeyq.model.requests import Limits, StoredItem
 from leasedkeyq.stores.finite import check_finite
 
@@ -49,20 +50,14 @@ PARKED = "leasedkeyq.dead_letter"
 CANCELLED = _encoder.encode(CommandEnding(cancelled=True))
 
 
-def seal(envelope: Envelope, kind: str, key: str, most: int) -> bytes:
+def seal(envelope: Envelope, kind: str, key: str, limits: Limits) -> bytes:
     """An envelope as JSON.
 
     Raises:
-        LimitExceededError: It is larger than `most` bytes.
+        LimitExceededError: It is too large.
     """
     raw = _encoder.encode(envelope)
-    if len(raw) > most:
-        raise LimitExceededError(
-            f"command {kind!r} of key {describe(key)} has {len(raw)} bytes; the limit value_size "
-            f"is {most}",
-            limit="value_size",
-            most=most,
-        )
+    check_size(f"command {kind!r}", key, raw, limits)
     return raw
 
 
@@ -111,7 +106,7 @@ def seal_payload(
         raise CommandPayloadError(
             f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
         ) from error
-    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits.value_size)
+    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore, connect
-from leasedkeyq.engines.file.document.codec import seal
+from leasedkeyq.engines.file.document.codec import add_checksum
 from leasedkeyq.engines.sqlite.schema import APPLICATION_ID
 from leasedkeyq.errors import LimitExceededError, StoreError
 from leasedkeyq.model.requests import StoredItem
@@ -222,7 +222,7 @@ def open_as_nobody() -> None:
         os.setuid(65534)
     Path("notes.db").write_text("Buy milk. " * 1000)
     Path("nonsense.json").write_text('{"queues": 5')
-    Path("newer.json").write_bytes(seal(b'{\n"version": 99,\n"queues": {},\n', yaml=False))
+    Path("newer.json").write_bytes(add_checksum(b'{\n"version": 99,\n"queues": {},\n', yaml=False))
     Path("locked").mkdir()
     Path("locked").chmod(0o500)
     for name, statement in (

@@ -25,7 +25,7 @@ from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
 T = TypeVar("T")
-Leased = TypeVar("Leased", bound=Sequence[Claimed])
+LeasedT = TypeVar("LeasedT", bound=Sequence[Claimed])
 
 PAGE: Final = 1000
 """How many items are read at a time."""
@@ -173,7 +173,7 @@ class Session:
         """Whether a thread waits for an item to come."""
         return bool(self._waiting)
 
-    def _receive(self, answer: "Future[Leased]", waiting: "Future[None] | None" = None) -> Leased:
+    def _receive(self, answer: "Future[LeasedT]", waiting: "Future[None] | None" = None) -> LeasedT:
         """Wait in this thread for what is claimed in the loop."""
         try:
             return wait_for(answer)

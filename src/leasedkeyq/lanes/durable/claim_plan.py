@@ -123,7 +123,7 @@ class ClaimPlan:
     def wants(self, partition: Partition) -> bool:
         """Whether the room of a partition of a lane is worth a claim.
 
-        Where commands are claimed ahead, that takes half of what may be leased: so claims stay
+        Where commands are prefetched, that takes half of what may be leased: so claims stay
         large. But no slot waits for that.
         """
         line = self._prefetch.lines.get(partition)

@@ -25,9 +25,9 @@ from leasedkeyq.lanes.durable.envelope import (
     CANCELLED,
     Envelope,
     available_since,
+    decode_envelope,
     ending,
     retry_note,
-    unseal,
 )
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
@@ -557,7 +557,7 @@ class StoreEngine(LaneEngine):
         job.priority = -claimed.priority
         self._held[claimed.token] = job
         try:
-            envelope = unseal(claimed.value)
+            envelope = decode_envelope(claimed.value)
             job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
         except Exception as error:
             self._failed_unread(job, error)
@@ -595,7 +595,7 @@ class StoreEngine(LaneEngine):
         return self._loop.time() - max(0.0, now - since)
 
     def _begin_next(self, lane: Lane) -> None:
-        """Begin what was claimed ahead, as there is a slot again."""
+        """Begin commands that were prefetched, as there is a slot again."""
         while lane.active < lane.most and (partition := self._prefetch.oldest(lane)) is not None:
             job = self._prefetch.next(partition, self._prefetch.lines[partition])
             if job is not None:
@@ -606,7 +606,7 @@ class StoreEngine(LaneEngine):
     def _no_longer_running(self, job: Job) -> None:
         line = self._prefetch.lines.get(job.partition)
         if line is not None:
-            line.learn((self.home or self._loop).time() - job.started_at)
+            line.learn((self.bound_loop or self._loop).time() - job.started_at)
         super()._no_longer_running(job)
 
     def _failed_unread(self, job: Job, error: Exception) -> None:

@@ -50,7 +50,7 @@ PARKED = "leasedkeyq.dead_letter"
 CANCELLED = _encoder.encode(CommandEnding(cancelled=True))
 
 
-def seal(envelope: Envelope, kind: str, key: str, limits: Limits) -> bytes:
+def encode_envelope(envelope: Envelope, kind: str, key: str, limits: Limits) -> bytes:
     """An envelope as JSON.
 
     Raises:
@@ -61,7 +61,7 @@ def seal(envelope: Envelope, kind: str, key: str, limits: Limits) -> bytes:
     return raw
 
 
-def unseal(raw: bytes) -> Envelope:
+def decode_envelope(raw: bytes) -> Envelope:
     """The envelope that a store kept.
 
     Raises:
@@ -90,7 +90,7 @@ def available_since(item: StoredItem) -> float | None:
     return last.ended_at if delay is None else last.ended_at + float(delay[1])
 
 
-def seal_payload(
+def encode_payload(
     payload: Any, at: float, kind: str, key: str, limits: Limits, *, timeout: float | None = None
 ) -> bytes:
     """Arguments that are at hand as plain values, as the value of an item.
@@ -106,7 +106,7 @@ def seal_payload(
         raise CommandPayloadError(
             f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
         ) from error
-    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits)
+    return encode_envelope(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:
@@ -115,7 +115,7 @@ def read_payload(item: StoredItem) -> tuple[Any, float]:
     What is no command is shown as it is stored.
     """
     try:
-        envelope = unseal(item.value)
+        envelope = decode_envelope(item.value)
         return msgspec.json.decode(envelope.payload), envelope.at
     except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return item.value, item.put_at

@@ -11,7 +11,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.durable.envelope import Envelope, seal
+from leasedkeyq.lanes.durable.envelope import Envelope, encode_envelope
 from leasedkeyq.lanes.running.engine import Submitted
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
@@ -62,7 +62,7 @@ class Submissions:
         partition = lane.partition_of(key)
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
-            item = key, seal(envelope, kind, key, limits)
+            item = key, encode_envelope(envelope, kind, key, limits)
             [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
         if isinstance(answer, LeasedKeyQError):
             raise answer
@@ -106,7 +106,7 @@ class Submissions:
         runs: dict[Partition, list[PartitionRun]] = {}
         for key, (_, kind, command) in zip(keys, commands, strict=True):
             envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
-            item = key, seal(envelope, kind, key, limits)
+            item = key, encode_envelope(envelope, kind, key, limits)
             mine = runs.setdefault(lane.partition_of(key), [])
             if not mine or mine[-1][0] != kind:
                 check_name("command_type", kind, limits)

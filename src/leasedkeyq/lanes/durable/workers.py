@@ -88,7 +88,7 @@ class WorkerGroup:
         self._own = own
         self._wake = wake
         self._types = types
-        self._wishes: dict[str, bool] = {}
+        self._unwritten: dict[str, bool] = {}
         """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
         """Lanes of which a look at the store that is under way may tell old news."""
@@ -108,7 +108,7 @@ class WorkerGroup:
     def pause(self, lane: Lane, paused: bool) -> PendingWrite:
         """Pause or resume a lane, here at once and everywhere soon."""
         lane.paused = paused
-        self._wishes[lane.id] = paused
+        self._unwritten[lane.id] = paused
         self._decided.add(lane.id)
         try:
             asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class WorkerGroup:
 
     def write(self) -> None:
         """Begin to tell the store what was paused and resumed here."""
-        if self._wishes and (self._writing is None or self._writing.done()):
+        if self._unwritten and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write())
             self._writing.add_done_callback(_failed)
 
@@ -131,35 +131,35 @@ class WorkerGroup:
 
     async def _write(self) -> None:
         pause = FIRST_PAUSE
-        while self._wishes:
-            wishes = dict(self._wishes)
+        while self._unwritten:
+            unwritten = dict(self._unwritten)
             try:
                 puts = [
                     Put(WORKERS_QUEUE, ((PAUSED + lane, b"null"),), delay=FOREVER)
-                    for lane, paused in wishes.items()
+                    for lane, paused in unwritten.items()
                     if paused
                 ]
                 if puts:
                     _check(await self._store.put(puts))
                 cancels = [
                     Cancel(WORKERS_QUEUE, PAUSED + lane)
-                    for lane, paused in wishes.items()
+                    for lane, paused in unwritten.items()
                     if not paused
                 ]
                 if cancels:
                     await self._store.settle(cancels)
                 await self._tell()
             except StoreClosedError:
-                self._wishes.clear()
+                self._unwritten.clear()
                 raise
             except Exception as error:
                 report("lanes could not be paused or resumed for others", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            for lane, paused in wishes.items():
-                if self._wishes.get(lane) is paused:
-                    del self._wishes[lane]
+            for lane, paused in unwritten.items():
+                if self._unwritten.get(lane) is paused:
+                    del self._unwritten[lane]
 
     async def _tell(self) -> None:
         """Let everybody look."""
@@ -210,7 +210,7 @@ class WorkerGroup:
             await self._stay(shared)
         elif self._lease is not None:
             await self._go()
-        self._decided = set(self._wishes)
+        self._decided = set(self._unwritten)
         found = await self._browse()
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
         for lane in self._lanes.values():

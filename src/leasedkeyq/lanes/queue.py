@@ -332,7 +332,7 @@ class CommandQueue:
             await self._tell_first_gauges()
 
     async def _tell_first_gauges(self) -> None:
-        """Let gauges exist before anybody asks for statistics; a store in trouble delays nobody."""
+        """Let gauges exist before statistics are asked for; a store in trouble delays no start."""
         if self._engine.measured:
             try:
                 async with asyncio.timeout(FIRST_LOOK):
@@ -420,8 +420,9 @@ class CommandQueue:
     async def close(self) -> dict[str, int]:
         """End what runs, and let go of everything. Returns how many commands each lane has left.
 
-        In memory, those are lost, and whoever waits for them is told so. In a store, they stay for
-        the next process. A cancelled call goes on by itself; further calls wait for the same end.
+        In memory, those are lost, and tasks that wait for them are told so. In a store, they stay
+        for the next process. A cancelled call goes on by itself; further calls wait for the same
+        end.
         """
         self._shutting_down = True
         if self._closing is None:

@@ -163,7 +163,7 @@ class ClaimPlan:
     async def claim(self) -> list[tuple[Partition, Claimed]] | None:
         """Claim what there is room for, in the order in which it is to be started.
 
-        None: it is left to another claim, which is under way, and to who comes after it.
+        None: it is left to another claim, which is under way, and to the one after it.
         """
         rooms = self._rooms()
         if self.coming.total() and sum(rooms.values()) < MANY:

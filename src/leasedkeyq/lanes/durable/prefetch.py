@@ -62,7 +62,7 @@ class PrefetchLine:
         """Let as many wait as end during a claim, which takes `trip` seconds."""
         if self.ended < ENOUGH:
             return
-        # Whoever comes last begins when half of the patience is over, or earlier.
+        # The last of the line begins when half of the patience is over, or earlier.
         lane = self._partition.lane
         slots = (
             lane.most / sum(partition.owned for partition in lane.partitions)
@@ -87,7 +87,7 @@ class Prefetch:
 
     Args:
         loop: Asked for the event loop.
-        take_back: Told a job that this worker lets others have. Its attempt does not count.
+        take_back: Told a job that is left to other workers. Its attempt does not count.
 
     Attributes:
         lines: What waits, for each partition of a lane that may prefetch.
@@ -186,7 +186,7 @@ class Prefetch:
             return None
         job, since = next(iter(line.jobs.items()))
         if self._loop().time() - since > line.patience:
-            # The event loop stood still. Who knows whether the lease did not end meanwhile.
+            # The event loop stood still, and the lease may have ended meanwhile.
             line.distrust()
             self._clear(line)
             return None

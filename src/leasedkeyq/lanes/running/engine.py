@@ -69,7 +69,7 @@ class LaneEngine(ABC):
         slots: How many commands may run.
         emitter: Told of everything that happens.
         instruments: Told the numbers.
-        tracing: Told the spans, if anybody wants them.
+        tracing: Told the spans, where there is one.
         clock: Unix time, for tests.
     """
 
@@ -461,7 +461,7 @@ class LaneEngine(ABC):
             self._limit_alarm = self._loop.call_at(when, self._end_overdue)
 
     def _cancel_run(self, job: Job) -> None:
-        """Cancel a run for somebody who wants the command no more."""
+        """Cancel a run because its command was cancelled."""
         if job.interruption is None:
             self._interrupt(job, "cancel")
         elif job.interruption in ("timeout", "stop"):
@@ -477,7 +477,7 @@ class LaneEngine(ABC):
             job.task.cancel()
 
     def _abandon(self, job: Job) -> None:
-        """A command goes on although it was cancelled: nobody waits for it any longer."""
+        """A command goes on although it was cancelled: the engine waits for it no longer."""
         name = f"command {job.kind!r} of key {describe(job.key)}"
         logger.error(
             "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
@@ -649,7 +649,7 @@ class LaneEngine(ABC):
         return Handle(job, self)
 
     def expect(self, job: Job) -> None:
-        """Somebody waits for a job that another process may run. Here, none does."""
+        """A task waits for a job that another process may run. Here, no other process does."""
         assert not job.remote
 
 

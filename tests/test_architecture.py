@@ -55,11 +55,25 @@ def test_the_command_line_uses_public_names_only(path: Path) -> None:
             assert not node.attr.startswith("_") or node.attr.endswith("__"), ast.unparse(node)
 
 
-def test_one_class_name_in_one_place() -> None:
+def test_one_name_of_a_type_in_one_place() -> None:
     """A reader who searches for a name finds one thing."""
     places: dict[str, list[str]] = {}
     for path in (ROOT / "src/leasedkeyq").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
+            if (name := _named_type(node)) is not None:
+                places.setdefault(name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def _named_type(node: ast.AST) -> str | None:
+    """The name of a class, or of an alias such as ``Row: TypeAlias = tuple[Any, ...]``."""
+    match node:
+        case ast.ClassDef(name=name):
+            return name
+        case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript()):
+            # An alias that does not say so. A constant has capitals only.
+            return name if name.lstrip("_")[0].isupper() and not name.isupper() else None
+        case _:
+            return None

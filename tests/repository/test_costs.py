@@ -41,10 +41,10 @@ class Counting:
         self, queue: str, work: Callable[..., Any], *, keys: Sequence[str] | None = None
     ) -> Any:
         def counted(items: Sequence[StoredItem]) -> Sequence[Any]:
-            wishes: Sequence[Any] = work(items)
+            asked: Sequence[Any] = work(items)
             self.seen += len(items)
-            self.asked += len(wishes)
-            return wishes
+            self.asked += len(asked)
+            return asked
 
         return await self._edit(queue, counted, keys=keys)
 

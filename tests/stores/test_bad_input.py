@@ -19,14 +19,15 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import connect
-from leasedkeyq.engines.file.document.codec import seal
+from leasedkeyq import MemoryStore, connect
+from leasedkeyq.engines.file.document.codec import add_checksum
 from leasedkeyq.engines.sqlite.schema import APPLICATION_ID
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import LimitExceededError, StoreError
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.repository import QueueItem, QueueRepository
 from leasedkeyq.stores import Limits, Store
 from leasedkeyq.stores.paging import STATES
+from leasedkeyq.telemetry import StoreMetrics
 from tests.servers.urls import empty_store
 from tests.test_documents import ROOT, Mistake, blocks, mistakes, run
 
@@ -83,10 +84,11 @@ USING = {
     'await queue.put("x", {"when": [1j]})': r"value of key 'x' cannot .* objects of type complex",
     r'await queue.put("x", "a\ud800b")': r"value of key 'x' cannot be stored as JSON \(str\)",
     'await queue.put("x", {"rate": float("nan")})': r"key 'x' cannot .*: rate is nan, and JSON has",
-    'await queue.put("x", "v" * 99)': r"key 'x' has 101 bytes .* 100: " + MORE.format("value_size"),
+    'await queue.put("x", "v" * 99)': r"key 'x' has 101 bytes; .* 100: "
+    + MORE.format("value_size"),
     'await queue.put_many({"x": 1, "y": "v" * 99})': r"the value of key 'y' has 101 bytes",
     'await queue.put_many(dict.fromkeys("wxyz", 1))': (
-        r"4 items in one put_many on queue 'jobs'; .* is 3: " + MORE.format("batch_size")
+        r"4 items in one put on queue 'jobs'; .* is 3: " + MORE.format("batch_size")
     ),
     'await store.queue("jobs", maxsize=1).put_many({"x": 1, "y": 2})': r"2 keys do not .* is 1",
     'await queue.put("x", 1, priority=2**63)': r"priority must be below 2\*\*63 on a store",
@@ -220,7 +222,7 @@ def open_as_nobody() -> None:
         os.setuid(65534)
     Path("notes.db").write_text("Buy milk. " * 1000)
     Path("nonsense.json").write_text('{"queues": 5')
-    Path("newer.json").write_bytes(seal(b'{\n"version": 99,\n"queues": {},\n', yaml=False))
+    Path("newer.json").write_bytes(add_checksum(b'{\n"version": 99,\n"queues": {},\n', yaml=False))
     Path("locked").mkdir()
     Path("locked").chmod(0o500)
     for name, statement in (
@@ -318,5 +320,26 @@ def test_nobody_gets_more_than_a_batch(fresh_url: Callable[[], str]) -> None:
         assert [key for key, _, _ in await queue.get_many(2**70)] == ["a", "b", "c"]
         assert [key for key, _, _ in await queue.get_many(2**70)] == ["d"]
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_too_large_is_refused_once_by_the_store_and_waits_for_no_room() -> None:
+    async def main() -> None:
+        store = MemoryStore(limits=Limits(value_size=100, batch_size=2))
+        metrics = StoreMetrics()
+        store.instrument(metrics)
+        queue = store.queue("jobs")
+        with pytest.raises(LimitExceededError, match="the value of key 'x' has 101 bytes"):
+            await queue.put("x", "v" * 99)
+        with pytest.raises(LimitExceededError, match="3 items in one put on queue 'jobs'"):
+            await queue.put_many(dict.fromkeys("xyz", 1))
+        assert metrics.snapshot().items == {"jobs": {"refused": 4}}
+        full = store.queue("full", maxsize=1)
+        await full.put("a", 1)
+        for too_much in (full.put("x", "v" * 99), full.put_many(dict.fromkeys("xyz", 1))):
+            with pytest.raises(LimitExceededError):
+                await asyncio.wait_for(too_much, 5)
+        assert await full.available_keys() == {"a"}
 
     asyncio.run(main())

@@ -180,7 +180,7 @@ class QueueManager:
         """Submit many commands in one step: all of them, or none on an error.
 
         Commands of one type take one trip to a store; those of several types are put while
-        nobody else can change the queue. They run in this order, as if submitted one by one. In
+        no other call can change the queue. They run in this order, as if submitted one by one. In
         a lane with partitions on a store, each partition takes all of its commands or none: an
         error tells of one that took none, and the others may have taken theirs. If this is
         cancelled, they may have been submitted all the same.
@@ -215,8 +215,8 @@ class QueueManager:
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel the command of a key, waiting or running; returns whether there was one.
 
-        A running one is cancelled like a task. Whoever waits for it gets a
-        `CommandCancelledError`.
+        A running one is cancelled like a task. A task that waits for it
+        gets a `CommandCancelledError`.
         """
         return await self._queue.cancel(lane_id, key)
 
@@ -227,7 +227,7 @@ class QueueManager:
         start later, until `resume`: they see it within a second of the moment at which the
         store has it. Await what this returns to wait for that moment; it happens anyway. A store
         that fails is tried again until it works; one that is closed raises `StoreClosedError`,
-        or is logged where nobody waits.
+        or is logged where no task waits.
         """
         return self._queue.pause(lane_id)
 
@@ -284,8 +284,9 @@ class QueueManager:
     async def close(self) -> dict[str, int]:
         """End what runs, and let go of everything; returns how many commands each lane has left.
 
-        In memory, those are lost, and whoever waits for them is told so. In a store, they stay for
-        the next process. A cancelled call goes on by itself; further calls wait for the same end.
+        In memory, those are lost, and tasks that wait for them are told so. In a store, they stay
+        for the next process. A cancelled call goes on by itself; further calls wait for the same
+        end.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())

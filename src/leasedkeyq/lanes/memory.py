@@ -73,7 +73,7 @@ class MemoryEngine(LaneEngine):
 
     async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """As `LaneEngine.submit`."""
-        job = self._add(lane, command, terms, (self.home or self._loop).time())
+        job = self._add(lane, command, terms, (self.bound_loop or self._loop).time())
         if self._tracing is not None:
             with self._tracing.submitting(lane.id, job.kind, str(job.id)) as carrier:
                 job.carrier = carrier
@@ -84,7 +84,7 @@ class MemoryEngine(LaneEngine):
         self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
         """As `LaneEngine.submit_many`; in memory, the partitions of the lane are one in this."""
-        now = (self.home or self._loop).time()
+        now = (self.bound_loop or self._loop).time()
         if terms.policy == "reject":
             self._refuse_leased(lane, [key for key, _, _ in commands if key is not None])
         jobs = [self._add(lane, command, terms, now) for command in commands]
@@ -172,7 +172,7 @@ class MemoryEngine(LaneEngine):
 
     async def start(self) -> None:
         """As `LaneEngine.start`."""
-        self.check_home()
+        self.check_loop()
         self.started = True
         self.wake()
 

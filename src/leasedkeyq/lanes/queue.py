@@ -311,8 +311,8 @@ class CommandQueue:
                 f"lane {lane_id!r}: the manager is shutting down and takes no more commands",
                 lane=lane_id,
             )
-        if self._engine.home is not get_running_loop():
-            self._engine.check_home()
+        if self._engine.bound_loop is not get_running_loop():
+            self._engine.check_loop()
         return lane
 
     @property
@@ -324,7 +324,7 @@ class CommandQueue:
         """Begin to run commands."""
         if self._closing is not None:
             raise ManagerClosedError("the manager was closed; build another")
-        self._engine.check_home()
+        self._engine.check_loop()
         self._engine.check_failure()
         self.check_lanes()
         if not self._engine.started:
@@ -332,7 +332,7 @@ class CommandQueue:
             await self._tell_first_gauges()
 
     async def _tell_first_gauges(self) -> None:
-        """Let gauges exist before anybody asks for statistics; a store in trouble delays nobody."""
+        """Let gauges exist before statistics are asked for; a store in trouble delays no start."""
         if self._engine.measured:
             try:
                 async with asyncio.timeout(FIRST_LOOK):
@@ -352,12 +352,12 @@ class CommandQueue:
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel the command of a key, waiting or running; returns whether there was one."""
         lane = self.lane(lane_id)
-        self._engine.check_home()
+        self._engine.check_loop()
         return await self._engine.cancel(lane, key)
 
     async def stats(self) -> QueueStats:
         """How many commands wait and run, and what became of the others."""
-        self._engine.check_home()
+        self._engine.check_loop()
         stats = await self._engine.stats()
         self._engine.tell_gauges(stats)
         return stats
@@ -392,7 +392,7 @@ class CommandQueue:
             ManagerClosedError: A task of the manager has failed, or its store was closed.
         """
         limit = checks.wait_time("timeout", timeout)
-        self._engine.check_home()
+        self._engine.check_loop()
         self._engine.check_outside()
         try:
             async with asyncio.timeout(limit):
@@ -420,8 +420,9 @@ class CommandQueue:
     async def close(self) -> dict[str, int]:
         """End what runs, and let go of everything. Returns how many commands each lane has left.
 
-        In memory, those are lost, and whoever waits for them is told so. In a store, they stay for
-        the next process. A cancelled call goes on by itself; further calls wait for the same end.
+        In memory, those are lost, and tasks that wait for them are told so. In a store, they stay
+        for the next process. A cancelled call goes on by itself; further calls wait for the same
+        end.
         """
         self._shutting_down = True
         if self._closing is None:

@@ -10,7 +10,7 @@ import msgspec
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import bury_letter, read_letter
-from leasedkeyq.lanes.durable.envelope import read_payload, seal_payload, unseal
+from leasedkeyq.lanes.durable.envelope import decode_envelope, encode_payload, read_payload
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
@@ -113,7 +113,7 @@ class CommandStorage:
 
     async def save_command(self, command: StoredCommand) -> str:
         """Store a command for whoever runs its lane; returns its id."""
-        item = sealed(command, self.store.limits)
+        item = encoded_command(command, self.store.limits)
         put = Put(command.lane, (item,), priority=-command.priority, kind=command.command_type)
         answer = (await self.store.put([put]))[0]
         if isinstance(answer, Exception):
@@ -204,18 +204,18 @@ class LocalStorage(CommandStorage):
         super().__init__(SqliteStore(place, **options))
 
 
-def sealed(command: StoredCommand, limits: Limits) -> tuple[str, bytes]:
+def encoded_command(command: StoredCommand, limits: Limits) -> tuple[str, bytes]:
     """The key and the value of the item of a command."""
     key = command.key or os.urandom(8).hex()
     kind, at, timeout = command.command_type, command.submitted_at, command.timeout
-    return key, seal_payload(command.payload, at, kind, key, limits, timeout=timeout)
+    return key, encode_payload(command.payload, at, kind, key, limits, timeout=timeout)
 
 
 def stored_command(queue: str, item: StoredItem) -> StoredCommand:
     """The command of an item."""
     payload, submitted_at = read_payload(item)
     try:
-        timeout = unseal(item.value).timeout
+        timeout = decode_envelope(item.value).timeout
     except CommandPayloadError:
         timeout = None
     return StoredCommand(

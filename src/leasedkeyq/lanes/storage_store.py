@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
-from leasedkeyq.lanes.storage import Storage, StoredCommand, sealed, stored_command
+from leasedkeyq.lanes.storage import Storage, StoredCommand, encoded_command, stored_command
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
@@ -42,7 +42,7 @@ from leasedkeyq.model.requests import (
 logger = logging.getLogger("leasedkeyq")
 
 LARGEST_ID = 2**53
-Place = tuple[str, str]
+QueueKey: TypeAlias = tuple[str, str]
 """A queue and a key in it."""
 
 
@@ -75,9 +75,9 @@ class StorageStore(MemoryStore):
         self._loaded = False
         self._names: dict[int, str] = {}
         """How the storage calls items, where that is not their id."""
-        self._saved: dict[Place, dict[int, StoredCommand]] = {}
+        self._saved: dict[QueueKey, dict[int, StoredCommand]] = {}
         """What the storage has of each key."""
-        self._behind: set[Place] = set()
+        self._behind: set[QueueKey] = set()
         """What the storage does not know yet, as it failed."""
         self._letters_behind = False
         """Whether its dead letters are to be written anew."""
@@ -117,7 +117,7 @@ class StorageStore(MemoryStore):
     def _take_command(self, command: StoredCommand, now: float) -> None:
         """Put a command that was saved. Of two with one key, the later one counts."""
         model = self._model
-        key, value = sealed(command, self.limits)
+        key, value = encoded_command(command, self.limits)
         number = int(command.id) if command.id.isdecimal() else 0
         if model.last_id < number < LARGEST_ID:
             model.last_id = number - 1  # so that it gets its own id
@@ -144,7 +144,7 @@ class StorageStore(MemoryStore):
 
     # Saving
 
-    async def _catch_up(self, places: Iterable[Place]) -> Exception | None:
+    async def _catch_up(self, places: Iterable[QueueKey]) -> Exception | None:
         """Let the storage have what has changed; returns why it does not have all of it."""
         failure: Exception | None = None
         for place in dict.fromkeys([*self._behind, *places]):
@@ -168,7 +168,7 @@ class StorageStore(MemoryStore):
             logger.error("the storage failed, and is asked again with the next call: %s", failure)
         return failure
 
-    async def _save(self, place: Place) -> None:
+    async def _save(self, place: QueueKey) -> None:
         queue, key = place
         if queue == WORKERS_QUEUE:
             return
@@ -253,7 +253,7 @@ class StorageStore(MemoryStore):
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
         """As `Store.do_edit`."""
-        places: list[Place] = []
+        places: list[QueueKey] = []
         changes: list[Put | Change] = []
         work = edit.work
 
@@ -275,9 +275,9 @@ class StorageStore(MemoryStore):
             if isinstance(change, Bury) and isinstance(answer, int):
                 self._given_up.add(answer)
 
-    def _places_of(self, changes: Sequence[Put | Change]) -> list[Place]:
+    def _places_of(self, changes: Sequence[Put | Change]) -> list[QueueKey]:
         """What these changes are about, as long as they are not applied."""
-        places: list[Place] = []
+        places: list[QueueKey] = []
         for change in changes:
             match change:
                 case Put():

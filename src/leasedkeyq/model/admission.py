@@ -6,7 +6,7 @@ refuse the same requests with the same errors.
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from leasedkeyq import checks
 from leasedkeyq.checks import is_storable, is_text
@@ -29,6 +29,8 @@ from leasedkeyq.types import PutPolicy
 
 R = TypeVar("R")
 
+LimitName: TypeAlias = Literal["key_length", "value_size", "batch_size", "buried"]
+"""The `Limits` that requests are refused for."""
 LARGEST_PRIORITY = 2**63 - 1
 PUT_POLICIES: Final[tuple[PutPolicy, ...]] = get_args(PutPolicy)
 
@@ -82,11 +84,8 @@ def _check_put(put: Put, limits: Limits) -> None:
     if put.unique_for:
         checks.number("unique_for", put.unique_for, least=0)
     if len(put.items) > limits.batch_size:
-        message = (
-            f"{len(put.items)} items in one put on queue {put.queue!r}; the limit batch_size is "
-            f"{limits.batch_size}: {advice('batch_size')}"
-        )
-        raise LimitExceededError(message, limit="batch_size", most=limits.batch_size)
+        message = f"{len(put.items)} items in one put on queue {put.queue!r}"
+        raise limit_exceeded(message, "batch_size", limits)
     longest, largest = limits.key_length, limits.value_size
     for key, value in put.items:
         # Two calls for each item of a batch would cost more than all else here.
@@ -95,7 +94,7 @@ def _check_put(put: Put, limits: Limits) -> None:
         ):
             check_name("key", key, limits)
         if type(value) is not bytes or len(value) > largest:
-            _check_size("value", key, value, limits)
+            check_size("value", key, value, limits)
 
 
 def _check_ack(ack: Ack, limits: Limits) -> None:
@@ -117,7 +116,7 @@ def _check_ending(request: Ack | Cancel, limits: Limits) -> None:
     if request.outcome not in OUTCOMES:
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {request.outcome!r}")
     if request.result is not None:
-        _check_size("result", request.key, request.result, limits)
+        check_size("result", request.key, request.result, limits)
 
 
 def _check_release(release: Release, _: Limits) -> None:
@@ -181,21 +180,22 @@ def _check_texts(request: object, names: Sequence[str]) -> None:
     check_names(type(request).__name__, names)
 
 
-def _check_size(what: str, key: str, value: object, limits: Limits) -> None:
+def check_size(what: str, key: str, value: object, limits: Limits) -> None:
+    """Refuse the value or the result of a key that is too large, or is not encoded."""
     if not isinstance(value, bytes):
         kind = type(value).__name__
         raise TypeError(f"the {what} of key {describe(key)} must be bytes, got {kind}")
     if len(value) > limits.value_size:
-        message = (
-            f"the {what} of key {describe(key)} has {len(value)} bytes; the limit "
-            f"value_size is {limits.value_size}: {advice('value_size')}"
-        )
-        raise LimitExceededError(message, limit="value_size", most=limits.value_size)
+        message = f"the {what} of key {describe(key)} has {len(value)} bytes"
+        raise limit_exceeded(message, "value_size", limits)
 
 
-def advice(limit: str) -> str:
-    """What to do about a limit that was met."""
-    return f"use less, or open the store with limits=Limits({limit}=...)"
+def limit_exceeded(what: str, limit: LimitName, limits: Limits) -> LimitExceededError:
+    """The error for what is beyond a limit: it says what that is, and what to do about it."""
+    most: int = getattr(limits, limit)
+    advice = f"use less, or open the store with limits=Limits({limit}=...)"
+    message = f"{what}; the limit {limit} is {most}: {advice}"
+    return LimitExceededError(message, limit=limit, most=most)
 
 
 def check_name(name: str, value: str, limits: Limits) -> str:
@@ -205,11 +205,8 @@ def check_name(name: str, value: str, limits: Limits) -> str:
     if not value:
         raise ValueError(f"{name} must not be empty")
     if len(value) > limits.key_length:
-        message = (
-            f"{name} has {len(value)} characters: {describe(value)}; the limit key_length is "
-            f"{limits.key_length}: {advice('key_length')}"
-        )
-        raise LimitExceededError(message, limit="key_length", most=limits.key_length)
+        message = f"{name} has {len(value)} characters: {describe(value)}"
+        raise limit_exceeded(message, "key_length", limits)
     if "\x00" in value or not (value.isascii() or is_text(value)):
         message = f"{name} must be text without NUL characters and lone surrogates"
         raise ValueError(f"{message}, got {describe(value)}")

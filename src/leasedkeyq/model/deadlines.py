@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.model.items import Item
 
@@ -25,7 +25,7 @@ class HasDeadline(Protocol):
 
 K = TypeVar("K")
 D = TypeVar("D", bound=HasDeadline)
-Entry = tuple[float, int, int, Item[K, D]]
+DeadlineEntry: TypeAlias = tuple[float, int, int, Item[K, D]]
 
 
 class Deadlines(Generic[K, D]):
@@ -39,7 +39,7 @@ class Deadlines(Generic[K, D]):
     __slots__ = ("_added", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[Entry[K, D]] = []
+        self._heap: list[DeadlineEntry[K, D]] = []
         self._added = 0
 
     def add(self, item: Item[K, D], available: int) -> None:
@@ -93,7 +93,7 @@ class Deadlines(Generic[K, D]):
                 yield before
 
 
-def _is_valid(entry: Entry[K, D]) -> bool:
+def _is_valid(entry: DeadlineEntry[K, D]) -> bool:
     deadline, number, _, item = entry
     value = item.value
     return item.available and value.id == number and value.deadline == deadline

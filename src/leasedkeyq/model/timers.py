@@ -1,9 +1,9 @@
 """The moments at which something happens to an item, earliest first."""
 
 import heapq
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-Entry = tuple[float, int, Any]
+TimerEntry: TypeAlias = tuple[float, int, Any]
 SMALL = 64
 
 
@@ -23,7 +23,7 @@ class Timers:
     __slots__ = ("heap", "live")
 
     def __init__(self) -> None:
-        self.heap: list[Entry] = []
+        self.heap: list[TimerEntry] = []
         self.live = 0
 
     def set(self, timed: Timed, when: float, order: int) -> None:
@@ -50,7 +50,7 @@ class Timers:
             heapq.heappop(heap)
         return None
 
-    def pop(self) -> Entry:
+    def pop(self) -> TimerEntry:
         """Take out the entry whose moment `earliest` has just told."""
         entry = heapq.heappop(self.heap)
         entry[2].timer = None

@@ -17,7 +17,7 @@ from leasedkeyq.stores.watchers import LISTENER
 
 T = TypeVar("T")
 STEP = 0.1
-"""Seconds between two looks at whether those who close have to wait any longer."""
+"""Seconds between two looks at whether a thread that closes has to wait any longer."""
 EditCall = Callable[
     [Callable[[Sequence[StoredItem]], Sequence[ItemRequest]]], Coroutine[Any, Any, list[Answer]]
 ]
@@ -50,7 +50,7 @@ class LoopThread:
 
     @classmethod
     def of(cls, store: Store) -> "LoopThread":
-        """The loop thread of `store`. Whoever asks for it calls `leave` in the end."""
+        """The loop thread of `store`. A caller that asks for it calls `leave` in the end."""
         with cls._registry:
             loop_thread = cls._of_store.get(store)
             if loop_thread is None:
@@ -132,7 +132,7 @@ class LoopThread:
         try:
             while (others := self._others()) and not self._is_given_up():
                 await asyncio.wait(others, timeout=STEP)
-            # What has ended may not be known yet to those who wait for it in their threads.
+            # The threads that wait for calls that have ended may not know yet that they have.
             if unheard := [asyncio.wrap_future(answer) for answer in list(self._awaited)]:
                 await asyncio.wait(unheard)
             if close_store:
@@ -150,7 +150,7 @@ class LoopThread:
         return {task for task in tasks if task.get_name() != LISTENER}
 
     def _is_given_up(self) -> bool:
-        """Whether the server is away and no thread waits for it: what is under way is nobody's."""
+        """Whether the server is away and no thread waits: then no thread misses a call under way."""
         return self.store.outage is not None and not self._awaited
 
 
@@ -166,7 +166,7 @@ def wait_for(future: "Future[T]") -> T:
 
 
 class Abandoned(Exception):  # noqa: N818 - a message to the store, not an error
-    """Whoever had the work in hand has gone: the edit must not happen."""
+    """The thread that did the work has gone: the edit must not happen."""
 
 
 class Handoff:
@@ -177,8 +177,8 @@ class Handoff:
         at_end: Called there when it is done, before it is applied.
 
     Attributes:
-        items: What is stored, for whoever does the work.
-        requests: What is to be done, from whoever did it.
+        items: What is stored, for the thread that does the work.
+        requests: What is to be done, from that thread.
         answers: How that went, once it is done.
     """
 
@@ -213,14 +213,14 @@ class Handoff:
     def _abandon(self, running: "Future[list[Answer]]") -> None:
         self._made.set_exception(Abandoned())
         if self._given.done() and not self._given.cancelled():
-            # The store has the work in hand, and must have let go of it before anybody goes on.
+            # The store has the work in hand, and must have let go of it before this thread goes on.
             wait([running])
         else:
             running.cancel()
 
     def _work(self, items: Sequence[StoredItem]) -> Sequence[ItemRequest]:
         self._at_start()
-        with suppress(InvalidStateError):  # whoever waited for it has gone
+        with suppress(InvalidStateError):  # the thread that waited for it has gone
             self._given.set_result(items)
         self._made.result()
         self._at_end()
@@ -250,7 +250,7 @@ def inside(place: object) -> Generator[None]:
 
 
 def refuse_inside(place: object) -> None:
-    """Nobody can wait for a transaction that he is in himself.
+    """Refuse to let a thread wait for a transaction that it is in itself.
 
     Raises:
         TransactionError: This thread is inside a transaction of `place`.

@@ -224,7 +224,7 @@ class ItemTerms:
         self.keep = keep
         self.lease_time = lease_time
         self._limits = limits
-        self._codec: Codec[Any] = Codec(Any, limits)
+        self._codec: Codec[Any] = Codec(Any)
 
     def claim(self, key: str | None = None) -> Claim:
         """Ask for the next item, or for one."""
@@ -373,8 +373,6 @@ class ItemTerms:
             self._codec.encode("", value)
         except TypeError:
             return False
-        except LimitExceededError:
-            return True
         return True
 
     @staticmethod

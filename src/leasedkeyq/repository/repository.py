@@ -79,12 +79,12 @@ class QueueRepository:
         max_size: How many items may be pending; None or 0 for no limit. In a document it is what
             the document says, and this counts where it says nothing.
         default_max_retries: `max_retries` of items that do not say it, as with `max_size`; 3 where
-            nobody says it.
+            neither says it.
         lease_time: How long a worker has for an item, or None for ever.
         backoff: Called with how often an item has failed; says how long to wait for the next try.
         keep_finished: How long completed and cancelled items are kept, or None for good. Failed
             items are kept until they are retried or removed; stores have a limit on their number.
-        status_map: For a document in which others write a status that is none of
+        status_map: For a document in which other programs write a status that is none of
             `QueueItemStatus`: which one it is, such as ``{"waiting": "pending"}``, or a function
             from the status to ours, or to None if it does not know it. The document is written
             in our words then.
@@ -183,13 +183,13 @@ class QueueRepository:
     def save_queue(self, queue: Queue) -> None:
         """Save what was changed in `queue` since `get_queue` returned it, all or nothing.
 
-        Items that others changed or added meanwhile stay as they are. If they changed the same
-        items, nothing is saved. A `Queue` that did not come from `get_queue` of this repository is
-        all new: none of its items may be there yet, and none can be processing. On return `queue`
-        shows what is stored.
+        Items that other threads or programs changed or added meanwhile stay as they are. If they
+        changed the same items, nothing is saved. A `Queue` that did not come from `get_queue` of
+        this repository is all new: none of its items may be there yet, and none can be
+        processing. On return `queue` shows what is stored.
 
         Raises:
-            QueueConflictError: Others changed the same items since `get_queue`, or added them.
+            QueueConflictError: The same items were changed or added since `get_queue`.
             QueueFullError: More items would be pending than `max_size` allows.
             InvalidItemError: An item cannot be stored, or is there twice.
             InvalidTransitionError: There is no way from an item's status to the new one.
@@ -205,7 +205,7 @@ class QueueRepository:
         """Change the queue as a whole: ``with repository.transaction() as queue:``.
 
         The block gets all items as they are. When it ends, what it changed is stored, all or
-        nothing; if it raises, nothing is. Nobody else can change the queue meanwhile, in any
+        nothing; if it raises, nothing is. No other call can change the queue meanwhile, in any
         process: keep it short. The calling thread cannot use this repository in the block. The
         order of `queue.items` is not stored: higher priority goes first, then first in, first out.
 
@@ -290,7 +290,7 @@ class QueueRepository:
     def update_item(
         self, item_id: str | QueueItem, update: Callable[[QueueItem], object]
     ) -> QueueItem | None:
-        """Change an item while nobody else can: `update` is called with it, once.
+        """Change an item while no other call can: `update` is called with it, once.
 
         What `update` changes in the item is stored; if it raises, nothing is. It must not use this
         repository. What it returns does not matter.
@@ -320,7 +320,7 @@ class QueueRepository:
         If this thread was handed the item, it must still have the lease: a worker that was paused
         for too long cannot finish its successor's work. A thread that was not is held to the
         lease of the last one that was, if that was a thread of this repository. Otherwise this
-        acts on the item as it is, whoever works on it.
+        acts on the item as it is, with or without a worker on it.
 
         Raises:
             ItemNotFoundError: There is no such item.
@@ -372,7 +372,7 @@ class QueueRepository:
 
         Raises:
             ItemNotFoundError: There is no such item.
-            InvalidLeaseError: Nobody works on it, or its lease is lost, as in `complete`.
+            InvalidLeaseError: No worker has it, or its lease is lost, as in `complete`.
         """
         seconds = self._terms.lease_time
         if lease_time is not None:

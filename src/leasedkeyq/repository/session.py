@@ -25,12 +25,12 @@ from leasedkeyq.stores.pump import ClaimPump
 from leasedkeyq.stores.store import Store
 
 T = TypeVar("T")
-Leased = TypeVar("Leased", bound=Sequence[Claimed])
+LeasedT = TypeVar("LeasedT", bound=Sequence[Claimed])
 
 PAGE: Final = 1000
 """How many items are read at a time."""
 NAME: Final = "queue"
-"""The name of a queue that nobody named."""
+"""The name of a queue that was not given any."""
 
 
 class QueueSettings(NamedTuple):
@@ -70,7 +70,7 @@ class Session:
 
     Attributes:
         name: The name of the queue.
-        ended_by_fork: Whether it has to end for a fork, and not because somebody closes it.
+        ended_by_fork: Whether it has to end for a fork, and not because it is closed.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Session:
         return self.loop_thread.call(coroutine)
 
     def change(self, item_id: str, look: LookAtItem) -> list[Answer]:
-        """Have what `look` wants done with an item, while nobody else can change it.
+        """Have what `look` wants done with an item, while no other call can change it.
 
         What it raises is raised, and so is what the store refuses; then nothing has changed.
         """
@@ -173,7 +173,7 @@ class Session:
         """Whether a thread waits for an item to come."""
         return bool(self._waiting)
 
-    def _receive(self, answer: "Future[Leased]", waiting: "Future[None] | None" = None) -> Leased:
+    def _receive(self, answer: "Future[LeasedT]", waiting: "Future[None] | None" = None) -> LeasedT:
         """Wait in this thread for what is claimed in the loop."""
         try:
             return wait_for(answer)
@@ -223,7 +223,7 @@ class Session:
         Nothing is found under the old name, which must not be taken for an empty queue.
 
         Raises:
-            StoreError: Somebody wrote another name into the document.
+            StoreError: The document has got another name.
         """
         kept = None if self._keeper is None else self._keeper.settings
         if kept is not None and kept.name != self.name:
@@ -276,7 +276,7 @@ class Session:
         self._keeper.change_settings(**settings._asdict())
 
     def send_away(self) -> None:
-        """Everybody who waits for an item gets a `QueueClosedError`, also those who come later."""
+        """Every thread that waits for an item gets a `QueueClosedError`, now and later."""
         self.call(self._send_away())
 
     async def _send_away(self) -> None:
@@ -285,13 +285,13 @@ class Session:
     def _close_line(self) -> None:
         self._away = True
         self._pump.close()
-        # What a consumer was given in this very moment has not reached it.
+        # An item that was claimed for a waiting thread in this very moment has not reached it.
         _ = self._pump.unwanted.take_back(())
 
     def end(self, *, wait: bool = True) -> None:
-        """Send away who waits, let everybody else finish, and let go of the store.
+        """Send away threads that wait for items, let other calls finish, and let go of the store.
 
-        It is closed if it was opened here.
+        The store is closed if it was opened here.
         """
         self.loop_thread.leave(close_store=self._owned, wait=wait, before=self._close_line)
 
@@ -311,7 +311,7 @@ class _Seen:
 
 
 class _Claiming:
-    """The store of a document, for those who wait: they hear if it gets another name."""
+    """The store of a document, for waiting claims: they hear if it gets another name."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

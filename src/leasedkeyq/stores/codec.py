@@ -4,9 +4,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from leasedkeyq.errors import LimitExceededError, UndecodableValueError, describe
-from leasedkeyq.model.admission import advice
-from leasedkeyq.model.requests import Limits
+from leasedkeyq.errors import UndecodableValueError, describe
 from leasedkeyq.stores.finite import check_finite
 
 V = TypeVar("V")
@@ -15,18 +13,17 @@ V = TypeVar("V")
 class Codec(Generic[V]):
     """Encodes values of one queue as JSON and decodes them to `value_type`."""
 
-    __slots__ = ("_decoder", "_encoder", "_limits")
+    __slots__ = ("_decoder", "_encoder")
 
-    def __init__(self, value_type: Any, limits: Limits) -> None:
+    def __init__(self, value_type: Any) -> None:
         self._encoder = msgspec.json.Encoder()
         try:
             self._decoder: msgspec.json.Decoder[V] = msgspec.json.Decoder(value_type)
         except TypeError as error:
             raise TypeError(f"value_type cannot be {value_type!r}: {error}") from error
-        self._limits = limits
 
     def encode(self, key: str, value: V) -> bytes:
-        """The value as JSON; a clear error when it is none or too large."""
+        """The value as JSON; a clear error when it cannot be that."""
         try:
             raw = self._encoder.encode(value)
             check_finite(value, raw)
@@ -34,12 +31,6 @@ class Codec(Generic[V]):
             kind = type(value).__name__
             message = f"the value of key {describe(key)} cannot be stored as JSON ({kind}): {error}"
             raise TypeError(message) from error
-        if len(raw) > self._limits.value_size:
-            message = (
-                f"the value of key {describe(key)} has {len(raw)} bytes as JSON; the limit "
-                f"value_size is {self._limits.value_size}: {advice('value_size')}"
-            )
-            raise LimitExceededError(message, limit="value_size", most=self._limits.value_size)
         return raw
 
     def decode(self, key: str, raw: bytes) -> V:

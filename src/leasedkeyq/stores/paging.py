@@ -9,9 +9,7 @@ from leasedkeyq.model.requests import Page, StoredItem, StoredState
 STATES: tuple[StoredState, ...] = get_args(StoredState)
 
 
-def check_listing(
-    states: Sequence[StoredState], prefix: str, cursor: str | None, limit: int
-) -> int:
+def check_browse(states: Sequence[StoredState], prefix: str, cursor: str | None, limit: int) -> int:
     """See that a `browse` makes sense; return the id behind which its page begins."""
     for state in states:
         if state not in STATES:

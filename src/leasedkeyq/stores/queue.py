@@ -22,7 +22,6 @@ from leasedkeyq import checks
 from leasedkeyq.errors import (
     LeasedKeyQError,
     LeaseEnd,
-    LimitExceededError,
     QueueClosedError,
     StoreError,
     UndecodableValueError,
@@ -32,7 +31,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.local.loop_affinity import used_elsewhere
-from leasedkeyq.model.admission import advice, check_name, check_priority
+from leasedkeyq.model.admission import check_name, check_priority, refusal_of
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -102,7 +101,7 @@ class StoreQueue(Generic[V]):
     ) -> None:
         self.name: str = check_name("the name of a queue", name, store.limits)
         self._store = store
-        self._codec: Codec[V] = Codec(value_type, store.limits)
+        self._codec: Codec[V] = Codec(value_type)
         self._lease_time = checks.lease_time("default_lease_timeout", default_lease_timeout)
         self._maxsize = checks.whole("maxsize", maxsize, 0)
         self._max_buried = None if max_buried is None else checks.whole("max_buried", max_buried, 0)
@@ -268,13 +267,6 @@ class StoreQueue(Generic[V]):
         for key, value in checks.key_values("items", items, policy):
             check_name("key", key, self._store.limits)
             encoded.append((key, self._codec.encode(key, value)))
-        most = self._store.limits.batch_size
-        if len(encoded) > most:
-            message = (
-                f"{len(encoded)} items in one put_many on queue {self.name!r}; the limit "
-                f"batch_size is {most}: {advice('batch_size')}"
-            )
-            raise LimitExceededError(message, limit="batch_size", most=most)
         if not encoded:
             return Counter()
         placed = await self._put(Put(self.name, tuple(encoded), policy, priority, seconds))
@@ -289,6 +281,8 @@ class StoreQueue(Generic[V]):
             return (await self._store.put([wanted]))[0]
 
         if self._maxsize:
+            # What the store will not take need not wait for room first.
+            raise_refusal(refusal_of(request, self._store.limits))
             scheduled = bool(request.delay)
             answer = await self._room.put(keys, request.policy, ask, scheduled=scheduled)
         else:

@@ -64,7 +64,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.closable import Closable
 from leasedkeyq.stores.observation import VERBS, StoreObservation
-from leasedkeyq.stores.paging import check_listing, page_of
+from leasedkeyq.stores.paging import check_browse, page_of
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.watchers import Watchers
 from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing, StoreVerb
@@ -420,7 +420,7 @@ class Store(Closable, ABC):
         """
         self._check_usable()
         check_names("queue", [queue])
-        after = check_listing(states, prefix, cursor, limit)
+        after = check_browse(states, prefix, cursor, limit)
         # One more than the page has tells whether another page follows.
         found = await self._ask("browse", self.do_browse, queue, states, prefix, after, limit + 1)
         return page_of(found, limit)

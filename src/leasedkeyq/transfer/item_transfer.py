@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, describe
-from leasedkeyq.model.admission import advice, check_name
+from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.model.admission import limit_exceeded, refusal_of
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -176,19 +176,12 @@ class ItemTransfer:
         return puts
 
     def _check(self, records: Sequence[ItemRecord]) -> None:
-        limits = self._target.limits
         for record in records:
-            check_name("key", record.key, limits)
-            if record.kind:
-                check_name("kind", record.kind, limits)
-            if len(record.value) > limits.value_size:
-                raise LimitExceededError(
-                    f"queue {self._queue!r}: the value of key {describe(record.key)} has "
-                    f"{len(record.value)} bytes; the limit value_size of the target is "
-                    f"{limits.value_size}: {advice('value_size')}",
-                    limit="value_size",
-                    most=limits.value_size,
-                )
+            put = Put(self._queue, ((record.key, record.value),), kind=record.kind)
+            refusal = refusal_of(put, self._target.limits)
+            if refusal is not None:
+                refusal.add_note(f"leasedkeyq: the target refuses an item of queue {self._queue!r}")
+                raise refusal
 
     def confirm(self, keys: set[str]) -> None:
         """These records of the last call of `add` have left the source."""
@@ -245,15 +238,11 @@ class ItemTransfer:
         return moved
 
     async def _check_room(self, count: int) -> None:
-        most = self._target.limits.buried
+        limits = self._target.limits
         there = (await self._target.count([self._queue])).get(self._queue)
-        if (0 if there is None else there.buried) + count > most:
-            raise LimitExceededError(
-                f"queue {self._queue!r}: the target keeps at most {most} buried items: "
-                f"{advice('buried')}",
-                limit="buried",
-                most=most,
-            )
+        if (0 if there is None else there.buried) + count > limits.buried:
+            most = f"the target keeps at most {limits.buried} buried items"
+            raise limit_exceeded(f"queue {self._queue!r}: {most}", "buried", limits)
 
     def begin_results(self) -> None:
         """The results of the source come again from the first one."""

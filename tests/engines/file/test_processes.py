@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leasedkeyq import errors
-from leasedkeyq.engines.file.document.codec import unseal
+from leasedkeyq.engines.file.document.codec import split_checksum
 from leasedkeyq.engines.file.file_lock import FileLock, PolledLock
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
@@ -64,7 +64,7 @@ def test_eight_processes_of_four_threads_do_each_item_once(tmp_path: Path, suffi
     assert sorted(key for key, _ in lines) == sorted(f"k{number}" for number in range(count))
     assert len({fence for _, fence in lines}) == count
     assert not list(tmp_path.glob("*.damaged*"))
-    assert unseal(path.read_bytes(), yaml=suffix == "yaml")[1]
+    assert split_checksum(path.read_bytes(), yaml=suffix == "yaml")[1]
 
 
 def test_a_forked_child_has_a_lock_of_its_own(path: Path) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.engines.file.document.codec import seal
+from leasedkeyq.engines.file.document.codec import add_checksum
 from leasedkeyq.engines.file.snapshot import dump, load
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.store_model import StoreModel
@@ -34,6 +34,6 @@ def test_damage_is_an_error(text: bytes) -> None:
 
 
 def test_a_newer_version_is_an_error() -> None:
-    text = seal(b'{\n"version": 99,\n"queues": {},\n', yaml=False)
+    text = add_checksum(b'{\n"version": 99,\n"queues": {},\n', yaml=False)
     with pytest.raises(StoreError, match=r"version is 99, .*; upgrade leasedkeyq"):
         load(text, SMALL_LIMITS, 0.0)

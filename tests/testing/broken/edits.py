@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Answer, Change, Put, Release, StoredItem
 from tests.testing.broken.through import Through, caught_by, replace
 
@@ -141,7 +140,7 @@ class KeepsPrioritiesOfRefusedEdits(Through):
 
         try:
             return await self.edit_inner(edit.queue, note, keys=edit.keys)
-        except LeasedKeyQError:
+        except EditStoppedError:
             for change in changes:
                 if isinstance(change, Put) and change.priority is not None:
                     [live] = await self.inner.look(edit.queue, [change.items[0][0]])

@@ -46,12 +46,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
 
-from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal, without_sums
+from leasedkeyq.engines.file.document.codec import (
+    DocumentCodec,
+    add_checksum,
+    split_checksum,
+    without_sums,
+)
 from leasedkeyq.engines.file.document.document import Document, Entry, Form, RepositorySettings
 from leasedkeyq.engines.file.document.json_fields import NonsenseError
 from leasedkeyq.engines.file.document.model_mapping import Known, load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
-from leasedkeyq.engines.file.document.repository_form import RepositoryForm, StatusMap
+from leasedkeyq.engines.file.document.repository_form import RepositoryForm, StatusTranslation
 from leasedkeyq.engines.file.document_merge import Merge, add_new_items, merge_edit
 from leasedkeyq.engines.file.file_operations import Access, FileOperations, Stamp
 from leasedkeyq.errors import StoreError
@@ -83,7 +88,7 @@ class FileOptions(TypedDict, total=False):
     name: str | None
     max_size: int | None
     default_max_retries: int
-    status_map: StatusMap | None
+    status_map: StatusTranslation | None
     limits: Limits | None
     clock: Callable[[], float] | None
     ops: FileOperations | None
@@ -127,7 +132,7 @@ class DocumentFile:
         name: str | None = None,
         max_size: int | None = None,
         default_max_retries: int = 3,
-        status_map: StatusMap | None = None,
+        status_map: StatusTranslation | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
         ops: FileOperations | None = None,
@@ -246,7 +251,7 @@ class DocumentFile:
 
     def _read_ours(self, text: bytes, stamp: Stamp, copy: bytes | None) -> bool:
         """Take a text as it is, if its checksum fits and it is not older than the copy."""
-        body, fits = unseal(text, yaml=self.yaml)
+        body, fits = split_checksum(text, yaml=self.yaml)
         if not fits:
             return False
         # Without the lock the copy may be newer because another process is writing just now.
@@ -268,7 +273,7 @@ class DocumentFile:
             return None, None
         newer = self._ops.read(self.beside(".bak.new"))
         if newer is not None:
-            body, fits = unseal(newer[0], yaml=self.yaml)
+            body, fits = split_checksum(newer[0], yaml=self.yaml)
             if fits and not self._is_old(body, copy[0]):
                 return copy[0], newer[0]
         return copy[0], copy[0]
@@ -314,7 +319,7 @@ class DocumentFile:
         """Whether a text of ours is older than the copy."""
         if good is None:
             return False
-        theirs, fits = unseal(good, yaml=self.yaml)
+        theirs, fits = split_checksum(good, yaml=self.yaml)
         if not fits:
             return False
         return self._parse_ours(body).revision < self._parse_ours(theirs).revision
@@ -344,7 +349,7 @@ class DocumentFile:
         written = told = self._ops.is_being_written(path)
         if written is None:
             # Then a text that does not end as ours do may go on.
-            written = good is not None and unseal(found[0], yaml=self.yaml)[1] is None
+            written = good is not None and split_checksum(found[0], yaml=self.yaml)[1] is None
         age = time.time() - found[1][1] / 1e9
         rest = self.patience if written else self.settled
         return 0.0 if age > max(rest, 1.0) and not told else rest
@@ -361,8 +366,8 @@ class DocumentFile:
             )
             self._restore(text, good, reason)
             return
-        document = self._parse_ours(unseal(text, yaml=self.yaml)[0])
-        last = self._parse_ours(unseal(good, yaml=self.yaml)[0])
+        document = self._parse_ours(split_checksum(text, yaml=self.yaml)[0])
+        last = self._parse_ours(split_checksum(good, yaml=self.yaml)[0])
         load(last, self.limits, self.now(), ours=True)
         load(document, self.limits, self.now(), ours=False)
         _go_on(last, document)
@@ -377,13 +382,13 @@ class DocumentFile:
 
     def _judge(self, text: bytes, good: bytes | None) -> None:
         """Take up a text that is not as we wrote it, or restore the copy."""
-        body, fits = unseal(text, yaml=self.yaml)
+        body, fits = split_checksum(text, yaml=self.yaml)
         if fits and good is not None:
             self._put_back(text, good)
             return
         last = None
         if good is not None:
-            good_body, good_fits = unseal(good, yaml=self.yaml)
+            good_body, good_fits = split_checksum(good, yaml=self.yaml)
             if good_fits:
                 last = self._parse_ours(good_body)
                 self._load_ours(last)
@@ -458,7 +463,7 @@ class DocumentFile:
             self._merge_edit(None)
         if self._ops.stamp(self._displaced):
             found = self._ops.read(self._displaced)
-            if found is None or unseal(found[0], yaml=self.yaml)[1]:
+            if found is None or split_checksum(found[0], yaml=self.yaml)[1]:
                 self._ops.remove(self._displaced)
                 return
             self._ops.rename(self._displaced, self._edit)
@@ -472,8 +477,8 @@ class DocumentFile:
         self.loads += 1
         ours = self.document
         text, stamp = self._when_settled(self._edit, found, base)
-        sealed = unseal(text, yaml=self.yaml)[1]
-        if sealed and base is not None and text != base:
+        fits = split_checksum(text, yaml=self.yaml)[1]
+        if fits and base is not None and text != base:
             kept = self._set_edit_aside("it is an older version")
             self._notice(
                 f"{self.path}: an older version was put in its place while it was written, and was "
@@ -482,7 +487,7 @@ class DocumentFile:
                 warn=True,
             )
             return
-        if sealed or text == base:
+        if fits or text == base:
             # Our own version, which a program only opened, or wrote again as it was.
             self._keep_open_file("nothing was written to it yet")
             return
@@ -541,7 +546,7 @@ class DocumentFile:
         load(current, self.limits, self.now(), ours=True)
         merge = None
         if base is not None:
-            start = self._parse_ours(unseal(base, yaml=self.yaml)[0])
+            start = self._parse_ours(split_checksum(base, yaml=self.yaml)[0])
             load(start, self.limits, self.now(), ours=True)
             merge = merge_edit(start, current, edited)
         if merge is None:
@@ -576,7 +581,7 @@ class DocumentFile:
 
     def _restore(self, text: bytes | None, good: bytes, reason: str) -> None:
         """Set the file aside and put the copy in its place."""
-        body, fits = unseal(good, yaml=self.yaml)
+        body, fits = split_checksum(good, yaml=self.yaml)
         if not fits:
             raise StoreError(
                 f"{self.path}: {reason}; and its .bak is damaged, too; mend one of them"
@@ -635,7 +640,7 @@ class DocumentFile:
         if not self.writable:
             self.forget()
             return
-        text = seal(self._codec.render(self.document), yaml=self.yaml)
+        text = add_checksum(self._codec.render(self.document), yaml=self.yaml)
         ops, new, copy = self._ops, self.beside(".new"), self.beside(".bak.new")
         access = self._access()
         stamp = None
@@ -744,7 +749,7 @@ class DocumentFile:
 
 
 def _forms(
-    name: str, max_size: int | None, default_max_retries: int, status_map: StatusMap | None
+    name: str, max_size: int | None, default_max_retries: int, status_map: StatusTranslation | None
 ) -> dict[str, Form]:
     try:
         defaults = RepositorySettings(

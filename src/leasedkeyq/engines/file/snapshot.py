@@ -1,6 +1,6 @@
 """A whole store as one text, for engines that keep all of it in one place."""
 
-from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal
+from leasedkeyq.engines.file.document.codec import DocumentCodec, add_checksum, split_checksum
 from leasedkeyq.engines.file.document.json_fields import NonsenseError
 from leasedkeyq.engines.file.document.model_mapping import load as load_document
 from leasedkeyq.engines.file.document.model_mapping import sync
@@ -16,7 +16,7 @@ def dump(model: StoreModel) -> bytes:
     """All that `model` holds, as JSON with a checksum; times to the microsecond."""
     document = _CODEC.start()
     sync(document, model)
-    return seal(_CODEC.render(document), yaml=False)
+    return add_checksum(_CODEC.render(document), yaml=False)
 
 
 def load(text: bytes, limits: Limits, now: float) -> StoreModel:
@@ -25,7 +25,7 @@ def load(text: bytes, limits: Limits, now: float) -> StoreModel:
     Raises:
         StoreError: The text is damaged, or was written by a newer version.
     """
-    body, fits = unseal(text, yaml=False)
+    body, fits = split_checksum(text, yaml=False)
     if not fits:
         raise StoreError("the text is not complete, or was changed: restore it from a backup")
     try:

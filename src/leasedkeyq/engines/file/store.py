@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leasedkeyq.engines.file.document.document import RepositorySettings
-from leasedkeyq.engines.file.document.repository_form import StatusMap
+from leasedkeyq.engines.file.document.repository_form import StatusTranslation
 from leasedkeyq.engines.file.document_file import DocumentForm
 from leasedkeyq.engines.file.engine import FileEngine, FileStoreWarning, Work, apply_request
 from leasedkeyq.engines.file.file_operations import FileOperations
@@ -78,7 +78,7 @@ class FileStore(BatchedStore):
         name: str | None = None,
         max_size: int | None = None,
         default_max_retries: int = 3,
-        status_map: StatusMap | None = None,
+        status_map: StatusTranslation | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
         ops: FileOperations | None = None,

@@ -123,7 +123,7 @@ class ClaimPlan:
     def wants(self, partition: Partition) -> bool:
         """Whether the room of a partition of a lane is worth a claim.
 
-        Where commands are claimed ahead, that takes half of what may be leased: so claims stay
+        Where commands are prefetched, that takes half of what may be leased: so claims stay
         large. But no slot waits for that.
         """
         line = self._prefetch.lines.get(partition)
@@ -163,7 +163,7 @@ class ClaimPlan:
     async def claim(self) -> list[tuple[Partition, Claimed]] | None:
         """Claim what there is room for, in the order in which it is to be started.
 
-        None: it is left to another claim, which is under way, and to who comes after it.
+        None: it is left to another claim, which is under way, and to the one after it.
         """
         rooms = self._rooms()
         if self.coming.total() and sum(rooms.values()) < MANY:

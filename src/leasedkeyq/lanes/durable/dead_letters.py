@@ -11,7 +11,7 @@ from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.durable.envelope import PARKED, read_payload, seal_payload
+from leasedkeyq.lanes.durable.envelope import PARKED, encode_payload, read_payload
 from leasedkeyq.lanes.durable.remote_errors import split
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.running.lane import Lane, Partition
@@ -211,7 +211,7 @@ def _return(changes: Sequence[Put | Change], _: object) -> Sequence[Put | Change
 def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
     """The key and the value of the item of a letter."""
     key, kind = letter.key or secrets.token_hex(8), letter.command_type
-    return key, seal_payload(letter.payload, letter.submitted_at, kind, key, limits)
+    return key, encode_payload(letter.payload, letter.submitted_at, kind, key, limits)
 
 
 def letter_error(letter: DeadLetter) -> str:

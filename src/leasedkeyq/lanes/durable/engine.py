@@ -25,9 +25,9 @@ from leasedkeyq.lanes.durable.envelope import (
     CANCELLED,
     Envelope,
     available_since,
+    decode_envelope,
     ending,
     retry_note,
-    unseal,
 )
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
@@ -162,7 +162,7 @@ class StoreEngine(LaneEngine):
         self._due_here: dict[int, int] = {}
         """Ids of commands that a claim of this worker may bring, and how many were begun before.
 
-        They were submitted here. So until a later claim has ended, nobody asks the store for their
+        They were submitted here. So until a later claim has ended, the store is not asked for their
         results: that would be three trips for a command that this very worker is about to run.
         """
         self._drains: set[asyncio.Event] = set()
@@ -319,7 +319,7 @@ class StoreEngine(LaneEngine):
             self._unwatch[partition.queue] = self.store.watch(partition.queue, self._hear)
 
     def _hear(self) -> None:
-        """Something has changed in a queue."""
+        """A watched queue has changed: look for commands, results and revoked leases."""
         self._heartbeat.heard = True
         self._results.look()
         self.wake()
@@ -342,7 +342,7 @@ class StoreEngine(LaneEngine):
         self._wanted.set()
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
+        """Do something in a task of its own, for which no caller waits."""
         task = self._spawn(work, "errand")
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
@@ -354,13 +354,13 @@ class StoreEngine(LaneEngine):
         return written
 
     async def quiet(self) -> None:
-        """As `LaneEngine.quiet`; what this worker does not start, others may start at once."""
+        """As `LaneEngine.quiet`; what this worker does not start, other workers may."""
         self.stopped = True
         self._wanted.set()  # so that no claim stays parked
         self._prefetch.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(TAKING_BACK):
-                await self._outbox.empty.wait()  # or others would begin with what comes after it
+                await self._outbox.empty.wait()  # or other workers would begin with later commands
         self._workers.leave()
         await super().quiet()
 
@@ -510,7 +510,7 @@ class StoreEngine(LaneEngine):
         now = self._loop.time()
         if self._alarm is not None:
             if self._alarm.when() <= now:
-                return  # it rings at once: nobody has looked yet at what it was set for
+                return  # it rings at once, and the claim that follows looks at what is due
             self._alarm.cancel()
             self._alarm = None
         if again < inf:
@@ -542,7 +542,7 @@ class StoreEngine(LaneEngine):
             return
         job = self._results.jobs.get(claimed.id)
         if job is not None and job.lease is not None and job.lease.token in self._held:
-            # That lease has expired, and nobody here has noticed yet.
+            # That lease has expired, and the heartbeat has not noticed it yet.
             self._lose(job, job.lease)
             job = job.latest()
         if job is None:
@@ -557,7 +557,7 @@ class StoreEngine(LaneEngine):
         job.priority = -claimed.priority
         self._held[claimed.token] = job
         try:
-            envelope = unseal(claimed.value)
+            envelope = decode_envelope(claimed.value)
             job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
         except Exception as error:
             self._failed_unread(job, error)
@@ -595,7 +595,7 @@ class StoreEngine(LaneEngine):
         return self._loop.time() - max(0.0, now - since)
 
     def _begin_next(self, lane: Lane) -> None:
-        """Begin what was claimed ahead, as there is a slot again."""
+        """Begin commands that were prefetched, as there is a slot again."""
         while lane.active < lane.most and (partition := self._prefetch.oldest(lane)) is not None:
             job = self._prefetch.next(partition, self._prefetch.lines[partition])
             if job is not None:
@@ -606,7 +606,7 @@ class StoreEngine(LaneEngine):
     def _no_longer_running(self, job: Job) -> None:
         line = self._prefetch.lines.get(job.partition)
         if line is not None:
-            line.learn((self.home or self._loop).time() - job.started_at)
+            line.learn((self.bound_loop or self._loop).time() - job.started_at)
         super()._no_longer_running(job)
 
     def _failed_unread(self, job: Job, error: Exception) -> None:
@@ -718,7 +718,7 @@ class StoreEngine(LaneEngine):
             self._plan.take_back(job.partition, lease, told)
 
     def _back(self, job: Job, status: Any) -> None:
-        """It is in the store again, for whoever takes it."""
+        """The command of a job is in the store again, for any worker."""
         job.status = status
         job.remote = True
         if job.waiters:
@@ -739,7 +739,7 @@ class StoreEngine(LaneEngine):
             self._lost(job)
 
     def _lost(self, job: Job) -> None:
-        """The lease of a job is gone: somebody else has the command now, or removed it.
+        """The lease of a job is gone: another worker has the command now, or it was removed.
 
         Its run may go on for a while, and the command may come back here: so another job stands
         for it from now on.
@@ -798,7 +798,7 @@ class StoreEngine(LaneEngine):
         return await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
 
     async def _cancel_elsewhere(self, job: Job) -> None:
-        """Its lease was lost before it could be cancelled: somebody else has it by now."""
+        """Cancel the command of a job whose lease was lost before: another worker may have it."""
         try:
             await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
         except Exception as error:
@@ -866,7 +866,7 @@ class StoreEngine(LaneEngine):
                 changed.clear()
                 await self._outbox.empty.wait()
                 if not self.running and not await self.unfinished():
-                    # Others may have run some, whose results have not come here yet.
+                    # Other workers may have run some, whose results are not known here yet.
                     await self._results.look_at_open()
                     await self.dlq.settled()
                     return

@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import LimitExceededError, describe
+from leasedkeyq.errors import describe
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
     CommandPayloadError,
     RemoteCommandError,
 )
+from leasedkeyq.model.admission import check_size
 from leasedkeyq.model.requests import Limits, StoredItem
 from leasedkeyq.stores.finite import check_finite
 
@@ -49,24 +50,18 @@ PARKED = "leasedkeyq.dead_letter"
 CANCELLED = _encoder.encode(CommandEnding(cancelled=True))
 
 
-def seal(envelope: Envelope, kind: str, key: str, most: int) -> bytes:
+def encode_envelope(envelope: Envelope, kind: str, key: str, limits: Limits) -> bytes:
     """An envelope as JSON.
 
     Raises:
-        LimitExceededError: It is larger than `most` bytes.
+        LimitExceededError: It is too large.
     """
     raw = _encoder.encode(envelope)
-    if len(raw) > most:
-        raise LimitExceededError(
-            f"command {kind!r} of key {describe(key)} has {len(raw)} bytes; the limit value_size "
-            f"is {most}",
-            limit="value_size",
-            most=most,
-        )
+    check_size(f"command {kind!r}", key, raw, limits)
     return raw
 
 
-def unseal(raw: bytes) -> Envelope:
+def decode_envelope(raw: bytes) -> Envelope:
     """The envelope that a store kept.
 
     Raises:
@@ -95,7 +90,7 @@ def available_since(item: StoredItem) -> float | None:
     return last.ended_at if delay is None else last.ended_at + float(delay[1])
 
 
-def seal_payload(
+def encode_payload(
     payload: Any, at: float, kind: str, key: str, limits: Limits, *, timeout: float | None = None
 ) -> bytes:
     """Arguments that are at hand as plain values, as the value of an item.
@@ -111,7 +106,7 @@ def seal_payload(
         raise CommandPayloadError(
             f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
         ) from error
-    return seal(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits.value_size)
+    return encode_envelope(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:
@@ -120,7 +115,7 @@ def read_payload(item: StoredItem) -> tuple[Any, float]:
     What is no command is shown as it is stored.
     """
     try:
-        envelope = unseal(item.value)
+        envelope = decode_envelope(item.value)
         return msgspec.json.decode(envelope.payload), envelope.at
     except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return item.value, item.put_at

@@ -80,7 +80,7 @@ class Heartbeat:
                 self._lose(job, lease)
 
     async def _find_revoked(self) -> None:
-        """End the runs of commands that somebody has cancelled elsewhere."""
+        """End the runs of commands that another process has cancelled."""
         by_queue: dict[str, list[tuple[Job, Claimed]]] = {}
         for job in self._held.values():
             by_queue.setdefault(job.partition.queue, []).append((job, job.lease))

@@ -71,7 +71,7 @@ class Outbox:
                     try:
                         told(answer)
                     except Exception:
-                        # The others of the batch are settled, and hear of it all the same.
+                        # The other commands of the batch are settled, and are told so all the same.
                         kind = type(change).__name__
                         logger.exception(
                             "queue %r: the callback of a settled %s failed", change.queue, kind

@@ -1,4 +1,4 @@
-"""`Prefetch`: short commands are claimed ahead, so that a worker does not wait for the store.
+"""`Prefetch`: short commands are claimed before there is a slot for them.
 
 A worker with tiny commands is done with all of them before the store has answered its next claim.
 So it leases a few more than it has slots: as many as it ends while a claim is under way. They wait
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 
-MOST_AHEAD = 100
+MOST_PREFETCHED = 100
 """Commands of one partition of a lane."""
 ENOUGH = 20
-"""Commands that must have ended before anything is claimed ahead."""
+"""Commands that must have ended before anything is prefetched."""
 PATIENCE = 0.1
 """Seconds in which a prefetched job has to begin; or a quarter of its lease, if that is less."""
 TRIPS = 4.0
@@ -62,7 +62,7 @@ class PrefetchLine:
         """Let as many wait as end during a claim, which takes `trip` seconds."""
         if self.ended < ENOUGH:
             return
-        # Whoever comes last begins when half of the patience is over, or earlier.
+        # The last of the line begins when half of the patience is over, or earlier.
         lane = self._partition.lane
         slots = (
             lane.most / sum(partition.owned for partition in lane.partitions)
@@ -70,10 +70,10 @@ class PrefetchLine:
             else 0
         )
         enough = slots * min(TRIPS * trip, self.patience / 2)
-        if enough < MOST_AHEAD * self.slowest:
+        if enough < MOST_PREFETCHED * self.slowest:
             self.most = int(enough / self.slowest)
         else:
-            self.most = MOST_AHEAD if enough else 0
+            self.most = MOST_PREFETCHED if enough else 0
 
     def distrust(self) -> None:
         """Something did not begin in time: learn anew."""
@@ -83,14 +83,14 @@ class PrefetchLine:
 
 
 class Prefetch:
-    """What an engine has claimed ahead.
+    """The commands that an engine has prefetched.
 
     Args:
         loop: Asked for the event loop.
-        take_back: Told a job that this worker lets others have. Its attempt does not count.
+        take_back: Told a job that is left to other workers. Its attempt does not count.
 
     Attributes:
-        lines: What waits, for each partition of a lane that may claim ahead.
+        lines: What waits, for each partition of a lane that may prefetch.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Prefetch:
         self._trip = 0.0
 
     def serve(self, partition: Partition) -> None:
-        """Claim ahead for a partition of a lane, unless its limits count what is leased.
+        """Prefetch for a partition of a lane, unless its limits count what is leased.
 
         Nor if a command that dies with its worker is not tried again, even if it had not begun.
         """
@@ -186,7 +186,7 @@ class Prefetch:
             return None
         job, since = next(iter(line.jobs.items()))
         if self._loop().time() - since > line.patience:
-            # The event loop stood still. Who knows whether the lease did not end meanwhile.
+            # The event loop stood still, and the lease may have ended meanwhile.
             line.distrust()
             self._clear(line)
             return None

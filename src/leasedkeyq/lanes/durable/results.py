@@ -22,7 +22,7 @@ SHORTEST = 0.005
 AT_ONCE = 500
 """Commands in one look."""
 UNAWAITED = 0.5
-"""Seconds between two looks at commands for which nobody waits, though somebody may ask."""
+"""Seconds between two looks at commands that no task awaits, though their handles may be asked."""
 UNAWAITED_AT_ONCE = 100
 UNAWAITED_SHARE = 0.02
 """Of the time that such looks may take: beyond some hundred commands they become rarer."""
@@ -45,9 +45,9 @@ class Finish(Protocol):
 class ResultWatch:
     """The jobs of this process on a store, and how those end that it does not run itself.
 
-    Those for which somebody waits are looked at whenever something has changed in their queue.
-    Those that somebody only refers to are looked at more rarely, so that a handle tells soon
-    where its command stands.
+    Jobs that a task awaits are looked at whenever something has changed in their queue. Jobs
+    that have only a handle are looked at more rarely, so that the handle tells soon where its
+    command stands.
 
     Args:
         store: Where the commands are.
@@ -57,7 +57,7 @@ class ResultWatch:
         spawn: Begins a task of the engine.
 
     Attributes:
-        jobs: All that anybody here still refers to, by the id of their items.
+        jobs: All that a handle or a task of this process still refers to, by the id of their items.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class ResultWatch:
         self._soon: TimerHandle | None = None
         self._refreshing: Task[None] | None = None
         self._refreshed: set[Partition] = set()
-        """The partitions of lanes that are looked at for those who only refer to a job."""
+        """The partitions that are looked at for jobs that no task awaits."""
         self._closed: Callable[[Job], Exception] | None = None
 
     def refresh(self, partition: Partition) -> None:
-        """There are jobs for which nobody waits yet: let them tell where they stand."""
+        """There are jobs that no task awaits yet: let their handles tell where they stand."""
         if self._refreshing is not None:
             if partition not in self._refreshed:
                 self._changed.set()
         elif self._soon is None:
-            # Most are gone by then, or somebody waits for them.
+            # Most jobs are gone by then, or a task awaits them.
             self._soon = asyncio.get_running_loop().call_later(UNAWAITED, self._begin_to_refresh)
 
     def _begin_to_refresh(self) -> None:
@@ -100,7 +100,7 @@ class ResultWatch:
             self._refreshing = self._spawn(self._refresh(), "status of handles")
 
     def expect(self, job: Job) -> None:
-        """Somebody waits for `job`, which this process does not run at present."""
+        """A task awaits `job`, which this process does not run at present."""
         if self._closed is not None:
             job.end("lost", None, self._closed(job))
             return
@@ -126,7 +126,7 @@ class ResultWatch:
         return tasks
 
     async def _run(self) -> None:
-        """Look whenever something has changed, until nobody waits."""
+        """Look whenever something has changed, as long as tasks await jobs."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
         while self._expected:
@@ -150,7 +150,7 @@ class ResultWatch:
             await asyncio.sleep(max(SHORTEST, 2 * (loop.time() - began)))
 
     async def _refresh(self) -> None:
-        """Look at jobs that no task awaits, as long as anybody refers to any of them."""
+        """Look at jobs that no task awaits, as long as there are handles of any."""
         loop = asyncio.get_running_loop()
         pause = UNAWAITED
         try:
@@ -187,7 +187,7 @@ class ResultWatch:
         for partition, numbers in by_queue.items():
             for first in range(0, len(numbers), UNAWAITED_AT_ONCE):
                 some = numbers[first : first + UNAWAITED_AT_ONCE]
-                # Only those that somebody still refers to: this must not be the last one.
+                # Only jobs that have a handle: this must not be the last reference to one.
                 found = [self.jobs.get(number) for number in some]
                 jobs = [job for job in found if job and _open(job) and not job.waiters]
                 if jobs:
@@ -235,7 +235,7 @@ class ResultWatch:
             self._finish(job, "completed" if error is None else "failed", result, error)
 
     async def _follow(self, job: Job, items: tuple[StoredItem, ...]) -> None:
-        """It has no result (yet): it is alive, or buried, or a newer command took its place."""
+        """The command has no result (yet): it is alive, or buried, or a newer one took its place."""
         for item in items:
             if item.id == job.id:
                 if _open(job):
@@ -285,7 +285,7 @@ class ResultWatch:
         self._finish(job, "lost", None, lost)
 
     def _succeed(self, job: Job, item: StoredItem) -> None:
-        """The buffered command took its place: whoever waits, waits for that one."""
+        """A buffered command took the place of `job`: tasks that await `job` wait for that one."""
         successor = self.jobs.get(item.id)
         if successor is None:
             successor = Job(
@@ -298,7 +298,7 @@ class ResultWatch:
             self.expect(successor)
 
     def _next_of_key(self, job: Job) -> Job | None:
-        """The command of the same key that was submitted here after `job`, if anybody has it."""
+        """The command of the same key that was submitted here after `job`, if it has a handle."""
         later = [
             other
             for other in list(self.jobs.values())

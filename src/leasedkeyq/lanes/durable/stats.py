@@ -12,7 +12,7 @@ from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
 
 async def store_stats(
-    store: Store, lanes: Mapping[str, Lane], now: float, ahead: Callable[[Lane], int]
+    store: Store, lanes: Mapping[str, Lane], now: float, prefetched: Callable[[Lane], int]
 ) -> QueueStats:
     """The numbers of all lanes.
 
@@ -20,7 +20,7 @@ async def store_stats(
         store: Where the commands are.
         lanes: The lanes by name.
         now: Unix time.
-        ahead: How many commands of a lane are leased here and wait for a slot.
+        prefetched: How many commands of a lane are leased here and wait for a slot.
     """
     counts = await lane_counts(store, lanes.values())
     heads = await store.heads(_queues(lanes.values()))
@@ -28,7 +28,7 @@ async def store_stats(
     numbers: dict[str, LaneStats] = {}
     for lane, count in counts.items():
         old = [ages[partition.queue] for partition in lane.partitions if partition.queue in ages]
-        waiting = min(ahead(lane), count.in_flight)
+        waiting = min(prefetched(lane), count.in_flight)
         pending = count.available + waiting
         found = lane_stats(lane, pending, count.scheduled, max(old, default=None))
         numbers[lane.id] = msgspec.structs.replace(found, active=count.in_flight - waiting)

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, LimitExceededError
+from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.durable.envelope import Envelope, seal
+from leasedkeyq.lanes.durable.envelope import Envelope, encode_envelope
 from leasedkeyq.lanes.running.engine import Submitted
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
-from leasedkeyq.model.admission import advice, check_name, check_priority
+from leasedkeyq.model.admission import check_name, check_priority, limit_exceeded
 from leasedkeyq.model.requests import Limits, Put
 from leasedkeyq.stores.store import Store
 
@@ -62,7 +62,7 @@ class Submissions:
         partition = lane.partition_of(key)
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
-            item = key, seal(envelope, kind, key, limits.value_size)
+            item = key, encode_envelope(envelope, kind, key, limits)
             [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
         if isinstance(answer, LeasedKeyQError):
             raise answer
@@ -106,7 +106,7 @@ class Submissions:
         runs: dict[Partition, list[PartitionRun]] = {}
         for key, (_, kind, command) in zip(keys, commands, strict=True):
             envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
-            item = key, seal(envelope, kind, key, limits.value_size)
+            item = key, encode_envelope(envelope, kind, key, limits)
             mine = runs.setdefault(lane.partition_of(key), [])
             if not mine or mine[-1][0] != kind:
                 check_name("command_type", kind, limits)
@@ -158,13 +158,9 @@ def _put(
 
 
 def _check_number(lane: Lane, number: int, limits: Limits) -> None:
-    most = limits.batch_size
-    if number > most:
-        message = (
-            f"lane {lane.id!r}: {number} commands in one submit_many; the limit batch_size is "
-            f"{most}: {advice('batch_size')}"
-        )
-        raise LimitExceededError(message, limit="batch_size", most=most)
+    if number > limits.batch_size:
+        message = f"lane {lane.id!r}: {number} commands in one submit_many"
+        raise limit_exceeded(message, "batch_size", limits)
 
 
 async def _put_everywhere(

@@ -1,7 +1,7 @@
-"""`WorkerGroup`: the workers of a store tell each other which lanes are paused, and who lives.
+"""`WorkerGroup`: the workers of a store tell each other what is paused, and which of them live.
 
 All of it is in one queue of the store. A paused lane is an item that is scheduled for a time that
-does not come. A worker that shares the partitions of lanes with others is an item that it
+does not come. A worker that shares the partitions of lanes with other workers is an item that it
 has leased: the lease is renewed as long as the worker lives. Every worker watches that queue.
 """
 
@@ -41,20 +41,20 @@ WORKERS_QUEUE = "leasedkeyq.lanes"
 PAUSED = "paused:"
 WORKER = "worker:"
 NEWS = "news"
-"""How the keys in it begin. Whoever has changed something puts news and removes them, as those
-who watch are told of items that come and go."""
+"""How the keys in it begin. A worker that has changed something puts an item ``news`` and removes
+it: the workers that watch the queue are woken by items that come and go."""
 FOREVER = 100 * 365 * 86400.0
 GRACE = 60.0
 """Seconds after which a worker is forgotten that has put its item and not leased it."""
 
 
 class Member(msgspec.Struct, omit_defaults=True):
-    """A worker, as the others see it."""
+    """A worker, as the other workers see it."""
 
     lanes: dict[str, int]
     """The lanes whose partitions it shares, and how many of them it knows."""
     types: str
-    """Stands for the types of commands that it knows. Those with others share among themselves."""
+    """Stands for the types of commands that it knows. Workers share with those of the same types."""
     host: str = ""
     pid: int = 0
 
@@ -88,7 +88,7 @@ class WorkerGroup:
         self._own = own
         self._wake = wake
         self._types = types
-        self._wishes: dict[str, bool] = {}
+        self._unwritten: dict[str, bool] = {}
         """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
         """Lanes of which a look at the store that is under way may tell old news."""
@@ -96,7 +96,7 @@ class WorkerGroup:
         self._news = asyncio.Event()
         self._name = ""
         self._told = b""
-        """What the others know of this worker."""
+        """What the other workers know of this one."""
         self._lease: Claimed | None = None
         self._renewed = 0.0
         self._clock_offset = 0.0
@@ -108,7 +108,7 @@ class WorkerGroup:
     def pause(self, lane: Lane, paused: bool) -> PendingWrite:
         """Pause or resume a lane, here at once and everywhere soon."""
         lane.paused = paused
-        self._wishes[lane.id] = paused
+        self._unwritten[lane.id] = paused
         self._decided.add(lane.id)
         try:
             asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class WorkerGroup:
 
     def write(self) -> None:
         """Begin to tell the store what was paused and resumed here."""
-        if self._wishes and (self._writing is None or self._writing.done()):
+        if self._unwritten and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write())
             self._writing.add_done_callback(_failed)
 
@@ -131,38 +131,38 @@ class WorkerGroup:
 
     async def _write(self) -> None:
         pause = FIRST_PAUSE
-        while self._wishes:
-            wishes = dict(self._wishes)
+        while self._unwritten:
+            unwritten = dict(self._unwritten)
             try:
                 puts = [
                     Put(WORKERS_QUEUE, ((PAUSED + lane, b"null"),), delay=FOREVER)
-                    for lane, paused in wishes.items()
+                    for lane, paused in unwritten.items()
                     if paused
                 ]
                 if puts:
                     _check(await self._store.put(puts))
                 cancels = [
                     Cancel(WORKERS_QUEUE, PAUSED + lane)
-                    for lane, paused in wishes.items()
+                    for lane, paused in unwritten.items()
                     if not paused
                 ]
                 if cancels:
                     await self._store.settle(cancels)
                 await self._tell()
             except StoreClosedError:
-                self._wishes.clear()
+                self._unwritten.clear()
                 raise
             except Exception as error:
                 report("lanes could not be paused or resumed for others", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            for lane, paused in wishes.items():
-                if self._wishes.get(lane) is paused:
-                    del self._wishes[lane]
+            for lane, paused in unwritten.items():
+                if self._unwritten.get(lane) is paused:
+                    del self._unwritten[lane]
 
     async def _tell(self) -> None:
-        """Let everybody look."""
+        """Let all workers of the store look."""
         _check(await self._store.put([Put(WORKERS_QUEUE, ((NEWS, b"null"),))]))
         await self._store.settle([Cancel(WORKERS_QUEUE, NEWS)])
 
@@ -204,13 +204,13 @@ class WorkerGroup:
             unwatch()
 
     async def _look(self) -> float | None:
-        """See what is paused and who lives; returns the seconds until the next look."""
+        """See what is paused and which workers live; returns the seconds until the next look."""
         shared = [lane for lane in self._lanes.values() if lane.shared and not self._leaving]
         if shared:
             await self._stay(shared)
         elif self._lease is not None:
             await self._go()
-        self._decided = set(self._wishes)
+        self._decided = set(self._unwritten)
         found = await self._browse()
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
         for lane in self._lanes.values():
@@ -239,7 +239,7 @@ class WorkerGroup:
     # Sharing partitions
 
     async def _stay(self, shared: Sequence[Lane]) -> None:
-        """Be among the living."""
+        """Lease the item of this worker, or renew its lease: so the others see that it lives."""
         loop = asyncio.get_running_loop()
         lease_time = min(lane.lease_time for lane in shared)
         me = Member(
@@ -275,7 +275,7 @@ class WorkerGroup:
         await self._tell()
 
     async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
-        """Remove workers whose leases have ended, or who died before they had one."""
+        """Remove workers whose leases have ended, or that died before they had one."""
         old = asyncio.get_running_loop().time() + self._clock_offset - GRACE
         dead = {
             item.key: item.id
@@ -323,7 +323,7 @@ class WorkerGroup:
         self._news.set()
 
     def leave(self) -> None:
-        """Let the others have the partitions of this worker, and end."""
+        """Let the other workers have the partitions of this one, and end."""
         self._leaving = True
         self._news.set()
 
@@ -347,8 +347,9 @@ class WorkerGroup:
 def divide(lane: str, known: Mapping[str, int]) -> list[str]:
     """The owner of each partition of a lane, the same in the eyes of all.
 
-    No worker has more than its fair share, as long as each knows all partitions. Who weighs most
-    for a partition has it, if it has room: so a change of workers moves few partitions.
+    No worker has more than its fair share, as long as each knows all partitions. The worker
+    that weighs most for a partition has it, if it has room: so a change of workers moves few
+    partitions.
 
     Args:
         lane: The name of the lane.
@@ -367,9 +368,9 @@ def divide(lane: str, known: Mapping[str, int]) -> list[str]:
             owners[part] = worker
             loads[worker] += 1
     for part, owner in enumerate(owners):
-        if not owner:  # those who know it have their share already
-            who = [worker for worker, parts in known.items() if part < parts]
-            owners[part] = min(who, key=lambda worker: (loads[worker], weights[worker, part]))
+        if not owner:  # the workers that know it have their share already
+            able = [worker for worker, parts in known.items() if part < parts]
+            owners[part] = min(able, key=lambda worker: (loads[worker], weights[worker, part]))
             loads[owners[part]] += 1
     return owners
 

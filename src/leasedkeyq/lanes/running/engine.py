@@ -69,7 +69,7 @@ class LaneEngine(ABC):
         slots: How many commands may run.
         emitter: Told of everything that happens.
         instruments: Told the numbers.
-        tracing: Told the spans, if anybody wants them.
+        tracing: Told the spans, where there is one.
         clock: Unix time, for tests.
     """
 
@@ -100,7 +100,7 @@ class LaneEngine(ABC):
         """Counted in place, which costs half as much as telling it like the others."""
         self._instrument = together([one for one in instruments if one is not self._metrics])
         self._tracing = None if tracing is None else GuardedTracing(tracing)
-        self.home: AbstractEventLoop | None = None
+        self.bound_loop: AbstractEventLoop | None = None
         self._context = contextvars.Context()
         self._quiet: list[Future[None]] = []
         self._abandoned: set[Task[None]] = set()
@@ -137,12 +137,12 @@ class LaneEngine(ABC):
     @property
     def _loop(self) -> AbstractEventLoop:
         """The event loop that this engine belongs to: that of its first use."""
-        if self.home is None:
-            self.home = asyncio.get_running_loop()
+        if self.bound_loop is None:
+            self.bound_loop = asyncio.get_running_loop()
             self._context = contextvars.copy_context()
-        return self.home
+        return self.bound_loop
 
-    def check_home(self) -> None:
+    def check_loop(self) -> None:
         """Refuse to work in another event loop than that of the first use."""
         if self._loop is not asyncio.get_running_loop():
             raise WrongEventLoopError(
@@ -306,7 +306,7 @@ class LaneEngine(ABC):
 
     def _begin(self, job: Job) -> None:
         """Run the command of a job whose lease and slot have been taken."""
-        loop = self.home or self._loop
+        loop = self.bound_loop or self._loop
         job.status = "running"
         job.begun = False
         job.interruption = None
@@ -461,7 +461,7 @@ class LaneEngine(ABC):
             self._limit_alarm = self._loop.call_at(when, self._end_overdue)
 
     def _cancel_run(self, job: Job) -> None:
-        """Cancel a run for somebody who wants the command no more."""
+        """Cancel a run because its command was cancelled."""
         if job.interruption is None:
             self._interrupt(job, "cancel")
         elif job.interruption in ("timeout", "stop"):
@@ -477,7 +477,7 @@ class LaneEngine(ABC):
             job.task.cancel()
 
     def _abandon(self, job: Job) -> None:
-        """A command goes on although it was cancelled: nobody waits for it any longer."""
+        """A command goes on although it was cancelled: the engine waits for it no longer."""
         name = f"command {job.kind!r} of key {describe(job.key)}"
         logger.error(
             "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
@@ -584,7 +584,7 @@ class LaneEngine(ABC):
         instrument = self._instrument
         if job.counts is None and instrument is None:
             return
-        now = (self.home or self._loop).time()
+        now = (self.bound_loop or self._loop).time()
         ran, total = now - job.started_at, now - job.submitted_at
         if job.counts is not None:
             job.counts.ended(outcome, ran, total)
@@ -649,7 +649,7 @@ class LaneEngine(ABC):
         return Handle(job, self)
 
     def expect(self, job: Job) -> None:
-        """Somebody waits for a job that another process may run. Here, none does."""
+        """A task waits for a job that another process may run. Here, no other process does."""
         assert not job.remote
 
 

@@ -175,7 +175,7 @@ class Follows(Protocol):
         ...
 
     def expect(self, job: Job) -> None:
-        """Somebody waits for a job that another process may run."""
+        """A task waits for a job that another process may run."""
         ...
 
 
@@ -230,7 +230,7 @@ class Handle(Generic[R_co]):
         return self._job.latest().status in ENDED
 
     async def cancel(self) -> bool:
-        """Cancel the command, waiting or running, for all who wait for it.
+        """Cancel the command, waiting or running, for all tasks that wait for it.
 
         Returns whether that was still possible. A running command is cancelled like a task: it
         may take its time to clean up.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, StoreClosedError
 from leasedkeyq.model.requests import (
@@ -40,7 +40,8 @@ from leasedkeyq.testing.shorthand import (
 from leasedkeyq.testing.site import Site
 from leasedkeyq.testing.suite import Suite, check, site_check
 
-Changes = list[Put | Change]
+EditChanges: TypeAlias = list[Put | Change]
+"""What the function of an edit asks for."""
 
 
 class EditChecks(Suite):
@@ -56,7 +57,7 @@ class EditChecks(Suite):
         await settle(store, Bury("q", "b", b.token), Ack("q", "c", c.token, b"1", LONG))
         seen: list[StoredItem] = []
 
-        def look(items: Sequence[StoredItem]) -> Changes:
+        def look(items: Sequence[StoredItem]) -> EditChanges:
             seen.extend(items)
             return []
 
@@ -86,7 +87,7 @@ class EditChecks(Suite):
         [buried] = await settle(store, Bury("q", "d", items[3].token))
         assert isinstance(buried, int)
 
-        def work(found: Sequence[StoredItem]) -> Changes:
+        def work(found: Sequence[StoredItem]) -> EditChanges:
             token = {item.key: item.token for item in found}
             return [
                 Put("q", (("new", b"1"), ("e", b"2"))),
@@ -110,13 +111,13 @@ class EditChecks(Suite):
         await store.put([one("a"), one("b")])
         held = await claim_one(store)
         before = await everything(store)
-        changes: Changes = [
+        changes: EditChanges = [
             one("new"),
             one("b", b"2", priority=5),
             Ack("q", "a", held.token, b"1", LONG),
         ]
 
-        def fails(_: Sequence[StoredItem]) -> Changes:
+        def fails(_: Sequence[StoredItem]) -> EditChanges:
             raise ArithmeticError
 
         await expect(ArithmeticError, store.edit("q", fails))
@@ -137,7 +138,7 @@ class EditChecks(Suite):
         await store.put([one("sum", b"0")])
         calls: list[int] = []
 
-        def add(items: Sequence[StoredItem]) -> Changes:
+        def add(items: Sequence[StoredItem]) -> EditChanges:
             calls.append(1)
             [found] = [item for item in items if item.key == "sum"]
             return [one("sum", b"%d" % (int(found.value) + 1))]
@@ -176,7 +177,7 @@ class EditChecks(Suite):
         await store.put([one("held", b"2", policy="buffer", delay=LONG)])
         await store.put([one("later", delay=LONG), one("high", priority=7), one("next")])
         before, in_order = await everything(store), await order(store)
-        changes: Changes = [
+        changes: EditChanges = [
             one("new", delay=LONG),
             one("high", b"2", priority=9, kind="mail"),
             one("held", b"8", priority=3, delay=SHORT, kind="mail"),
@@ -205,7 +206,7 @@ class EditChecks(Suite):
         """In full or not at all, and its work is called at most once."""
         calls: list[int] = []
 
-        def work(items: Sequence[StoredItem]) -> Changes:
+        def work(items: Sequence[StoredItem]) -> EditChanges:
             calls.append(1)
             return [_one_more(items, "first"), _one_more(items, "second")]
 
@@ -227,7 +228,7 @@ class EditChecks(Suite):
         await store.close()
         calls: list[int] = []
 
-        def work(_: Sequence[StoredItem]) -> Changes:
+        def work(_: Sequence[StoredItem]) -> EditChanges:
             calls.append(1)
             return []
 

@@ -1,4 +1,4 @@
-"""How those who wait are woken, and the queue on a store."""
+"""How waiting callers are woken, and the queue on a store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,15 +32,15 @@ from leasedkeyq.testing.suite import Suite, check, site_check
 T = TypeVar("T")
 
 QUIET = 0.02
-"""After so many seconds nobody is woken any more by what happened before."""
+"""After so many seconds no watcher is woken any more by earlier changes."""
 
 
 class WatchChecks(Suite):
-    """No wake-up is lost, nobody who gives up takes anything along."""
+    """No wake-up is lost, and no caller that gives up takes an item along."""
 
     @check
     async def test_an_empty_queue_is_no_outage(self, store: Store) -> None:
-        """A store that answers says so: who has waited in vain hears that there was nothing."""
+        """A store that answers says so: a `get` in vain hears that there was nothing."""
         assert store.outage is None, "a store that has just been opened has an outage"
         queue: StoreQueue[int] = StoreQueue(store, "q")
         await expect(TimeoutError, queue.get(timeout=SHORT))
@@ -54,12 +54,12 @@ class WatchChecks(Suite):
         stop = store.watch("q", woken.set)
 
         async def wakes(call: Awaitable[Any]) -> Any:
-            # Who was woken by what came before does not count.
+            # A wake-up by an earlier change does not count.
             while woken.is_set():
                 woken.clear()
                 await asyncio.sleep(QUIET)
             answer = await call
-            await self.soon(woken.wait(), "nobody was woken")
+            await self.soon(woken.wait(), "no watcher was woken")
             return answer
 
         await wakes(store.put([one("a")]))
@@ -95,7 +95,7 @@ class WatchChecks(Suite):
         stops[0]()
         await store.put([one("a")])
         for event in woken[1:]:
-            await self.soon(event.wait(), "somebody was not woken")
+            await self.soon(event.wait(), "a watcher was not woken")
         assert not woken[0].is_set()
         assert set(heard) == {loop}
         for stop in stops:
@@ -110,18 +110,18 @@ class WatchChecks(Suite):
         for lease_time in (None, SHORT):
             await store.put([one("a", delay=None if lease_time else SHORT)])
             await store.claim([next_items(1, lease_time)])
-            await self.soon(woken.wait(), "nobody was woken")
+            await self.soon(woken.wait(), "no watcher was woken")
             while woken.is_set():
                 woken.clear()
                 await asyncio.sleep(QUIET)
             await site.pass_time(SHORT * 1.5)
             await store.sweep(["q"])
-            await self.soon(woken.wait(), "nobody was woken")
+            await self.soon(woken.wait(), "no watcher was woken")
         stop()
 
     @check
     async def test_waiting_is_no_busy_loop(self, store: Store) -> None:
-        """Whoever waits is woken when something has changed, and not by having asked."""
+        """A waiting call is woken when something has changed, and not by having asked."""
         asked = 0
 
         def counted(verb: Callable[[T], Awaitable[Any]]) -> Callable[[T], Awaitable[Any]]:
@@ -149,12 +149,12 @@ class WatchChecks(Suite):
         getter = asyncio.create_task(queue.get())
         await asyncio.sleep(0.02)
         await queue.put("a", 1)
-        _, value, lease = await self.soon(getter, "a put did not wake who waits")
+        _, value, lease = await self.soon(getter, "a put did not wake a waiting get")
         assert value == 1
         taker = asyncio.create_task(queue.take("a"))
         await asyncio.sleep(0.02)
         await queue.release(lease)
-        _, _, lease = await self.soon(taker, "a release did not wake who waits")
+        _, _, lease = await self.soon(taker, "a release did not wake a waiting take")
         await queue.extend(lease, SHORT)
         _, _, again = await queue.get(timeout=self.patience)
         assert again.attempt == 3
@@ -163,7 +163,7 @@ class WatchChecks(Suite):
 
     @site_check()
     async def test_closing_the_store_ends_the_waiting(self, site: Site) -> None:
-        """Nobody waits for ever on a store that was closed."""
+        """No call waits for ever on a store that was closed."""
         for way in ("get", "put", "join"):
             store = site.open()
             queue: StoreQueue[int] = store.queue(way, maxsize=1)
@@ -182,7 +182,7 @@ class WatchChecks(Suite):
 
     @check
     async def test_room_that_is_made_at_once_is_not_missed(self, store: Store) -> None:
-        """By one who looks whether there is room, or whether anything is left."""
+        """By a call that looks whether there is room, or whether anything is left."""
         queue: StoreQueue[int] = store.queue("q", maxsize=1)
         await queue.put("a", 1)
         putting = asyncio.gather(queue.put("b", 2), store.settle([Cancel("q", "a")]))
@@ -261,7 +261,7 @@ class WatchChecks(Suite):
 
     @check
     async def test_producers_wait_for_room(self, store: Store) -> None:
-        """And go on, in order, when somebody else has made some."""
+        """And go on, in order, when a consumer has made some."""
         queue: StoreQueue[int] = StoreQueue(store, "q", maxsize=2)
         other: StoreQueue[int] = StoreQueue(store, "q")
         producers = [asyncio.create_task(queue.put(f"k{n}", n)) for n in range(6)]
@@ -292,7 +292,7 @@ class WatchChecks(Suite):
 
     @check
     async def test_close_gives_back_its_own_leases(self, store: Store) -> None:
-        """And wakes those who wait in it."""
+        """And wakes the calls that wait in it."""
         queue: StoreQueue[int] = StoreQueue(store, "q")
         other: StoreQueue[int] = StoreQueue(store, "q")
         await queue.put_many({"a": 1, "b": 2, "c": 3})

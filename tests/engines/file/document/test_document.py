@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.engines.file.document.codec import DocumentCodec, seal, unseal
+from leasedkeyq.engines.file.document.codec import DocumentCodec, add_checksum, split_checksum
 from leasedkeyq.engines.file.document.document import Document, NotPlainYamlError
 from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
 from leasedkeyq.engines.file.document.json_fields import NonsenseError, decode_time, encode_time
@@ -146,11 +146,11 @@ def test_no_times(written: str) -> None:
 @pytest.mark.parametrize("yaml", [True, False])
 def test_the_checksum(yaml: bool) -> None:
     body = b"anything\n"
-    sealed = seal(body, yaml=yaml)
-    assert unseal(sealed, yaml=yaml) == (body, True)
-    assert unseal(sealed.replace(b"any", b"eny"), yaml=yaml)[1] is False
-    assert unseal(sealed[:-1], yaml=yaml)[1] is None
-    assert unseal(b"", yaml=yaml) == (b"", None)
+    summed = add_checksum(body, yaml=yaml)
+    assert split_checksum(summed, yaml=yaml) == (body, True)
+    assert split_checksum(summed.replace(b"any", b"eny"), yaml=yaml)[1] is False
+    assert split_checksum(summed[:-1], yaml=yaml)[1] is None
+    assert split_checksum(b"", yaml=yaml) == (b"", None)
 
 
 def test_the_layout_of_a_document() -> None:

@@ -380,9 +380,9 @@ def test_damage_without_a_copy_is_an_error_and_nothing_is_touched(path: Path) ->
 
 
 def test_a_newer_version_is_not_touched(path: Path) -> None:
-    from leasedkeyq.engines.file.document.codec import seal
+    from leasedkeyq.engines.file.document.codec import add_checksum
 
-    text = seal(b"version: 2\nrevision: 1\nqueues: {}\n", yaml=True)
+    text = add_checksum(b"version: 2\nrevision: 1\nqueues: {}\n", yaml=True)
     path.write_bytes(text)
     path.with_name("queue.yaml.bak").write_bytes(text)
     with pytest.raises(errors.StoreError, match="upgrade"):

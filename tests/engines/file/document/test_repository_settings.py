@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from leasedkeyq import connect, errors
-from leasedkeyq.engines.file.document.codec import unseal
+from leasedkeyq.engines.file.document.codec import split_checksum
 from leasedkeyq.engines.file.document.document import RepositorySettings
 from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document_file import FileOptions
@@ -179,7 +179,7 @@ def test_what_nobody_can_read_alone_is_told(path: Path, monkeypatch: pytest.Monk
     put(engine, "a")
     edit(path, ("leasedkeyq:", "- type: task\n  payload: {}\n  priority: 4\nleasedkeyq:"))
     assert len(ready(engine)) == 2
-    assert unseal(path.read_bytes(), yaml=True)[1]
+    assert split_checksum(path.read_bytes(), yaml=True)[1]
     edit(path, ("type: task", "type: &kind task"))
     with pytest.raises(errors.StoreError, match=r"leasedkeyq\[yaml\]"):
         put(engine, "b")

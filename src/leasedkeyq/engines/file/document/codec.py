@@ -127,14 +127,14 @@ def checksum(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
 
 
-def seal(body: bytes, *, yaml: bool) -> bytes:
+def add_checksum(body: bytes, *, yaml: bool) -> bytes:
     """The text of the file: `body` and the line with its checksum."""
     if yaml:
         return b"%s# sum: %s %s\n" % (body, checksum(body), SUM_NOTE.encode())
     return b'%s"sum": "%s"\n}\n' % (body, checksum(body))
 
 
-def unseal(text: bytes, *, yaml: bool) -> tuple[bytes, bool | None]:
+def split_checksum(text: bytes, *, yaml: bool) -> tuple[bytes, bool | None]:
     """The body of a file, and whether its checksum fits; None where there is no checksum."""
     found = (_YAML_SUM if yaml else _JSON_SUM).search(text)
     if found is None:

@@ -73,9 +73,10 @@ from leasedkeyq.engines.file.document.plain_yaml import (
 from leasedkeyq.engines.file.document.repository_fields import FIELDS, STATUSES
 from leasedkeyq.engines.file.document.repository_items import read_item, was_written_for, write_item
 
-__all__ = ["RepositoryForm", "RepositorySettings", "StatusMap"]
+__all__ = ["RepositoryForm", "RepositorySettings", "StatusTranslation"]
 
-StatusMap: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
+StatusTranslation: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
+"""From the words of another program for a status to ours."""
 
 HEADER = """\
 # A queue of leasedkeyq. You may edit this file while the program runs: add an item (`- type: ...`
@@ -113,7 +114,9 @@ class RepositoryForm(Form):
 
     fields: tuple[str, ...] = FIELDS
 
-    def __init__(self, defaults: RepositorySettings, status_map: StatusMap | None = None) -> None:
+    def __init__(
+        self, defaults: RepositorySettings, status_map: StatusTranslation | None = None
+    ) -> None:
         self.defaults: dict[str, str] = _encoded(defaults)
         self._status_map = status_map
 
@@ -215,7 +218,7 @@ def _max_retries(section: Section) -> int:
     return decode_whole(section.head.fields, "default_max_retries", "the document")
 
 
-def _translate(section: Section, status_map: StatusMap) -> None:
+def _translate(section: Section, status_map: StatusTranslation) -> None:
     """Say each status that is none of ours in our words. It is written like that next time."""
     for entry in section.entries:
         text = entry.fields.get("status", '"pending"')

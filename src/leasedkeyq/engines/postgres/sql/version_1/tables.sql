@@ -139,7 +139,9 @@ CREATE INDEX tallies_by_queue ON lkq.tallies (queue);
 -- Where to begin to look in a queue: it has no available item of priority 0 with a place from 0 up to
 -- `place`, and nothing that comes due before `due`. Rows that were deleted stay in an index as long
 -- as any transaction in the database, of whatever program, is older than their end; a claim that
--- looks from the beginning walks over all of them. A queue has a row here once that was found to be slow.
+-- looks from the beginning walks over all of them. A queue has a row here once that was found to be
+-- slow: beside an open transaction, a worker leases 40,000 items at 5,000 a second so, and at 1,700
+-- without.
 --
 -- `counted`: a cap asked how many keys of a pattern are in flight. Since then what is leased in the
 -- queue has an entry in the index for that; other queues do without.

@@ -1,3 +1,8 @@
+-- Claims by urgency. The server ranks the items and leases them in one call. To rank above the engines,
+-- by `heads`, and then claim the keys was measured with 20 queues and claims of 10 items: four workers
+-- lease 470 items a second so, as they choose the same keys, and 850 by this. (One worker alone: 890 and
+-- 660. But to rank the heads alone is not enough, if a queue has several of the most urgent items.)
+
 -- How many levels an item is up, whose own deadline is p_due, in a queue with p_deadline and steps;
 -- more than any number of levels if that is past.
 CREATE FUNCTION lkq.lift_1(

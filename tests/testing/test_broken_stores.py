@@ -21,8 +21,11 @@ from tests.testing.broken import (
     caps,
     durability,
     edits,
+    held_keys,
     inspection,
     leases,
+    line_puts,
+    lines,
     processes,
     puts,
     random_comparison,
@@ -83,7 +86,19 @@ def _no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypothesis_machine, "PHASES", (Phase.generate,))
 
 
-ANYWHERE = of(puts, leases, caps, urgency, settlements, inspection, watches, edits)
+ANYWHERE = of(
+    puts,
+    line_puts,
+    lines,
+    held_keys,
+    leases,
+    caps,
+    urgency,
+    settlements,
+    inspection,
+    watches,
+    edits,
+)
 """Faults that can be caught on any store."""
 
 
@@ -130,6 +145,24 @@ HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
         settlements.ForgetsHowItEnded,
         settlements.KeepsResultsForEver,
         edits.EditsStepByStep,
+        line_puts.AnswersTheHead,
+        line_puts.AppendsToAFullQueue,
+        line_puts.ForgetsTheTermsOfALine,
+        line_puts.ForgetsWhatIsDone,
+        line_puts.IsUniqueWhileAResultIsKept,
+        line_puts.UpdatesByAppending,
+        lines.BuffersByAppending,
+        lines.CancelsTheHeadToo,
+        lines.CountsKeys,
+        lines.FinishesOneKeyFirst,
+        lines.LosesAValueBetweenPages,
+        lines.RequeuesOverNewerValues,
+        held_keys.DropsALineForRoom,
+        held_keys.HoldsNoKeyWithoutALine,
+        held_keys.HoldsWhatIsCancelled,
+        held_keys.LetsTheNextGo,
+        held_keys.ReplacesABuriedItem,
+        held_keys.RequeuesBehindTheLine,
     ],
 )
 def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:
@@ -145,6 +178,9 @@ def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:
         leases.SendsExpiredItemsToTheBack,
         settlements.KeepsResultsForEver,
         edits.EditsTwice,
+        line_puts.KeepsTheNewestOnly,
+        lines.ReleasesToTheEnd,
+        held_keys.LetsTheNextGo,
     ],
 )
 def test_a_fault_is_found_by_hypothesis(fault: type[Through]) -> None:

@@ -7,6 +7,7 @@ from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
+    Cancel,
     Capabilities,
     Change,
     Claimed,
@@ -116,4 +117,27 @@ class LosesDeadlinesWhenClosed(Through):
     async def do_close(self) -> None:
         items = (await self.inner.browse("q", limit=1000)).items
         await self.inner.put([Put("q", ((item.key, item.value),)) for item in items])
+        await self.inner.close()
+
+
+@caught_by("test_lines_are_there_when_the_store_is_opened_again")
+class ForgetsLinesWhenClosed(Through):
+    """Only the heads of keys are kept."""
+
+    async def do_close(self) -> None:
+        for key in await self.tokens("q"):
+            await self.settle_one(Cancel("q", key, only_line=True))
+        await self.inner.close()
+
+
+@caught_by("test_lines_are_there_when_the_store_is_opened_again")
+class ForgetsHoldsWhenClosed(Through):
+    """A buried item holds its key only until the store is closed."""
+
+    async def do_close(self) -> None:
+        page = await self.inner.browse("q", states=("buried",))
+        for item in page.items:
+            line = (await self.inner.line("q", item.key)).items
+            await self.settle_one(Cancel("q", item.key))
+            await self.inner.put([Put("q", ((item.key, i.value),), "append") for i in line])
         await self.inner.close()

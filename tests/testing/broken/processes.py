@@ -23,6 +23,7 @@ from leasedkeyq.model.urgency import Rank, most_urgent_first, rank
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.edits import EditsWhatItSawBefore
 from tests.testing.broken.leases import AcceptsExpiredLeases, GivesAKeyTwice, KeepsTimeItself
+from tests.testing.broken.lines import ReleasesToTheEnd
 from tests.testing.broken.through import PutAnswer, Through, caught_by, replace
 from tests.testing.broken.urgency import LooksFirst
 from tests.testing.broken.watches import WakesItself
@@ -161,3 +162,8 @@ class ClaimsAfterALook(LooksFirst):
 
     def rank(self, request: Claim, number: int, item: StoredItem, now: float) -> Rank:
         return rank(request.urgencies[number], item.put_at, item.deadline, item.id, now)
+
+
+@caught_by("test_processes_keep_the_order_of_a_line")
+class LetsTheNextOvertake(ReleasesToTheEnd):
+    """Another process gets the next of a line while the head waits to be tried again."""

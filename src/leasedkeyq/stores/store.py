@@ -394,7 +394,7 @@ class Store(Closable, ABC):
         self._check_usable()
         check_names("queue", [queue])
         check_names("key", [key])
-        after = check_listing((), "", cursor, limit)
+        after = check_browse((), "", cursor, limit)
         found = await self._ask("line", self.do_line, queue, key, after, limit + 1)
         return page_of(found, limit)
 

@@ -6,7 +6,7 @@ what can be checked without a store.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -405,6 +405,8 @@ class Attempt(msgspec.Struct, frozen=True):
 StoredState: TypeAlias = Literal[
     "available", "scheduled", "in_flight", "buffered", "buried", "done"
 ]
+STATES: Final[tuple[StoredState, ...]] = get_args(StoredState)
+"""All of them. Their places here are their numbers in databases, scripts and functions."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,7 +171,6 @@ class RedisStore(BatchedStore):
                 lambda: LoopLink(self._link, new_engine()),
                 name=self._name,
                 undo=undo_claim,
-                in_groups=True,
             )
         else:
             self._link.when_lost(self._engine.forget)

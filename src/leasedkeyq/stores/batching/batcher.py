@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from leasedkeyq.model.requests import Claim, Claimed, Release
@@ -69,14 +68,11 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
         self._most = most
 
     def next_batch(
-        self,
-        calls: int = maxsize,
-        waits: Callable[[Call[Request, Turn]], bool] | None = None,
+        self, waits: Callable[[Call[Request, Turn]], bool] | None = None
     ) -> list[Call[Request, Turn]]:
         """Take the calls of the next batch out of the line.
 
         Args:
-            calls: How many there are in it, at most.
             waits: Says of a call that it must wait, and with it those behind it.
         """
         batch: list[Call[Request, Turn]] = []
@@ -87,7 +83,7 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
                 self.popleft()  # its caller has gone
                 continue
             number = len(call.requests)
-            if batch and (call.alone or number > room or len(batch) >= calls):
+            if batch and (call.alone or number > room):
                 break
             if waits is not None and waits(call):
                 break

@@ -35,6 +35,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseIssuer
 from leasedkeyq.local.loop_affinity import NOWHERE, here, home_of, used_elsewhere
+from leasedkeyq.local.observer_call import tell
 from leasedkeyq.local.waiters import Consumers, Line, Producer, Producers, Turn
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.state import QueueState
@@ -628,7 +629,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if item is None:
             return False
         if self._observer is not None:
-            self._tell(self._observer.on_remove, key)
+            tell(self._loop, self._observer.on_remove, key)
         self._came_back(item)
         return True
 
@@ -810,7 +811,7 @@ class LeasedKeyQueue(Generic[K, V]):
             item.since = now
         for (item, lease), seconds in zip(moved, held, strict=True):
             if lease is not None:
-                self._tell(observer.on_expire, item.key, lease.attempt, seconds)
+                tell(self._loop, observer.on_expire, item.key, lease.attempt, seconds)
 
     def _set_alarm(self) -> None:
         """Have the event loop call at the next expiry or schedule."""
@@ -824,14 +825,6 @@ class LeasedKeyQueue(Generic[K, V]):
     def _ring(self) -> None:
         # An event loop may call a little early. The moment has come, whatever its clock says.
         self._advance_to(max(self._time(), self._alarm_at))
-
-    def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
-        """Call the observer; what it raises is the event loop's business, not the caller's."""
-        try:
-            notice(*arguments)
-        except Exception as error:
-            context = {"message": "the observer of a LeasedKeyQueue failed", "exception": error}
-            self._loop.call_exception_handler(context)
 
     # Room for producers
 
@@ -854,7 +847,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if self._observer is not None:
             if item is not None:
                 item.since = self._time()
-            self._tell(self._observer.on_put, key)
+            tell(self._loop, self._observer.on_put, key)
         if item is not None:
             if self._any_line or self._key_lines:
                 self._offer(item)
@@ -1032,7 +1025,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self, notice: Callable[[K, int, float], None], item: Item[K, V], attempt: int
     ) -> None:
         now = self._time()
-        self._tell(notice, item.key, attempt, now - item.since)
+        tell(self._loop, notice, item.key, attempt, now - item.since)
         item.since = now
 
     def _came_back(self, item: Item[K, V]) -> None:

@@ -34,7 +34,7 @@ from leasedkeyq.errors import (
     keys_in_flight,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseIssuer
-from leasedkeyq.local.loop_affinity import NOWHERE, here, home_of, used_elsewhere
+from leasedkeyq.local.loop_affinity import UNBOUND, affinity_of, here, used_elsewhere
 from leasedkeyq.local.observer_call import tell
 from leasedkeyq.local.waiters import Consumers, Line, Producer, Producers, Turn
 from leasedkeyq.model.items import Item
@@ -100,7 +100,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self._producers: Producers[K] = Producers()
         self._producer_line = self._producers.line
         self._joiners: set[Turn] = set()
-        self._home = NOWHERE
+        self._affinity = UNBOUND
         self._loop: Any = None
         self._time: Callable[[], float] = float
         self._closed = False
@@ -115,7 +115,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("start")
 
     async def close(self) -> None:
@@ -127,14 +127,14 @@ class LeasedKeyQueue(Generic[K, V]):
         """
         if self._closed:
             return
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("close")
         self._catch_up()
         if self._observer is not None:
             for item in self._state.in_flight.values():
                 self._tell_moved(self._observer.on_release, item, item.lease.attempt)
         self._closed = True
-        self._home = NOWHERE
+        self._affinity = UNBOUND
         if self._alarm is not None:
             self._alarm.cancel()
         self._state.recall()
@@ -198,7 +198,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyAlreadyInFlightError: The key is leased and `if_in_flight` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put")
         if if_in_flight != "update" or priority is not None or delay is not None or self._special:
             delay = checks.put_options(if_in_flight, priority, delay)
@@ -235,7 +235,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueFullError: There is no room, or others wait for it.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put_nowait")
         delay = checks.put_options(if_in_flight, priority, delay)
         self._advance()
@@ -267,7 +267,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put_many")
         delay = checks.put_options(if_in_flight, priority, delay)
         values = checks.key_values("items", items)
@@ -303,7 +303,7 @@ class LeasedKeyQueue(Generic[K, V]):
             TimeoutError: Nothing became available in time.
             QueueClosedError: The queue is closed, or was closed while waiting.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get")
         if timeout is not None:
             timeout = checks.wait_time("timeout", timeout)
@@ -337,7 +337,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueEmptyError: Nothing is available.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get_nowait")
         lease_time = self._lease_time_or_default(lease_timeout)
         self._advance()
@@ -353,7 +353,7 @@ class LeasedKeyQueue(Generic[K, V]):
 
         Arguments and the effect of a cancellation are as in `get`; errors are those of `get`.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get_many")
         checks.whole("n", n, 1)
         batch = [await self.get(timeout, lease_timeout=lease_timeout)]
@@ -382,7 +382,7 @@ class LeasedKeyQueue(Generic[K, V]):
             TimeoutError: The key did not become available in time.
             QueueClosedError: The queue is closed, or was closed while waiting.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("take")
         checks.hashable(key)
         timeout = checks.wait_time("timeout", timeout)
@@ -406,7 +406,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyNotAvailableError: The key is absent, scheduled or in flight.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("take_nowait")
         checks.hashable(key)
         lease_time = self._lease_time_or_default(lease_timeout)
@@ -488,7 +488,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("ack")
         if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
@@ -528,7 +528,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("release")
         checks.is_lease(lease)
         delay = checks.release_options(requeue_front, delay)
@@ -552,7 +552,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("extend")
         checks.is_lease(lease)
         lease_time = self._lease_time_or_default(timeout, "timeout")
@@ -572,7 +572,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("bury")
         checks.is_lease(lease)
         checks.error_text(error)
@@ -598,7 +598,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyAlreadyInFlightError: Its key is leased and `if_in_flight` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("requeue")
         checks.is_buried(buried)
         checks.put_options(if_in_flight, None, None)
@@ -621,7 +621,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("remove")
         checks.hashable(key)
         self._advance()
@@ -639,7 +639,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("purge_buried")
         count = len(self._state.buried)
         self._state.buried.clear()
@@ -653,7 +653,7 @@ class LeasedKeyQueue(Generic[K, V]):
         """
         if self._closed and not self._state.items:
             return
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("join")
         self._advance()
         if not self._state.items:
@@ -741,7 +741,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if self._loop is not None and not self._loop.is_closed():
             raise used_elsewhere(method)
         moved = self._loop is not None
-        self._home = home_of(loop)
+        self._affinity = affinity_of(loop)
         self._loop = loop
         # asyncio's own loops wrap this clock; without the wrapping it takes half the time.
         plain = isinstance(loop, BaseEventLoop) and type(loop).time is BaseEventLoop.time
@@ -763,7 +763,7 @@ class LeasedKeyQueue(Generic[K, V]):
     def _look(self) -> None:
         """Before a method that only looks: bring the queue up to date, unless it is closed."""
         if not self._closed:
-            if here() != self._home._thread_id:
+            if here() != self._affinity._thread_id:
                 self._enter("looking into the queue")
             self._advance()
 

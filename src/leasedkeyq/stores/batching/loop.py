@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.stores.batching.batcher import (
-    Answer,
+    AnswerT,
     Batcher,
     Call,
     CallLine,
     LoopCall,
-    Request,
-    Turn,
+    RequestT,
+    TurnT,
     outcomes_of,
 )
 from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, each_alone
@@ -72,7 +72,7 @@ class Touched(Protocol):
 Engine = TypeVar("Engine", bound=BatchEngine)
 
 
-class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
+class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]):
     """Gathers the requests of many callers and applies them batch by batch in their event loop.
 
     Each event loop that callers are in has an engine of its own, until the loop ends.
@@ -94,16 +94,16 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         *,
         name: str,
         most: int = 1000,
-        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+        undo: Callable[[RequestT, AnswerT], Iterable[RequestT]] | None = None,
         at_a_time: int = 1,
-        touched: Callable[[Iterable[Request]], Touched] | None = None,
+        touched: Callable[[Iterable[RequestT]], Touched] | None = None,
     ) -> None:
         super().__init__(name=name, most=most, undo=undo)
         self._engine = engine
         self._at_a_time = at_a_time
         self._touched = touched if at_a_time > 1 else None
         self._sites: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]
+            asyncio.AbstractEventLoop, CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]
         ] = weakref.WeakKeyDictionary()
 
     def engine(self) -> Engine:
@@ -119,7 +119,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         """The engines of all event loops that have one."""
         return {loop: site.engine for loop, site in list(self._sites.items())}
 
-    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[RequestT, AnswerT]) -> None:
         site = self._sites.get(asyncio.get_running_loop())
         if call.turn is not None:
             self._check_usable()
@@ -127,10 +127,10 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
         if site is not None:
             site.add(call)
 
-    def _new_site(self) -> "CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]":
+    def _new_site(self) -> "CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]":
         for ended in [loop for loop in self._sites if loop.is_closed()]:
             del self._sites[ended]  # a site holds its event loop
-        line: CallLine[Request, asyncio.Future[list[Answer]]] = CallLine(self._most)
+        line: CallLine[RequestT, asyncio.Future[list[AnswerT]]] = CallLine(self._most)
         site = CallsInLoop(
             self._engine(),
             line,
@@ -148,7 +148,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
     async def _until_the_end(
         self,
         loop: asyncio.AbstractEventLoop,
-        site: "CallsInLoop[Request, asyncio.Future[list[Answer]], Engine]",
+        site: "CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]",
     ) -> AsyncGenerator[None]:
         try:
             yield
@@ -179,7 +179,7 @@ class LoopBatcher(Batcher[Request, Answer], Generic[Request, Answer, Engine]):
                     loop.call_soon_threadsafe(site.close_when_idle)
 
 
-class CallsInLoop(Generic[Request, Turn, Engine]):
+class CallsInLoop(Generic[RequestT, TurnT, Engine]):
     """The calls that are applied in one event loop, whoever makes them.
 
     Args:
@@ -197,11 +197,11 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
     def __init__(
         self,
         engine: Engine,
-        line: CallLine[Request, Turn],
-        hand_out: Callable[[list[tuple[Call[Request, Turn], list[Any] | BaseException]]], None],
+        line: CallLine[RequestT, TurnT],
+        hand_out: Callable[[list[tuple[Call[RequestT, TurnT], list[Any] | BaseException]]], None],
         *,
         at_a_time: int = 1,
-        touched: Callable[[Iterable[Request]], Touched] | None = None,
+        touched: Callable[[Iterable[RequestT]], Touched] | None = None,
     ) -> None:
         self.engine = engine
         self._line = line
@@ -217,7 +217,7 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
         self._idle: list[asyncio.Future[None]] = []
         self.end: AsyncGenerator[None]
 
-    def add(self, call: Call[Request, Turn]) -> None:
+    def add(self, call: Call[RequestT, TurnT]) -> None:
         """Have a call applied soon."""
         self._line.append(call)
         if self._due or len(self._under_way) >= self._at_a_time:
@@ -267,7 +267,7 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
             self.engine.abandon()
 
     def _applied(
-        self, batch: list[Call[Request, Turn]], answers: Sequence[Any] | BaseException
+        self, batch: list[Call[RequestT, TurnT]], answers: Sequence[Any] | BaseException
     ) -> None:
         if isinstance(answers, SpoiledBatchError):
             requests = [request for call in batch for request in call.requests]
@@ -280,8 +280,8 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
 
     def _apply_apart(
         self,
-        batch: list[Call[Request, Turn]],
-        steps: Generator[list[Request], Any, list[Any]],
+        batch: list[Call[RequestT, TurnT]],
+        steps: Generator[list[RequestT], Any, list[Any]],
         outcome: Sequence[Any] | BaseException | None,
     ) -> None:
         """Apply the requests of a spoiled batch one after the other; the batch stays under way."""
@@ -294,13 +294,13 @@ class CallsInLoop(Generic[Request, Turn, Engine]):
         else:
             self.engine.apply(alone, partial(self._apply_apart, batch, steps))
 
-    def _waits(self, call: Call[Request, Turn]) -> bool:
+    def _waits(self, call: Call[RequestT, TurnT]) -> bool:
         """Whether a call has to wait for one that is under way."""
         mine = self._touched_by(call.requests)
         others = self._under_way.values()
         return any(mine is None or other is None or mine.meets(other) for other in others)
 
-    def _touched_by(self, requests: Sequence[Request]) -> Touched | None:
+    def _touched_by(self, requests: Sequence[RequestT]) -> Touched | None:
         """What requests touch; None if nobody can say that, as one of them is malformed."""
         try:
             return self._touched and self._touched(requests)

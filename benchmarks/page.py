@@ -57,6 +57,10 @@ For the stores:
 - At the same durability every queue on SQLite pays the same for a commit. litequeue as it comes
   does not wait for the disk at all: the slower the disk, the better it looks beside the others,
   and the more is gone after a loss of power.
+- One caller that waits for each step waits for the disk each time. huey hands out what is gone
+  then, and so has one step less: put, get and acknowledge are three syncs, and two for huey.
+- litequeue has nothing that waits for a job, so its worker looks every millisecond, all the time.
+  The workers of this package sleep until a job comes.
 - A claim takes what comes first in an index that holds only what is ready. It does not matter how
   much else waits or is in flight.
 - **When to move on from a file.** Each step on a file writes the whole document, so its cost
@@ -78,6 +82,8 @@ For PostgreSQL and Redis:
   with results kept.
 - Redis syncs its file once a second here, as it comes. A row shows what `appendfsync always` costs,
   with which a loss of power loses nothing.
+- The server and its clients share the cores of one machine. How much a second worker process gains
+  is read beside the cores that were busy meanwhile: with all of them busy, nothing is left to gain.
 - arq and pydocket look for jobs at intervals, which is what their time to start shows.
 
 ## How it is measured

@@ -22,6 +22,7 @@ STDLIB = "asyncio.Queue"
 HUEY = "huey"
 HUEY_WORKERS = "workers of huey"
 LITEQUEUE = "litequeue"
+LITEQUEUE_WORKERS = "workers of litequeue"
 PERSISTQUEUE = "persist-queue"
 A3S_LANE = "a3s-lane"
 PGQUEUER = "pgqueuer"
@@ -66,6 +67,7 @@ PACKAGES = {
     HUEY: Package("huey", "3.5.4", "benchmarks.sqlite_peer_workloads"),
     HUEY_WORKERS: Package("huey", "3.5.4", "benchmarks.huey_workloads"),
     LITEQUEUE: Package("litequeue", "0.9", "benchmarks.sqlite_peer_workloads"),
+    LITEQUEUE_WORKERS: Package("litequeue", "0.9", _SERVERS),
     PERSISTQUEUE: Package("persist-queue", "1.1.0", "benchmarks.sqlite_peer_workloads"),
     A3S_LANE: Package("a3s-lane", "0.4.0", "benchmarks.a3s_workloads"),
     PGQUEUER: Package("pgqueuer", "1.6.0", _SERVERS, ("asyncpg",)),

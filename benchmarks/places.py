@@ -1,21 +1,27 @@
-"""A place of its own for every case, on the servers that all of them share."""
+"""A place of its own for every case: a file, or a database of the servers that all share."""
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 from urllib.parse import urlsplit
 
+from benchmarks.timing import own_folder
+
+SQLITE = "sqlite"
 SYNCED_REDIS = "redis that syncs every change"
 
 
 def new_place(server: str) -> str:
-    """Empty the database of this case on a server, and return its URL.
+    """Empty the database of this case on a server, or name a new file, and return its URL.
 
     Redis is told how often to sync: what other cases want of it does not last.
     """
+    if server == SQLITE:
+        return f"sqlite:///{own_folder()}/{secrets.token_hex(4)}.db"
     if server == "postgres":
         return _new_postgres()
     return _new_redis("always" if server == SYNCED_REDIS else "everysec")

@@ -136,10 +136,14 @@ def _value(value: float, claim: Claim) -> str:
         return _plain(value, "seconds")
     if claim.unit in ("bytes", "items"):
         return f"{value:.0f} {claim.unit}"
+    if claim.unit == "cores":
+        return f"{value:.2f} cores"
     return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
 
 
 def _plain(value: float, measure: Measure) -> str:
+    if measure == "cores":
+        return f"{value:.2f} cores"
     if measure != "seconds":
         return f"{value:.0f} {measure}"
     return f"{value * 1e6:.2f} µs" if value < 0.01 else f"{value * 1e3:.2f} ms"

@@ -6,8 +6,8 @@ from typing import Literal
 
 from benchmarks.peers import OURS, PUBLISHED, STDLIB
 
-Unit = Literal["x", "%", "bytes", "items", "seconds"]
-Measure = Literal["seconds", "bytes", "items"]
+Unit = Literal["x", "%", "bytes", "items", "seconds", "cores"]
+Measure = Literal["seconds", "bytes", "items", "cores"]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ PUT = "this package, `put`"
 LANES = "server_own_workloads.Lanes"
 QUEUE = "server_own_workloads.Queue"
 AGAINST = "speed against the fastest of the others"
+TWO = ", two processes"
 CALLERS = 100
 PLENTY = 100
 """Jobs that run at a time, where a worker is to be as fast as it can."""
@@ -30,7 +31,6 @@ class Rival:
         drained: Jobs that its worker runs in a turn.
         concurrency: What its worker is set to, each in a case of its own. Where more are not
             faster than fewer, both are here.
-        one_by_one: Whether its users put in coroutines, so that one of them may be compared.
         batches: Whether it puts many jobs by one call.
         idle: Jobs that are put when its worker is idle.
         idle_concurrency: What that worker is set to.
@@ -42,7 +42,6 @@ class Rival:
     library: str
     drained: int
     concurrency: Sequence[int]
-    one_by_one: bool = True
     batches: bool = True
     idle: int = IDLE
     idle_concurrency: int = 10
@@ -84,18 +83,16 @@ ON_REDIS = (
         "redis_peers.Dramatiq",
         2000,
         (8, 16),
-        one_by_one=False,
         batches=False,
         idle_concurrency=8,
     ),
-    Rival("rq", peers.RQ, "redis_peers.Rq", 200, (1,), one_by_one=False, idle_concurrency=1),
+    Rival("rq", peers.RQ, "redis_peers.Rq", 200, (1,), idle_concurrency=1),
     Rival(
         "huey",
         peers.HUEY_ON_REDIS,
         "redis_peers.Huey",
         2000,
         (1, 8),
-        one_by_one=False,
         batches=False,
         idle_concurrency=1,
     ),
@@ -141,7 +138,11 @@ REDIS_ENGINE = Engine(
 
 def postgres_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
     """PostgreSQL; `quick` makes them so small that they only show that all of it works."""
-    return _scenarios(POSTGRES_ENGINE, quick)
+    return (
+        *_scenarios(POSTGRES_ENGINE, quick),
+        _two_workers(POSTGRES_ENGINE, quick),
+        _cores(POSTGRES_ENGINE, quick),
+    )
 
 
 def redis_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
@@ -252,6 +253,77 @@ def _drain(engine: Engine, quick: bool, ours: Sequence[int]) -> Scenario:
     )
 
 
+def _one_and_two(engine: Engine, workload: str, quick: bool) -> tuple[Case, ...]:
+    """One worker process and two, of this package and of the library that is fastest."""
+    items = 60 if quick else 20_000
+    cases: list[Case] = []
+    for processes, more in ((1, ""), (2, TWO)):
+        options = {"items": items, "concurrency": PLENTY, "processes": processes}
+        cases += (
+            _own(engine, f"{OURS}{more}", LANES, workload, options),
+            _case(engine, engine.rivals[0], workload, options, more),
+        )
+    return tuple(cases)
+
+
+def _two_workers(engine: Engine, quick: bool) -> Scenario:
+    fastest = engine.rivals[0].name
+    return Scenario(
+        f"{engine.name}: a second worker process",
+        f"As with one worker process, {PLENTY} jobs at a time, and with two that empty the queue "
+        "together: the first job of each waits for that of the other. The server, the workers and "
+        f"whatever else runs share the cores of one machine. {fastest} was the fastest of the "
+        "others with one.",
+        _one_and_two(engine, "drain", quick),
+        (
+            Claim(
+                f"{engine.name}, two worker processes, {PLENTY} jobs at a time: "
+                f"speed against {fastest}",
+                (f"{fastest}{TWO}",),
+                (f"{OURS}{TWO}",),
+                1.5,
+            ),
+            Claim(
+                f"{engine.name}, two worker processes: speed against one",
+                (OURS,),
+                (f"{OURS}{TWO}",),
+                headline=False,
+            ),
+            Claim(
+                f"the same for {fastest}",
+                (fastest,),
+                (f"{fastest}{TWO}",),
+                headline=False,
+            ),
+        ),
+        turns=1 if quick else 2,
+        warm_up=0,
+    )
+
+
+def _cores(engine: Engine, quick: bool) -> Scenario:
+    cases = _one_and_two(engine, "busy_cores", quick)
+    return Scenario(
+        f"{engine.name}: cores that one and two worker processes keep busy",
+        "How many cores of the machine work while the queue is emptied, as above: for the workers, "
+        "for the server, and for whatever else runs. Where one worker process and its server leave "
+        "no core idle, a second one cannot gain.",
+        cases,
+        tuple(
+            Claim(
+                f"cores that work meanwhile, {case.name}",
+                (case.name,),
+                unit="cores",
+                headline=False,
+            )
+            for case in cases
+        ),
+        turns=1,
+        warm_up=0,
+        measure="cores",
+    )
+
+
 def _callers(engine: Engine, quick: bool) -> Scenario:
     callers = 10 if quick else CALLERS
     options = {"items": callers * (2 if quick else 100), "callers": callers}
@@ -317,12 +389,12 @@ def _one_by_one(engine: Engine, quick: bool) -> Scenario:
     cases = (
         _own(engine, OURS, LANES, "puts", options),
         _own(engine, PUT, QUEUE, "puts", options),
-        *(_case(engine, rival, "puts", options) for rival in engine.rivals if rival.one_by_one),
+        *(_case(engine, rival, "puts", options) for rival in engine.rivals),
     )
     return Scenario(
         f"{engine.name}: putting one by one",
-        "One task puts one job after the other, while nobody else does. Compared are the libraries "
-        "for asyncio.",
+        "One task puts one job after the other, while nobody else does; a thread, where a library "
+        "blocks.",
         cases,
         (
             Claim(

@@ -1,4 +1,6 @@
-"""The workloads on a server, the same for every library: putting, draining, and the idle latency.
+"""Workloads that are the same for every library: putting, draining, and the idle latency.
+
+They are made for servers; the idle latency is measured on SQLite, too.
 
 A library is a class that knows how to put jobs and how to run a worker. Workers are processes of
 their own. Each turn has an empty place, so that what a library leaves behind does not slow the
@@ -12,16 +14,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from statistics import median
+from time import sleep
 from typing import Any, TypeAlias
 
 from benchmarks.places import end_with_parent, new_place
-from benchmarks.timing import Turn, Workload, quiet, wall_clock
+from benchmarks.timing import Turn, Workload, busy_seconds, quiet, wall_clock
 
 WARM_UP = 100
 """So many jobs go through before the clock starts: a new process is slow at first."""
@@ -34,7 +38,9 @@ CALLERS = 20
 REST = 0.005
 """Seconds between two jobs of an idle worker."""
 AFTERWARDS = 0.2
-"""Seconds that a worker goes on after its last job."""
+"""Seconds that workers go on after the last job: a job that runs a second time is to be seen."""
+LOOK = 0.005
+"""Seconds between two looks whether the workers have run all jobs."""
 PATIENCE = 120.0
 """Seconds for a worker to do its part."""
 
@@ -131,28 +137,87 @@ async def batches(server: str, library: str, items: int, **options: Any) -> Turn
     return turn
 
 
-async def drain(server: str, library: str, items: int, concurrency: int, **options: Any) -> Turn:
-    """Empty a queue by a worker process: the time from its first job to its last.
+async def drain(
+    server: str, library: str, items: int, concurrency: int, processes: int = 1, **options: Any
+) -> Turn:
+    """Empty a queue by worker processes: the time from one of the first jobs to the last.
 
-    The first ones are not counted, nor is the start of the process.
+    The first jobs are not counted, nor is the start of the processes.
     """
     new_place(server)
 
     async def turn() -> float:
         made = Made(library, new_place(server), options)
-        whole = WARM_UP + items
-        async with _opened(made) as queue:
-            if type(queue).put_many is Library.put_many:
-                await _fill(queue, range(whole), CALLERS)
-            else:
-                await _put_in_portions(queue, range(whole))
-        with _worker(drain_in_process, made, concurrency, whole) as here:
-            seconds: float
-            seconds, ran = await asyncio.to_thread(_received, here)
-        assert Counter(ran) == Counter(range(whole)), f"{len(ran)} runs of {whole} jobs"
-        return seconds / items
+        return (await _drained(made, items, concurrency, processes)).seconds_per_job
 
     return turn
+
+
+async def busy_cores(
+    server: str, library: str, items: int, concurrency: int, processes: int = 1, **options: Any
+) -> Turn:
+    """How many cores of this machine are busy while worker processes empty a queue.
+
+    That is the workers, the server, and whatever else runs here.
+    """
+    new_place(server)
+
+    async def turn() -> float:
+        made = Made(library, new_place(server), options)
+        return (await _drained(made, items, concurrency, processes)).busy_cores
+
+    return turn
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What draining a queue has shown."""
+
+    seconds_per_job: float
+    busy_cores: float
+
+
+async def _drained(made: Made, items: int, concurrency: int, processes: int) -> Drained:
+    """Fill a queue, and let worker processes empty it."""
+    whole = WARM_UP * processes + items
+    async with _opened(made) as queue:
+        if type(queue).put_many is Library.put_many:
+            await _fill(queue, range(whole), CALLERS)
+        else:
+            await _put_in_portions(queue, range(whole))
+    context = multiprocessing.get_context("spawn")
+    counts: list[Any] = [context.RawValue("q", 0) for _ in range(processes)]
+    together = context.Barrier(processes)
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(_worker(drain_in_process, made, concurrency, count, together))
+            for count in counts
+        ]
+        cores = await asyncio.to_thread(_cores_until, counts, whole)
+        await asyncio.sleep(AFTERWARDS)
+        runs: list[list[tuple[float, int]]] = []
+        for here in workers:
+            here.send(None)
+            runs.append(await asyncio.to_thread(_received, here))
+    ran = Counter(number for some in runs for _, number in some)
+    assert ran == Counter(range(whole)), f"{ran.total()} runs of {len(ran)} of {whole} jobs"
+    moments = sorted(moment for some in runs for moment, _ in some)[-items - 1 :]
+    return Drained((moments[-1] - moments[0]) / items, cores)
+
+
+def _cores_until(counts: Sequence[Any], whole: int) -> float:
+    """Wait until the workers have run so many jobs; return the cores that were busy meanwhile."""
+    latest = wall_clock() + PATIENCE
+    start: tuple[float, float] | None = None
+    while (ran := sum(count.value for count in counts)) < whole:
+        if start is None and ran > WARM_UP:
+            start = wall_clock(), busy_seconds()
+        if wall_clock() > latest:
+            raise TimeoutError("the workers did not do their part")
+        sleep(LOOK)
+    if start is None:
+        return 0.0
+    return (busy_seconds() - start[1]) / (wall_clock() - start[0])
 
 
 async def latency(
@@ -178,25 +243,36 @@ async def latency(
     return turn
 
 
-def drain_in_process(there: Connection, queue: Made, concurrency: int, whole: int) -> None:
-    """Work, and tell the seconds from the last job of the warm-up to the last of all."""
+def drain_in_process(
+    there: Connection, queue: Made, concurrency: int, shown: Any, together: Barrier
+) -> None:
+    """Work, and tell when asked which jobs ran, and when.
+
+    Args:
+        shown: Where this process shows how many jobs it has run.
+        together: Where the first job of each process waits for those of the others, so that no
+            process has emptied the queue before the next one has started.
+    """
     end_with_parent()
-    ran: list[int] = []
+    ran: list[tuple[float, int]] = []
+    one_at_a_time = threading.Lock()
     order = count(1)
-    start = 0.0
 
     def note(number: int) -> None:
-        nonlocal start
-        ran.append(number)
         place = next(order)
-        if place == WARM_UP:
+        if place == 1:
+            together.wait(PATIENCE)
+        elif place == WARM_UP:
             quiet()
-            start = wall_clock()
-        elif place == whole:
-            seconds = wall_clock() - start
-            # Not at once: a job that runs a second time is to be seen.
-            threading.Timer(AFTERWARDS, lambda: there.send((seconds, ran))).start()
+        with one_at_a_time:  # a thread that is late must not show a smaller number
+            ran.append((wall_clock(), number))
+            shown.value = len(ran)
 
+    def tell() -> None:
+        there.recv()
+        there.send(ran)
+
+    threading.Thread(target=tell, daemon=True).start()
     queue.make(note).work(concurrency)
 
 
@@ -269,5 +345,6 @@ WORKLOADS: dict[str, Workload] = {
     "puts": puts,
     "batches": batches,
     "drain": drain,
+    "busy_cores": busy_cores,
     "latency": latency,
 }

@@ -1,6 +1,14 @@
 """What is measured of the stores, and what it has to show."""
 
-from benchmarks.peers import HUEY, LITEQUEUE, OUR_STORES, PERSISTQUEUE
+from benchmarks.peers import (
+    HUEY,
+    LITEQUEUE,
+    LITEQUEUE_WORKERS,
+    OUR_SERVERS,
+    OUR_STORES,
+    PERSISTQUEUE,
+)
+from benchmarks.places import SQLITE
 from benchmarks.scenarios import Case, Claim, Scenario
 
 OURS = "this package"
@@ -16,6 +24,7 @@ def store_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
     return (
         _callers(quick),
         _one_caller(quick),
+        _idle_start(quick),
         _drain(quick),
         _puts(quick),
         _claims(quick),
@@ -68,19 +77,62 @@ def _one_caller(quick: bool) -> Scenario:
         cases,
         (
             Claim(
-                "SQLite, one caller at `FULL`: speed against huey, which does not acknowledge",
-                ("huey",),
+                f"SQLite, one caller at `FULL`: put + get + ack, speed against {BEST}",
+                ("huey", LITEQUEUE_AT_FULL, "persist-queue"),
                 (OURS,),
-                headline=False,
+                1.0,
             ),
             Claim(
-                "the same against the best of litequeue and persist-queue, which do",
+                "the same against those that acknowledge: litequeue and persist-queue",
                 (LITEQUEUE_AT_FULL, "persist-queue"),
                 (OURS,),
                 headline=False,
             ),
         ),
-        turns=1 if quick else 5,
+        turns=1 if quick else 9,
+    )
+
+
+def _idle_start(quick: bool) -> Scenario:
+    options = {"server": SQLITE, "operations": 5 if quick else 200}
+    few = {**options, "concurrency": 1}
+    peer = {**few, "library": "sqlite_peers.LiteQueue"}
+    lanes = {**options, "concurrency": 10, "library": "server_own_workloads.Lanes"}
+    cases = (
+        Case(OURS, OUR_SERVERS, "latency", {**few, "library": "server_own_workloads.Queue"}),
+        Case(f"{OURS}, lanes", OUR_SERVERS, "latency", lanes),
+        Case(LITEQUEUE_AT_FULL, LITEQUEUE_WORKERS, "latency", {**peer, "full": True}),
+        Case("litequeue", LITEQUEUE_WORKERS, "latency", peer),
+    )
+    return Scenario(
+        "SQLite: from submit to start",
+        "One job at a time, for a worker process that waits: from the call that puts the job to "
+        "its first line, the median of a turn. This package: `put` and `get` of a queue, and "
+        "`submit` of a lane. litequeue has nothing that waits: its worker looks for a job every "
+        "millisecond.",
+        cases,
+        (
+            Claim(
+                "SQLite, idle: time from put to start, against litequeue, both at `FULL`",
+                (OURS,),
+                (LITEQUEUE_AT_FULL,),
+                at_most=1.2,
+            ),
+            Claim(
+                "the same with `submit` of a lane",
+                (f"{OURS}, lanes",),
+                (LITEQUEUE_AT_FULL,),
+                headline=False,
+            ),
+            Claim(
+                "the same with `put`, litequeue at `NORMAL`",
+                (OURS,),
+                ("litequeue",),
+                headline=False,
+            ),
+        ),
+        turns=1 if quick else 3,
+        warm_up=0,
     )
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "FACTS",
     "Turn",
     "Workload",
+    "busy_seconds",
     "clock",
     "names",
     "own_folder",
@@ -53,6 +54,19 @@ def shared_folder() -> Path:
 def names(count: int) -> list[str]:
     """Keys, made before the clock starts."""
     return [f"key-{number}" for number in range(count)]
+
+
+def busy_seconds() -> float:
+    """Seconds that the cores of this machine have worked since it started, all together.
+
+    Where the system does not tell it in Linux' way, none.
+    """
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts = map(int, line.split()[1:8])
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes() -> int | None:

@@ -58,11 +58,20 @@ def test_the_command_line_uses_public_names_only(path: Path) -> None:
 def test_one_name_of_a_type_in_one_place() -> None:
     """A reader who searches for a name finds one thing."""
     places: dict[str, list[str]] = {}
+    variables: set[str] = set()
     for path in (ROOT / "src/leasedkeyq").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Assign(
+                    value=ast.Call(func=ast.Name("TypeVar"), args=[ast.Constant(name)])
+                ):
+                    variables.add(str(name))
+                case _:
+                    pass
             if (name := _named_type(node)) is not None:
                 places.setdefault(name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+    assert not variables & places.keys(), "a type variable has the name of a type"
 
 
 def _named_type(node: ast.AST) -> str | None:

@@ -144,6 +144,7 @@ def test_parts_and_scenarios_by_name() -> None:
     assert list(command.chosen(["redis", "memory"])) == ["memory", "redis"]
     some = command.chosen([], "submit to start")
     assert {name: len(part) for name, part in some.items()} == {
+        "stores": 1,
         "lanes": 1,
         "postgres": 1,
         "redis": 1,

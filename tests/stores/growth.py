@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from leasedkeyq.model.requests import Ack, Bury, Change, Claim, Limits, Put
-from leasedkeyq.stores.paging import STATES
+from leasedkeyq.model.requests import STATES, Ack, Bury, Change, Claim, Limits, Put
 from leasedkeyq.stores.store import Store
 
 SIZES = (1000, 50_000)

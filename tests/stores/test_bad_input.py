@@ -23,10 +23,9 @@ from leasedkeyq import MemoryStore, connect
 from leasedkeyq.engines.file.document.codec import add_checksum
 from leasedkeyq.engines.sqlite.schema import APPLICATION_ID
 from leasedkeyq.errors import LimitExceededError, StoreError
-from leasedkeyq.model.requests import StoredItem
+from leasedkeyq.model.requests import STATES, StoredItem
 from leasedkeyq.repository import QueueItem, QueueRepository
 from leasedkeyq.stores import Limits, Store
-from leasedkeyq.stores.paging import STATES
 from leasedkeyq.telemetry import StoreMetrics
 from tests.servers.urls import empty_store
 from tests.test_documents import ROOT, Mistake, blocks, mistakes, run

@@ -18,7 +18,7 @@ def used_elsewhere(method: str) -> WrongEventLoopError:
     )
 
 
-class _Home:
+class _Affinity:
     """Where a queue may be used. The name of the attribute is that of asyncio's own loops."""
 
     __slots__ = ("_thread_id",)
@@ -41,21 +41,21 @@ class _LoopOfOtherMake:
         return self._thread if self._loop.is_running() else None
 
 
-NOWHERE: Any = _Home(object())
-"""The home of a queue that has none: not used yet, or closed."""
+UNBOUND: Any = _Affinity(object())
+"""The affinity of a queue that has none: not used yet, or closed."""
 
-# Every call of a queue begins with ``if here() != self._home._thread_id``, so that must be cheap.
+# Every call of a queue begins with ``if here() != self._affinity._thread_id``: it must be cheap.
 # Python 3.11 makes a system call to find the running event loop, which costs as much as a put.
 # There, we compare threads: a loop knows the thread that it runs in while it runs.
 if sys.version_info >= (3, 12):
     here: Callable[[], object] = _get_running_loop
 
-    def home_of(loop: AbstractEventLoop) -> Any:
-        """The home of a queue that is first used in `loop`, which runs."""
-        return _Home(loop)
+    def affinity_of(loop: AbstractEventLoop) -> Any:
+        """The affinity of a queue that is first used in `loop`, which runs."""
+        return _Affinity(loop)
 else:
     here = get_ident
 
-    def home_of(loop: AbstractEventLoop) -> Any:
-        """The home of a queue that is first used in `loop`, which runs."""
+    def affinity_of(loop: AbstractEventLoop) -> Any:
+        """The affinity of a queue that is first used in `loop`, which runs."""
         return loop if isinstance(loop, BaseEventLoop) else _LoopOfOtherMake(loop)

@@ -39,7 +39,8 @@ from leasedkeyq.errors import (
     repeated,
 )
 from leasedkeyq.lease import Lease, LeasedItem, LeaseIssuer
-from leasedkeyq.local.loop_affinity import NOWHERE, here, home_of, used_elsewhere
+from leasedkeyq.local.loop_affinity import UNBOUND, affinity_of, here, used_elsewhere
+from leasedkeyq.local.observer_call import tell
 from leasedkeyq.local.waiters import Consumers, Line, Producer, Producers, Turn
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.state import QueueState
@@ -114,7 +115,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self._producers: Producers[K] = Producers()
         self._producer_line = self._producers.line
         self._joiners: set[Turn] = set()
-        self._home = NOWHERE
+        self._affinity = UNBOUND
         self._loop: Any = None
         self._time: Callable[[], float] = float
         self._closed = False
@@ -129,7 +130,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("start")
 
     async def close(self) -> None:
@@ -141,14 +142,14 @@ class LeasedKeyQueue(Generic[K, V]):
         """
         if self._closed:
             return
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("close")
         self._catch_up()
         if self._observer is not None:
             for item in self._state.in_flight.values():
                 self._tell_moved(self._observer.on_release, item, item.lease.attempt)
         self._closed = True
-        self._home = NOWHERE
+        self._affinity = UNBOUND
         if self._alarm is not None:
             self._alarm.cancel()
         self._state.recall()
@@ -226,7 +227,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyAlreadyPresentError: The key is there and `if_present` is ``"reject"``.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put")
         if (
             if_present is not None
@@ -273,7 +274,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueFullError: There is no room, or others wait for it.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put_nowait")
         policy = checks.put_policy(if_in_flight, if_present)
         delay = checks.put_options(priority, delay)
@@ -314,7 +315,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueFullError: They are more than `maxsize`, and cannot be put without waiting.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("put_many")
         policy = checks.put_policy(if_in_flight, if_present)
         delay = checks.put_options(priority, delay)
@@ -365,7 +366,7 @@ class LeasedKeyQueue(Generic[K, V]):
             TimeoutError: Nothing became available in time.
             QueueClosedError: The queue is closed, or was closed while waiting.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get")
         if timeout is not None:
             timeout = checks.wait_time("timeout", timeout)
@@ -399,7 +400,7 @@ class LeasedKeyQueue(Generic[K, V]):
             QueueEmptyError: Nothing is available.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get_nowait")
         lease_time = self._lease_time_or_default(lease_timeout)
         self._advance()
@@ -415,7 +416,7 @@ class LeasedKeyQueue(Generic[K, V]):
 
         Arguments and the effect of a cancellation are as in `get`; errors are those of `get`.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("get_many")
         checks.whole("n", n, 1)
         batch = [await self.get(timeout, lease_timeout=lease_timeout)]
@@ -444,7 +445,7 @@ class LeasedKeyQueue(Generic[K, V]):
             TimeoutError: The key did not become available in time.
             QueueClosedError: The queue is closed, or was closed while waiting.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("take")
         checks.hashable(key)
         timeout = checks.wait_time("timeout", timeout)
@@ -468,7 +469,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyNotAvailableError: The key is absent, scheduled or in flight.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("take_nowait")
         checks.hashable(key)
         lease_time = self._lease_time_or_default(lease_timeout)
@@ -552,7 +553,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("ack")
         if self._alarm is not None and self._alarm_at <= self._time():
             self._advance()
@@ -592,7 +593,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("release")
         checks.is_lease(lease)
         delay = checks.release_options(requeue_front, delay)
@@ -616,7 +617,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("extend")
         checks.is_lease(lease)
         lease_time = self._lease_time_or_default(timeout, "timeout")
@@ -640,7 +641,7 @@ class LeasedKeyQueue(Generic[K, V]):
             InvalidLeaseError: The lease has ended otherwise, or is not of this queue.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("bury")
         checks.is_lease(lease)
         checks.error_text(error)
@@ -663,7 +664,7 @@ class LeasedKeyQueue(Generic[K, V]):
             KeyError: It is not among the buried items of this queue (any more).
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("discard")
         checks.is_buried(buried)
         self._check_buried(buried)
@@ -706,7 +707,7 @@ class LeasedKeyQueue(Generic[K, V]):
             ValueError: `if_present` is ``"skip"``: then the item would be lost.
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("requeue")
         checks.is_buried(buried)
         policy = checks.requeue_policy(if_in_flight, if_present)
@@ -718,7 +719,7 @@ class LeasedKeyQueue(Generic[K, V]):
             item = self._state.requeue_head(buried.id, buried.value)
             if self._observer is not None:
                 item.since = self._time()
-                self._tell(self._observer.on_put, buried.key)
+                tell(self._loop, self._observer.on_put, buried.key)
             self._came_back(item)
             return
         self._put(buried.key, buried.value, policy, buried.priority, None)
@@ -738,7 +739,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("remove")
         checks.hashable(key)
         self._advance()
@@ -757,7 +758,7 @@ class LeasedKeyQueue(Generic[K, V]):
             state.remove_head(key)
             item.since = self._time()
         if self._observer is not None:
-            self._tell(self._observer.on_remove, key)
+            tell(self._loop, self._observer.on_remove, key)
         self._came_back(item)
         return True
 
@@ -769,13 +770,13 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("purge_line")
         checks.hashable(key)
         self._advance()
         count = len(self._state.remove_from_line(key))
         if count and self._observer is not None:
-            self._tell(self._observer.on_remove, key)
+            tell(self._loop, self._observer.on_remove, key)
         if self._producer_line:
             self._wake_producers(key)
         return count
@@ -786,7 +787,7 @@ class LeasedKeyQueue(Generic[K, V]):
         Raises:
             QueueClosedError: The queue is closed.
         """
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("purge_buried")
         buried = list(self._state.buried.values())
         self._advance()
@@ -806,7 +807,7 @@ class LeasedKeyQueue(Generic[K, V]):
         """
         if self._closed and self._is_done():
             return
-        if here() != self._home._thread_id:
+        if here() != self._affinity._thread_id:
             self._enter("join")
         self._advance()
         if self._is_done():
@@ -914,7 +915,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if self._loop is not None and not self._loop.is_closed():
             raise used_elsewhere(method)
         moved = self._loop is not None
-        self._home = home_of(loop)
+        self._affinity = affinity_of(loop)
         self._loop = loop
         # asyncio's own loops wrap this clock; without the wrapping it takes half the time.
         plain = isinstance(loop, BaseEventLoop) and type(loop).time is BaseEventLoop.time
@@ -936,7 +937,7 @@ class LeasedKeyQueue(Generic[K, V]):
     def _look(self) -> None:
         """Before a method that only looks: bring the queue up to date, unless it is closed."""
         if not self._closed:
-            if here() != self._home._thread_id:
+            if here() != self._affinity._thread_id:
                 self._enter("looking into the queue")
             self._advance()
 
@@ -984,7 +985,7 @@ class LeasedKeyQueue(Generic[K, V]):
             item.since = now
         for (item, lease), seconds in zip(moved, held, strict=True):
             if lease is not None:
-                self._tell(observer.on_expire, item.key, lease.attempt, seconds)
+                tell(self._loop, observer.on_expire, item.key, lease.attempt, seconds)
 
     def _set_alarm(self) -> None:
         """Have the event loop call at the next expiry or schedule."""
@@ -998,14 +999,6 @@ class LeasedKeyQueue(Generic[K, V]):
     def _ring(self) -> None:
         # An event loop may call a little early. The moment has come, whatever its clock says.
         self._advance_to(max(self._time(), self._alarm_at))
-
-    def _tell(self, notice: Callable[..., None], *arguments: Any) -> None:
-        """Call the observer; what it raises is the event loop's business, not the caller's."""
-        try:
-            notice(*arguments)
-        except Exception as error:
-            context = {"message": "the observer of a LeasedKeyQueue failed", "exception": error}
-            self._loop.call_exception_handler(context)
 
     # Room for producers
 
@@ -1032,7 +1025,7 @@ class LeasedKeyQueue(Generic[K, V]):
         if self._observer is not None and outcome != "skipped":
             if item.available and not was_available:
                 item.since = self._time()
-            self._tell(self._observer.on_put, key)
+            tell(self._loop, self._observer.on_put, key)
         if self._any_line or self._key_lines:
             self._offer(item)
         if delay:
@@ -1204,7 +1197,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self, notice: Callable[[K, int, float], None], item: Item[K, V], attempt: int
     ) -> None:
         now = self._time()
-        self._tell(notice, item.key, attempt, now - item.since)
+        tell(self._loop, notice, item.key, attempt, now - item.since)
         item.since = now
 
     def _came_back(self, item: Item[K, V]) -> None:

@@ -6,7 +6,7 @@ what can be checked without a store.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -464,12 +464,14 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 StoredState: TypeAlias = Literal[
-    "available", "scheduled", "in_flight", "buffered", "in_line", "buried", "done"
+    "available", "scheduled", "in_flight", "buffered", "buried", "done", "in_line"
 ]
 """Where a value stands: the head of a key, in the line behind it, given up, or done.
 
 Of a line, the first value may be ``"buffered"``: it takes the place of a head that is released.
 """
+STATES: Final[tuple[StoredState, ...]] = get_args(StoredState)
+"""All of them. Their places here are their numbers in databases, scripts and functions."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,7 +150,7 @@ class LoopThread:
         return {task for task in tasks if task.get_name() != LISTENER}
 
     def _is_given_up(self) -> bool:
-        """Whether the server is away and no thread waits: then no thread misses a call under way."""
+        """Whether the server is away and no thread waits: then none misses a call under way."""
         return self.store.outage is not None and not self._awaited
 
 

@@ -4,7 +4,9 @@ What all engines have in common. `store` is the contract: the verbs that check a
 the inner verbs that an engine implements. `queue` is a queue on a store, with `pump` for callers
 that wait for items and `room` for those that wait for room; `batching` gathers the calls of many
 callers, and `batched_store` is a store whose engine works so. It imports the model, the waiting
-lines of `local` and telemetry, and no engine. Begin with `store`.
+lines of `local` and telemetry, and no engine. Engines, `transfer`, `lanes`, `repository`, `testing`
+and `cli` import it, and so do programs, and stores of other people: the names below are public.
+Begin with `store`.
 """
 
 from leasedkeyq.model.requests import (

@@ -1,12 +1,9 @@
 """Listings: what can be asked of one, and how it is cut into pages."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 from leasedkeyq import checks
-from leasedkeyq.model.requests import Page, StoredItem, StoredState
-
-STATES: tuple[StoredState, ...] = get_args(StoredState)
+from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
 
 
 def check_browse(states: Sequence[StoredState], prefix: str, cursor: str | None, limit: int) -> int:

@@ -31,6 +31,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.local.loop_affinity import used_elsewhere
+from leasedkeyq.local.observer_call import tell
 from leasedkeyq.model.admission import check_name, check_priority, refusal_of
 from leasedkeyq.model.requests import (
     Ack,
@@ -206,14 +207,8 @@ class StoreQueue(Generic[V]):
         chore.add_done_callback(self._chores.discard)
 
     def _tell(self, event: "ObserverEvent", *arguments: Any) -> None:
-        """Call the observer; what it raises is the event loop's business, not the caller's."""
-        if self._observer is None:
-            return
-        try:
-            getattr(self._observer, event)(*arguments)
-        except Exception as error:
-            context = {"message": "the observer of a queue failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+        if self._observer is not None:
+            tell(asyncio.get_running_loop(), getattr(self._observer, event), *arguments)
 
     # Putting
 

@@ -9,7 +9,7 @@ import pytest
 
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.stores.batching import BatchEngine, Done, LoopBatcher
-from leasedkeyq.stores.batching.loop import LONELY, MANY
+from leasedkeyq.stores.batching.loop import LONELY
 
 
 class Doubling(BatchEngine):
@@ -59,24 +59,6 @@ async def test_calls_that_come_together_are_one_batch() -> None:
     assert await batcher.submit_many([5, 6, 7, 8]) == [10, 12, 14, 16]
     await batcher.close()
     assert engine.abandoned
-
-
-async def test_many_callers_take_turns_in_two_groups() -> None:
-    """Neither waits for the other: when a batch has been applied, the next one is there."""
-    engine = Doubling()
-    batcher = Doubler(lambda: engine, name="doubler", undo=undo, in_groups=True)
-
-    async def ask() -> None:
-        for number in range(10):
-            assert await batcher.submit(number) == 2 * number
-
-    callers = 2 * MANY
-    await asyncio.gather(*(ask() for _ in range(callers)))
-    assert [len(batch) for batch in engine.batches] == [callers // 2] * 20
-    engine.batches.clear()
-    await asyncio.gather(*(ask() for _ in range(MANY - 1)))
-    assert [len(batch) for batch in engine.batches] == [MANY - 1] * 10
-    await batcher.close()
 
 
 async def test_who_always_comes_alone_is_not_held_up() -> None:

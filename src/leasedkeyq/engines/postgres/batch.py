@@ -18,8 +18,8 @@ import msgspec
 from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
 from leasedkeyq.model.requests import (
     OUTCOMES,
+    STATES,
     Ack,
-    Attempt,
     Bury,
     Cancel,
     Cap,
@@ -34,8 +34,6 @@ from leasedkeyq.model.requests import (
     Release,
     Request,
     Requeue,
-    StoredItem,
-    StoredState,
     Urgency,
 )
 from leasedkeyq.model.store_model import queue_full
@@ -63,21 +61,11 @@ STATEMENTS: Final = {
 }
 """Of the functions that apply a batch, or prepare for it."""
 
-STATES: Final[tuple[StoredState, ...]] = (
-    "available",
-    "scheduled",
-    "in_flight",
-    "buffered",
-    "buried",
-    "done",
-)
-"""By their numbers in the server."""
 EVERY_STATE: Final = list(range(len(STATES)))
 NO_LIMIT: Final = 2**62
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
 
 class FunctionReply(msgspec.Struct, frozen=True):
@@ -538,29 +526,3 @@ def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
     if "full" in what and not isinstance(request, Claim):
         return queue_full(request.queue, what["full"])
     return Refusal(getattr(request, "key", ""))
-
-
-def shown(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem:
-    """An item out of a row of ``list_1``."""
-    number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token, deadline, outcome = row[11:16]
-    state: StoredState = STATES[int(code)]
-    return StoredItem(
-        id=number,
-        queue=queue,
-        key=key,
-        state=state,
-        value=value,
-        priority=priority,
-        attempt=attempt,
-        put_at=put_at,
-        place=place if state == "available" else 0,
-        due=due if state != "available" else None,
-        error=error,
-        history=_decode_history(history) if history else (),
-        kind=kind,
-        leased_at=leased_at if state == "in_flight" else None,
-        token=token if reveal and token else "",
-        deadline=deadline,
-        outcome=None if outcome is None else OUTCOMES[int(outcome)],
-    )

@@ -27,7 +27,6 @@ from leasedkeyq.engines.postgres.batch import (
     Leased,
     decode_reply,
     lock_number,
-    shown,
 )
 from leasedkeyq.engines.postgres.errors import (
     LOST,
@@ -47,6 +46,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Claim, Limits, Put, Request
 from leasedkeyq.stores.batching import BatchEngine, Done, SpoiledBatchError
+from leasedkeyq.stores.item_row import item_of_row
 from leasedkeyq.stores.store import report_dropped
 from leasedkeyq.stores.take_back import undo_lease
 
@@ -493,7 +493,7 @@ class PostgresLink(BatchEngine):
             NO_LIMIT,
             None if edit.keys is None else list(edit.keys),
         )
-        changes = edit.changes([shown(edit.queue, row, reveal=True) for row in rows])
+        changes = edit.changes([item_of_row(edit.queue, row, reveal=True) for row in rows])
         batch = Batch(schema, changes, self._leased, edit=True)
         sent = await self._send(connection, call, now, batch.told())
         reply = decode_reply(sent[-1]["answers"])

@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
-from leasedkeyq.engines.postgres.batch import STATES, shown
 from leasedkeyq.engines.postgres.errors import (
     LOST,
     asyncpg,
@@ -26,6 +25,7 @@ from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import (
+    STATES,
     Capabilities,
     Counts,
     Durability,
@@ -35,6 +35,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, undo_claim
+from leasedkeyq.stores.item_row import item_of_row
 from leasedkeyq.types import Duration, QueueObserver
 
 logger = logging.getLogger("leasedkeyq")
@@ -316,7 +317,7 @@ class PostgresStore(BatchedStore):
         found: list[StoredItem | None] = [None] * len(queues)
         for row in await self._read("SELECT * FROM lkq.heads_1($1, $2, $3)", list(queues)):
             number: int = row["n"] - 1
-            found[number] = shown(queues[number], row[1:])
+            found[number] = item_of_row(queues[number], row[1:])
         return found
 
     async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
@@ -338,7 +339,7 @@ class PostgresStore(BatchedStore):
         now = self._now()
         sql = "SELECT * FROM lkq.results_1($1, $2, $3)"
         rows = await self._read_in_turn(sql, queue, now, known)
-        found = {row["id"]: shown(queue, row) for row in rows}
+        found = {row["id"]: item_of_row(queue, row) for row in rows}
         return [found.get(number) for number in ids]
 
     async def do_close(self) -> None:
@@ -395,7 +396,7 @@ class PostgresStore(BatchedStore):
             limit,
             keys,
         )
-        return [shown(queue, row) for row in rows]
+        return [item_of_row(queue, row) for row in rows]
 
 
 def _where(url: str) -> str:

@@ -21,7 +21,6 @@ import msgspec
 from leasedkeyq.engines.redis.link import AskServer, RedisLink, ScriptError, ServerFullError, Steps
 from leasedkeyq.engines.redis.wire import (
     PARTS,
-    STATES,
     Read,
     RedisRequest,
     answer_of,
@@ -50,6 +49,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
+    STATES,
     Answer,
     Change,
     Claim,

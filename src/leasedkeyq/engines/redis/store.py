@@ -24,10 +24,11 @@ from leasedkeyq.engines.redis.loop_link import LoopLink
 from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
 from leasedkeyq.engines.redis.subscriber import Subscribers
-from leasedkeyq.engines.redis.wire import STATES, Read, counts, shown
+from leasedkeyq.engines.redis.wire import Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.admission import check_names
 from leasedkeyq.model.requests import (
+    STATES,
     Capabilities,
     Claimed,
     Counts,
@@ -170,7 +171,6 @@ class RedisStore(BatchedStore):
                 lambda: LoopLink(self._link, new_engine()),
                 name=self._name,
                 undo=undo_claim,
-                in_groups=True,
             )
         else:
             self._link.when_lost(self._engine.forget)

@@ -17,6 +17,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.requests import (
     OUTCOMES,
+    STATES,
     Ack,
     Attempt,
     Bury,
@@ -35,7 +36,6 @@ from leasedkeyq.model.requests import (
     Requeue,
     ResultOutcome,
     StoredItem,
-    StoredState,
     Urgency,
 )
 from leasedkeyq.model.store_model import queue_full
@@ -53,14 +53,6 @@ LONGEST_KIND: Final = 2**16 - 1
 """Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
 TOKEN_SIZE: Final = 32
-STATES: Final[tuple[StoredState, ...]] = (
-    "available",
-    "scheduled",
-    "in_flight",
-    "buffered",
-    "buried",
-    "done",
-)
 BURIED: Final = 4
 PARTS: Final = {
     "i": "the items",

@@ -2,5 +2,6 @@
 
 `store` is the store, `transaction` applies requests to the tables (with `inspection` for what is
 shown and `token_buckets` for rates), `schema` has the tables and their migrations, `watch` hears of
-the commits of other processes. Begin with `store`.
+the commits of other processes. Begin with `store`. No other engine may import
+this folder: `connect` does, and programs that name its store.
 """

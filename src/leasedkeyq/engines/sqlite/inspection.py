@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from leasedkeyq.engines.sqlite.schema import IN_FLIGHT
-from leasedkeyq.model.requests import OUTCOMES, Attempt, StoredItem, StoredState
+from leasedkeyq.model.requests import STATES, StoredItem, StoredState
+from leasedkeyq.stores.item_row import item_of_row
 
 # The same columns for items of each table, so that rows of all of them can be merged.
 SHOWN_LIVE: Final = """
@@ -59,10 +60,7 @@ PARTS: Final[dict[StoredState, tuple[str, str, str]]] = {
     "done": (f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_queue", "id", "AND due > ?"),
 }
 """Where the items of each state are, which column is their id, and what else is said of them."""
-STATES: Final[tuple[StoredState, ...]] = tuple(PARTS)
 DONE: Final = STATES.index("done")
-
-decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
 Row: TypeAlias = tuple[Any, ...]
 _id_of = itemgetter(0)
@@ -126,7 +124,7 @@ class Inspection:
     def head(self, number: int, queue: str) -> StoredItem | None:
         """The item that a plain claim would lease next."""
         row = self._execute(HEAD, (number,)).fetchone()
-        return None if row is None else _shown(queue, row)
+        return None if row is None else item_of_row(queue, row)
 
     def look(self, number: int, request: Look) -> list[tuple[StoredItem, ...]]:
         """The live items of each key."""
@@ -135,7 +133,7 @@ class Inspection:
             rows = self._execute(LIVE_BY_KEY, (number, key)).fetchall()
             if rows and rows[0][2] == IN_FLIGHT:
                 rows += self._execute(BUFFERED_BY_KEY, (number, key)).fetchall()
-            found.append(tuple(_shown(request.queue, row) for row in rows))
+            found.append(tuple(item_of_row(request.queue, row) for row in rows))
         return found
 
     def items_of(self, number: int, queue: str, keys: tuple[str, ...]) -> list[StoredItem]:
@@ -147,7 +145,7 @@ class Inspection:
             for row in self._execute(part, (number, key))
             if row[2] != DONE or row[8] > self._now
         ]
-        return [_shown(queue, row, reveal=True) for row in sorted(rows, key=_id_of)]
+        return [item_of_row(queue, row, reveal=True) for row in sorted(rows, key=_id_of)]
 
     def browse(self, number: int, request: Browse, *, reveal: bool = False) -> list[StoredItem]:
         """Items by id, up to the limit.
@@ -159,7 +157,7 @@ class Inspection:
         """
         parts = [self._part(number, state, request) for state in STATES if state in request.states]
         rows = islice(merge(*parts, key=_id_of), request.limit)
-        return [_shown(request.queue, row, reveal=reveal) for row in rows]
+        return [item_of_row(request.queue, row, reveal=reveal) for row in rows]
 
     def _part(self, number: int, state: StoredState, request: Browse) -> Iterator[Row]:
         select, column, condition = PARTS[state]
@@ -178,30 +176,5 @@ class Inspection:
         found: list[StoredItem | None] = []
         for item in request.ids:
             row = self._execute(RESULT, (item, number, self._now)).fetchone()
-            found.append(None if row is None else _shown(request.queue, row))
+            found.append(None if row is None else item_of_row(request.queue, row))
         return found
-
-
-def _shown(queue: str, row: Row, *, reveal: bool = False) -> StoredItem:
-    number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token, deadline, outcome = row[11:]
-    state = STATES[cast("int", code)]
-    return StoredItem(
-        id=number,
-        queue=queue,
-        key=key,
-        state=state,
-        value=value,
-        priority=priority,
-        attempt=attempt,
-        put_at=put_at,
-        place=place if state == "available" else 0,
-        due=due if state != "available" else None,
-        error=error,
-        history=decode_history(history) if history else (),
-        kind=kind,
-        leased_at=leased_at if state == "in_flight" else None,
-        token=token if reveal and token else "",
-        deadline=deadline,
-        outcome=None if outcome is None else OUTCOMES[cast("int", outcome)],
-    )

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from leasedkeyq.engines.sqlite.inspection import (
-    STATES,
     Browse,
     Count,
     Heads,
@@ -26,7 +25,6 @@ from leasedkeyq.engines.sqlite.inspection import (
     ReadRequest,
     Results,
     Sweep,
-    decode_history,
 )
 from leasedkeyq.engines.sqlite.schema import AVAILABLE, IN_FLIGHT, SCHEDULED
 from leasedkeyq.engines.sqlite.token_buckets import TokenBuckets
@@ -35,6 +33,7 @@ from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
 from leasedkeyq.model.requests import (
     OUTCOMES,
+    STATES,
     Ack,
     Answer,
     Attempt,
@@ -57,6 +56,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.store_model import queue_full
 from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
+from leasedkeyq.stores.item_row import decode_history
 
 EXPIRY_CHUNK: Final = 200
 """So many items that have come due are read at a time."""

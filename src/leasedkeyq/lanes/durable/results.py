@@ -235,7 +235,7 @@ class ResultWatch:
             self._finish(job, "completed" if error is None else "failed", result, error)
 
     async def _follow(self, job: Job, items: tuple[StoredItem, ...]) -> None:
-        """The command has no result (yet): it is alive, or buried, or a newer one took its place."""
+        """The command has no result (yet): it is alive, buried, or a newer one took its place."""
         for item in items:
             if item.id == job.id:
                 if _open(job):

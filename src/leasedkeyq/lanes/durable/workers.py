@@ -54,7 +54,7 @@ class Member(msgspec.Struct, omit_defaults=True):
     lanes: dict[str, int]
     """The lanes whose partitions it shares, and how many of them it knows."""
     types: str
-    """Stands for the types of commands that it knows. Workers share with those of the same types."""
+    """Stands for the command types that it knows. Workers share with those of the same types."""
     host: str = ""
     pid: int = 0
 

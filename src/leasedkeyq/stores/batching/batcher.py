@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from sys import maxsize
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from leasedkeyq.model.requests import Claim, Claimed, Release
@@ -15,9 +14,9 @@ from leasedkeyq.stores.take_back import is_still_leased, take_back
 
 logger = logging.getLogger("leasedkeyq")
 
-Request = TypeVar("Request")
-Answer = TypeVar("Answer")
-Turn = TypeVar("Turn", bound="CallersTurn")
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+TurnT = TypeVar("TurnT", bound="CallersTurn")
 
 
 class CallersTurn(Protocol):
@@ -28,7 +27,7 @@ class CallersTurn(Protocol):
         ...
 
 
-class Call(Generic[Request, Turn]):
+class Call(Generic[RequestT, TurnT]):
     """What one caller asks for, and where the answers go.
 
     Attributes:
@@ -42,8 +41,8 @@ class Call(Generic[Request, Turn]):
 
     def __init__(
         self,
-        requests: Sequence[Request],
-        turn: Turn | None,
+        requests: Sequence[RequestT],
+        turn: TurnT | None,
         alone: bool = False,
     ) -> None:
         self.requests = requests
@@ -51,13 +50,13 @@ class Call(Generic[Request, Turn]):
         self.alone = alone
 
 
-LoopCall: TypeAlias = Call[Request, asyncio.Future[list[Answer]]]
+LoopCall: TypeAlias = Call[RequestT, asyncio.Future[list[AnswerT]]]
 """A call whose caller waits in an event loop."""
-CallOutcome: TypeAlias = tuple[LoopCall[Request, Answer], list[Answer] | BaseException]
+CallOutcome: TypeAlias = tuple[LoopCall[RequestT, AnswerT], list[AnswerT] | BaseException]
 """A call, and its answers or what went wrong with its batch."""
 
 
-class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
+class CallLine(deque[Call[RequestT, TurnT]], Generic[RequestT, TurnT]):
     """The calls that wait, in the order in which they came.
 
     Args:
@@ -69,17 +68,14 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
         self._most = most
 
     def next_batch(
-        self,
-        calls: int = maxsize,
-        waits: Callable[[Call[Request, Turn]], bool] | None = None,
-    ) -> list[Call[Request, Turn]]:
+        self, waits: Callable[[Call[RequestT, TurnT]], bool] | None = None
+    ) -> list[Call[RequestT, TurnT]]:
         """Take the calls of the next batch out of the line.
 
         Args:
-            calls: How many there are in it, at most.
             waits: Says of a call that it must wait, and with it those behind it.
         """
-        batch: list[Call[Request, Turn]] = []
+        batch: list[Call[RequestT, TurnT]] = []
         room = self._most
         while self:
             call = self[0]
@@ -87,7 +83,7 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
                 self.popleft()  # its caller has gone
                 continue
             number = len(call.requests)
-            if batch and (call.alone or number > room or len(batch) >= calls):
+            if batch and (call.alone or number > room):
                 break
             if waits is not None and waits(call):
                 break
@@ -99,7 +95,7 @@ class CallLine(deque[Call[Request, Turn]], Generic[Request, Turn]):
         return batch
 
 
-class Batcher(Closable, ABC, Generic[Request, Answer]):
+class Batcher(Closable, ABC, Generic[RequestT, AnswerT]):
     """Applies the requests of many callers batch by batch.
 
     Callers may be in any number of event loops. A caller that is cancelled while its requests wait
@@ -118,21 +114,21 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
         *,
         name: str = "leasedkeyq store",
         most: int = 1000,
-        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+        undo: Callable[[RequestT, AnswerT], Iterable[RequestT]] | None = None,
     ) -> None:
         super().__init__(name)
         self._most = most
         self._undo = undo
-        self._unwanted: deque[Request] = deque()
+        self._unwanted: deque[RequestT] = deque()
         """Requests that take back answers, and have failed."""
 
-    async def submit(self, request: Request, *, alone: bool = False) -> Answer:
+    async def submit(self, request: RequestT, *, alone: bool = False) -> AnswerT:
         """Have one request applied and return its answer, as `submit_many` does."""
         return (await self.submit_many((request,), alone=alone))[0]
 
     async def submit_many(
-        self, requests: Sequence[Request], *, alone: bool = False
-    ) -> list[Answer]:
+        self, requests: Sequence[RequestT], *, alone: bool = False
+    ) -> list[AnswerT]:
         """Have requests applied in one batch, in order, and return their answers.
 
         With `alone`, nobody else's requests are in that batch; it waits for its turn as any other.
@@ -141,8 +137,8 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
         Raises:
             StoreClosedError: `close` was called before.
         """
-        turn: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        call: LoopCall[Request, Answer] = Call(requests, turn, alone)
+        turn: asyncio.Future[list[AnswerT]] = asyncio.get_running_loop().create_future()
+        call: LoopCall[RequestT, AnswerT] = Call(requests, turn, alone)
         self._enqueue(call)
         if self._unwanted:
             self._try_again()
@@ -159,12 +155,12 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
         """Finish what was asked for so far; refuse what comes later."""
 
     @abstractmethod
-    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[RequestT, AnswerT]) -> None:
         """Have a call applied; if nobody waits for it, also while the batcher is being closed."""
 
-    def _hand_out(self, outcomes: Iterable[CallOutcome[Request, Answer]]) -> None:
+    def _hand_out(self, outcomes: Iterable[CallOutcome[RequestT, AnswerT]]) -> None:
         """Give callers their answers, in their event loop."""
-        lost: list[CallOutcome[Request, Answer]] = []
+        lost: list[CallOutcome[RequestT, AnswerT]] = []
         for outcome in outcomes:
             call, answers = outcome
             turn = call.turn
@@ -181,12 +177,12 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
         if lost:
             self._take_back(lost)
 
-    def _take_back(self, outcomes: Iterable[CallOutcome[Request, Answer]]) -> None:
+    def _take_back(self, outcomes: Iterable[CallOutcome[RequestT, AnswerT]]) -> None:
         """Have answers undone that nobody waits for."""
         undo = self._undo
         if undo is None:
             return
-        requests: list[Request] = []
+        requests: list[RequestT] = []
         for call, answers in outcomes:
             if not isinstance(answers, BaseException):
                 for request, answer in zip(call.requests, answers, strict=True):
@@ -195,7 +191,7 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
             self._enqueue(Call(requests, None))
 
     def _check_taken_back(
-        self, call: LoopCall[Request, Answer], answers: list[Answer] | BaseException
+        self, call: LoopCall[RequestT, AnswerT], answers: list[AnswerT] | BaseException
     ) -> None:
         """See what has become of a call that takes back answers."""
         if isinstance(answers, BaseException):
@@ -211,7 +207,7 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
             self._unwanted.extend(request for request, _ in failed)
 
     def _try_again(self) -> None:
-        requests: list[Request] = []
+        requests: list[RequestT] = []
         with suppress(IndexError):  # other event loops may do the same
             while True:
                 requests.append(self._unwanted.popleft())
@@ -220,12 +216,12 @@ class Batcher(Closable, ABC, Generic[Request, Answer]):
 
 
 def outcomes_of(
-    batch: list[Call[Request, Turn]], answers: Sequence[Answer] | BaseException
-) -> list[tuple[Call[Request, Turn], list[Answer] | BaseException]]:
+    batch: list[Call[RequestT, TurnT]], answers: Sequence[AnswerT] | BaseException
+) -> list[tuple[Call[RequestT, TurnT], list[AnswerT] | BaseException]]:
     """The answers to a batch, cut back to its calls."""
     if isinstance(answers, BaseException):
         return [(call, answers) for call in batch]
-    outcomes: list[tuple[Call[Request, Turn], list[Answer] | BaseException]] = []
+    outcomes: list[tuple[Call[RequestT, TurnT], list[AnswerT] | BaseException]] = []
     start = 0
     for call in batch:
         end = start + len(call.requests)

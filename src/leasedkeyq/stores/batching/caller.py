@@ -6,32 +6,32 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Generic
 
-from leasedkeyq.stores.batching.batcher import Answer, Call, CallLine, Request
+from leasedkeyq.stores.batching.batcher import AnswerT, Call, CallLine, RequestT
 from leasedkeyq.stores.batching.loop import BatchEngine, CallsInLoop, Done
 
 MOST: Final = 500
 """How many calls go into one batch."""
 
 
-class TaskEngine(BatchEngine, Generic[Request, Answer]):
+class TaskEngine(BatchEngine, Generic[RequestT, AnswerT]):
     """Applies each batch in a task of its own.
 
     Args:
         apply: Gets a list of requests and returns as many answers.
     """
 
-    def __init__(self, apply: Callable[[list[Request]], Awaitable[Sequence[Answer]]]) -> None:
+    def __init__(self, apply: Callable[[list[RequestT]], Awaitable[Sequence[AnswerT]]]) -> None:
         self._apply = apply
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def apply(self, requests: list[Request], done: Done) -> None:
+    def apply(self, requests: list[RequestT], done: Done) -> None:
         """As `BatchEngine.apply`."""
         task = asyncio.get_running_loop().create_task(self._run(requests, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, requests: list[Request], done: Done) -> None:
-        answers: Sequence[Answer] | BaseException
+    async def _run(self, requests: list[RequestT], done: Done) -> None:
+        answers: Sequence[AnswerT] | BaseException
         try:
             answers = await self._apply(requests)
         except asyncio.CancelledError as error:
@@ -46,7 +46,7 @@ class TaskEngine(BatchEngine, Generic[Request, Answer]):
         """As `BatchEngine.abandon`: there are no connections."""
 
 
-class CallerBatcher(CallsInLoop[Request, "Future[Answer]", TaskEngine[Request, Answer]]):
+class CallerBatcher(CallsInLoop[RequestT, "Future[AnswerT]", TaskEngine[RequestT, AnswerT]]):
     """Gathers the requests of threads and applies them batch by batch in one event loop.
 
     The event loop is woken by the first call only: calls that threads make while a batch is applied
@@ -65,11 +65,11 @@ class CallerBatcher(CallsInLoop[Request, "Future[Answer]", TaskEngine[Request, A
     def __init__(
         self,
         start: Callable[[Callable[[], object]], None],
-        apply: Callable[[list[Request]], Awaitable[Sequence[Answer]]],
+        apply: Callable[[list[RequestT]], Awaitable[Sequence[AnswerT]]],
         *,
-        lost: Callable[[Answer], object] = lambda _: None,
+        lost: Callable[[AnswerT], object] = lambda _: None,
     ) -> None:
-        line: CallLine[Request, Future[Answer]] = CallLine(MOST)
+        line: CallLine[RequestT, Future[AnswerT]] = CallLine(MOST)
         super().__init__(TaskEngine(apply), line, self._answer)
         self._start = start
         self._lost = lost
@@ -78,9 +78,9 @@ class CallerBatcher(CallsInLoop[Request, "Future[Answer]", TaskEngine[Request, A
         self._awake = False
         """Whether the event loop is going to look at the line once more."""
 
-    def submit(self, request: Request) -> "Future[Answer]":
+    def submit(self, request: RequestT) -> "Future[AnswerT]":
         """Have a request applied. A caller that does not wait any more cancels what it got."""
-        answer: Future[Answer] = Future()
+        answer: Future[AnswerT] = Future()
         with self._lock:
             if not self._awake:
                 self._start(self.apply_next)
@@ -97,7 +97,8 @@ class CallerBatcher(CallsInLoop[Request, "Future[Answer]", TaskEngine[Request, A
             self._awake = bool(self._under_way)
 
     def _answer(
-        self, outcomes: "Iterable[tuple[Call[Request, Future[Answer]], list[Any] | BaseException]]"
+        self,
+        outcomes: "Iterable[tuple[Call[RequestT, Future[AnswerT]], list[Any] | BaseException]]",
     ) -> None:
         for call, answers in outcomes:
             turn = call.turn

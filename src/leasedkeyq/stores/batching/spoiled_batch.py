@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from leasedkeyq.errors import StoreError, StoreUnavailableError, UnstorableError
 
-Request = TypeVar("Request")
+RequestT = TypeVar("RequestT")
 
 
 def _never() -> bool:
@@ -43,8 +43,8 @@ class SpoiledBatchError(Exception):
 
 
 def each_alone(
-    requests: Sequence[Request], spoiled: SpoiledBatchError
-) -> Generator[list[Request], Sequence[Any] | BaseException, list[Any]]:
+    requests: Sequence[RequestT], spoiled: SpoiledBatchError
+) -> Generator[list[RequestT], Sequence[Any] | BaseException, list[Any]]:
     """The answers to a spoiled batch: yields each request alone, and is sent how that went.
 
     A failure of the store is an answer, as others may have been stored before it.
@@ -69,8 +69,8 @@ def each_alone(
 
 
 def apply_apart(
-    apply: Callable[[list[Request]], Sequence[Any]],
-    requests: Sequence[Request],
+    apply: Callable[[list[RequestT]], Sequence[Any]],
+    requests: Sequence[RequestT],
     spoiled: SpoiledBatchError,
 ) -> list[Any]:
     """Apply the requests of a spoiled batch one after the other, in this thread."""

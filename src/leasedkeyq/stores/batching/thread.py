@@ -8,12 +8,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from leasedkeyq.stores.batching.batcher import (
-    Answer,
+    AnswerT,
     Batcher,
     CallLine,
     CallOutcome,
     LoopCall,
-    Request,
+    RequestT,
     outcomes_of,
 )
 from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, apply_apart
@@ -22,7 +22,7 @@ PATIENCE: Final = 1.0
 """Seconds that closing waits for an event loop that does not take its answers."""
 
 
-class ThreadBatcher(Batcher[Request, Answer]):
+class ThreadBatcher(Batcher[RequestT, AnswerT]):
     """Gathers the requests of many callers and applies them batch by batch in one thread.
 
     The thread starts with the first call that needs it, and is the only one that ever runs
@@ -42,12 +42,12 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     def __init__(
         self,
-        apply: Callable[[list[Request]], Sequence[Answer]],
+        apply: Callable[[list[RequestT]], Sequence[AnswerT]],
         *,
-        apply_here: Callable[[list[Request]], Sequence[Answer] | None] | None = None,
+        apply_here: Callable[[list[RequestT]], Sequence[AnswerT] | None] | None = None,
         name: str = "leasedkeyq store",
         most: int = 1000,
-        undo: Callable[[Request, Answer], Iterable[Request]] | None = None,
+        undo: Callable[[RequestT, AnswerT], Iterable[RequestT]] | None = None,
         at_end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name=name, most=most, undo=undo)
@@ -59,14 +59,14 @@ class ThreadBatcher(Batcher[Request, Answer]):
         """Held while a batch is applied, by the thread or in an event loop."""
         self._idle = True
         """Whether the thread has nothing to do, and no call is on its way to it."""
-        self._gathered: dict[asyncio.AbstractEventLoop, list[LoopCall[Request, Answer]]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[LoopCall[RequestT, AnswerT]]] = {}
         """The calls that were made in this turn of an event loop while the thread was idle."""
         self._thread: threading.Thread | None = None
-        self._arrived: SimpleQueue[LoopCall[Request, Answer] | None] = SimpleQueue()
+        self._arrived: SimpleQueue[LoopCall[RequestT, AnswerT] | None] = SimpleQueue()
         """Calls on their way to the thread; None has it look whether it is time to end."""
-        self._line: CallLine[Request, asyncio.Future[list[Answer]]] = CallLine(most)
+        self._line: CallLine[RequestT, asyncio.Future[list[AnswerT]]] = CallLine(most)
         """The calls that wait; the thread alone uses it."""
-        self._undelivered: dict[int, list[CallOutcome[Request, Answer]]] = {}
+        self._undelivered: dict[int, list[CallOutcome[RequestT, AnswerT]]] = {}
         """What event loops have not handed out yet: some of it may have to be taken back."""
         self._ended = False
         self._closers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -108,7 +108,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
             self._arrived.put(None)
             return self._thread, turn
 
-    def _enqueue(self, call: LoopCall[Request, Answer]) -> None:
+    def _enqueue(self, call: LoopCall[RequestT, AnswerT]) -> None:
         with self._lock:
             if call.turn is not None:
                 self._check_usable()
@@ -127,7 +127,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
             else:
                 self._pass_on([call])
 
-    def _pass_on(self, calls: list[LoopCall[Request, Answer]]) -> None:
+    def _pass_on(self, calls: list[LoopCall[RequestT, AnswerT]]) -> None:
         """Have the thread apply calls; with the lock."""
         self._idle = False
         for call in calls:
@@ -148,7 +148,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
                 self._pass_on(batch)
                 return
         assert self._apply_here is not None
-        answers: Sequence[Answer] | BaseException | None
+        answers: Sequence[AnswerT] | BaseException | None
         try:
             answers = self._apply_here([request for call in batch for request in call.requests])
         except BaseException as error:
@@ -185,13 +185,13 @@ class ThreadBatcher(Batcher[Request, Answer]):
             for loop, ended in closers:
                 _call_in(loop, _finish, ended)
 
-    def _apply_all(self, requests: list[Request]) -> Sequence[Answer]:
+    def _apply_all(self, requests: list[RequestT]) -> Sequence[AnswerT]:
         try:
             return self._apply(requests)
         except SpoiledBatchError as spoiled:
             return apply_apart(self._apply, requests, spoiled)
 
-    def _next_batch(self) -> list[LoopCall[Request, Answer]]:
+    def _next_batch(self) -> list[LoopCall[RequestT, AnswerT]]:
         """Wait for calls and take them; nothing when it is time to end."""
         line, arrived = self._line, self._arrived
         wait = False
@@ -216,9 +216,9 @@ class ThreadBatcher(Batcher[Request, Answer]):
                     if arrived.empty():
                         return []
 
-    def _deliver(self, outcomes: list[CallOutcome[Request, Answer]]) -> None:
+    def _deliver(self, outcomes: list[CallOutcome[RequestT, AnswerT]]) -> None:
         """Pass the outcomes to their event loops: one call for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[CallOutcome[Request, Answer]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[CallOutcome[RequestT, AnswerT]]] = {}
         for outcome in outcomes:
             turn = outcome[0].turn
             if turn is None:
@@ -238,7 +238,7 @@ class ThreadBatcher(Batcher[Request, Answer]):
 
     # In the callers' event loops
 
-    def _receive(self, outcomes: list[CallOutcome[Request, Answer]]) -> None:
+    def _receive(self, outcomes: list[CallOutcome[RequestT, AnswerT]]) -> None:
         self._hand_out(outcomes)
         del self._undelivered[id(outcomes)]
         if self._closed:
@@ -253,7 +253,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], argu
         pass
 
 
-def _loop_of(outcomes: list[CallOutcome[Request, Answer]]) -> asyncio.AbstractEventLoop:
+def _loop_of(outcomes: list[CallOutcome[RequestT, AnswerT]]) -> asyncio.AbstractEventLoop:
     turn = outcomes[0][0].turn
     assert turn is not None
     return turn.get_loop()

@@ -9,6 +9,7 @@ import msgspec
 
 from leasedkeyq import connect
 from leasedkeyq.engines.postgres.store import PostgresStore
+from leasedkeyq.model.requests import STATES
 from leasedkeyq.stores import (
     Ack,
     Bury,
@@ -24,7 +25,6 @@ from leasedkeyq.stores import (
     Requeue,
     Urgency,
 )
-from leasedkeyq.stores.paging import STATES
 from leasedkeyq.testing import Place
 from tests.engines.postgres.plans.plans import each_checked, explained
 from tests.servers.postgres import Schemas, run_sql, shared_server

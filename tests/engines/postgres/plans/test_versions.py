@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from leasedkeyq import connect
-from leasedkeyq.engines.postgres.batch import STATES
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.lanes import EventEmitter, LaneConfig, QueueManagerBuilder
+from leasedkeyq.model.requests import STATES
 from leasedkeyq.stores import Ack, Claim, Purge, Put, Store
 from leasedkeyq.testing import Place
 from leasedkeyq.testing.checks.caps import CapChecks

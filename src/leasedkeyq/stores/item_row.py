@@ -1,0 +1,43 @@
+"""From a row of a database to an item: SQLite and PostgreSQL show items in the same columns."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from leasedkeyq.model.requests import OUTCOMES, STATES, Attempt, StoredItem
+
+decode_history: Final = msgspec.json.Decoder(tuple[Attempt, ...]).decode
+
+
+def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> StoredItem:
+    """The item that a row shows.
+
+    Args:
+        queue: Its queue.
+        row: Its id, key, the number of its state, value, priority, attempt, put_at, place, due,
+            error, history as JSON, kind, leased_at, token, deadline, and the number of its outcome.
+        reveal: Whether its token is shown, to the work of an edit.
+    """
+    number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
+    kind, leased_at, token, deadline, outcome = row[11:16]
+    state = STATES[code]
+    return StoredItem(
+        id=number,
+        queue=queue,
+        key=key,
+        state=state,
+        value=value,
+        priority=priority,
+        attempt=attempt,
+        put_at=put_at,
+        place=place if state == "available" else 0,
+        due=due if state != "available" else None,
+        error=error,
+        history=decode_history(history) if history else (),
+        kind=kind,
+        leased_at=leased_at if state == "in_flight" else None,
+        token=token if reveal and token else "",
+        deadline=deadline,
+        outcome=None if outcome is None else OUTCOMES[outcome],
+    )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.model.requests import OUTCOMES, STATES, Attempt, StoredItem
+from leasedkeyq.model.requests import OUTCOMES, STATES, Attempt, StoredItem, StoredState
 
 decode_history: Final = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
@@ -21,7 +21,7 @@ def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> Stor
     """
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
     kind, leased_at, token, deadline, outcome = row[11:16]
-    state = STATES[code]
+    state: StoredState = STATES[int(code)]
     return StoredItem(
         id=number,
         queue=queue,
@@ -39,5 +39,5 @@ def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> Stor
         leased_at=leased_at if state == "in_flight" else None,
         token=token if reveal and token else "",
         deadline=deadline,
-        outcome=None if outcome is None else OUTCOMES[outcome],
+        outcome=None if outcome is None else OUTCOMES[int(outcome)],
     )

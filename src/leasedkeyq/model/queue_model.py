@@ -230,9 +230,14 @@ class QueueModel:
         return float("-inf") if ended_at is None else ended_at, number
 
     def newest_result(self, key: str) -> StoredItem | None:
-        """The kept result of the value of a key that ended last; of several, the highest id."""
-        ids = self.done_of.get(key)
-        return None if ids is None else self.done[next(reversed(ids))]
+        """The kept result of the value of a key that was completed last.
+
+        Of several that were completed at one moment, it is that of the highest id.
+        """
+        for number in reversed(self.done_of.get(key, {})):
+            if self.done[number].outcome == "completed":
+                return self.done[number]
+        return None
 
     def forget(self, now: float) -> float | None:
         """Forget the results that are due; return the moment of the next one."""

@@ -79,7 +79,7 @@ class Put(msgspec.Struct, frozen=True):
     - ``"append"`` adds a value to the end of the line, with a priority (0 if None), a schedule, a
       kind and a deadline of its own.
     - ``"skip"`` puts nothing. With `unique_for`, it does so too where the key is absent, but has a
-      kept result whose item ended at most so many seconds ago.
+      kept result of the outcome ``"completed"`` whose item ended at most so many seconds ago.
     - ``"only_new"`` is refused.
 
     `delay` is None to keep the schedule of a value that is replaced, 0 for now. `max_items` is the

@@ -654,7 +654,8 @@ class LeasedKeyQueue(Generic[K, V]):
         if dropped is not None:
             text = "max_buried is %d: dropped the oldest buried item, key %s"
             logger.warning(text, self._state.max_buried, describe(dropped.key))
-            self._key_went_on(dropped.key)
+            if dropped.holds:
+                self._key_went_on(dropped.key)
         return buried
 
     async def discard(self, buried: BuriedItem[K, V]) -> None:
@@ -669,21 +670,35 @@ class LeasedKeyQueue(Generic[K, V]):
         checks.is_buried(buried)
         self._check_buried(buried)
         self._advance()
+        held = self._state.holds_key(buried.id)
         self._state.unbury(buried.id)
-        self._key_went_on(buried.key)
+        if held:
+            self._key_went_on(buried.key)
 
     def _key_went_on(self, key: K) -> None:
-        """A buried item that may have held `key` is gone."""
+        """A buried item that has held `key` is gone."""
         item = self._state.items.get(key)
         if item is not None:
             if self._observer is not None and item.available:
                 item.since = self._time()
             self._came_back(item)
-        elif self._joiners:
-            self._finish_join()
+        else:
+            if self._joiners:
+                self._finish_join()
+            if self._producer_line:
+                self._wake_producers(key)
+
+    def _is_buried(self, buried: BuriedItem[K, V]) -> bool:
+        """Whether an item that `buried` or `bury` has shown is still there."""
+        found = self._state.buried.get(buried.id)
+        if found is None or found is buried:
+            return found is not None
+        # One that held its key is another object since that was removed.
+        same = found.key is buried.key and found.value is buried.value
+        return same and found.buried_at == buried.buried_at
 
     def _check_buried(self, buried: BuriedItem[K, V]) -> None:
-        if self._state.buried.get(buried.id) is not buried:
+        if not self._is_buried(buried):
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
 
     async def requeue(
@@ -711,8 +726,12 @@ class LeasedKeyQueue(Generic[K, V]):
             self._enter("requeue")
         checks.is_buried(buried)
         policy = checks.requeue_policy(if_in_flight, if_present)
-        if self._maxsize and self._state.buried.get(buried.id) is buried:
-            await self._wait_for_room((buried.key,), policy, False)
+        waits = bool(self._maxsize) and self._is_buried(buried)
+        while waits:
+            held = self._state.holds_key(buried.id)
+            # An item that holds its key is one more, whatever the policy says of other values.
+            await self._wait_for_room((buried.key,), "append" if held else policy, False)
+            waits = self._is_buried(buried) and self._state.holds_key(buried.id) != held
         self._check_buried(buried)
         self._advance()
         if self._state.holds_key(buried.id):
@@ -748,10 +767,12 @@ class LeasedKeyQueue(Generic[K, V]):
         if item is None:
             return False
         if id is None:
-            if key in state.held and item.line is None:
-                state.remove(key)
-                return False
+            only_held = key in state.held and item.line is None
             state.remove(key)
+            if only_held:
+                if self._producer_line:
+                    self._wake_producers(key)
+                return False
         elif not state.remove_from_line(key, checks.whole("id", id, 1)):
             if key in state.held or state.number_of(item) != id:
                 return False
@@ -1042,8 +1063,10 @@ class LeasedKeyQueue(Generic[K, V]):
         producer = Producer(keys, policy, scheduled)
         if self._has_room(producer):
             return
-        if len(keys) > self._maxsize:
-            message = f"{len(keys)} values do not fit into the queue: maxsize is {self._maxsize}"
+        if producer.most > self._maxsize:
+            message = (
+                f"{producer.most} values do not fit into the queue: maxsize is {self._maxsize}"
+            )
             raise QueueFullError(message, maxsize=self._maxsize)
         self._producers.enter(producer)
         try:

@@ -88,6 +88,11 @@ class Producer(Generic[K]):
         self.need = 0
         self.turn: Turn | None = None
 
+    @property
+    def most(self) -> int:
+        """How many values it may add."""
+        return self.values if self.policy == "append" else len(self.keys)
+
     def wake(self) -> None:
         """Let the producer look again whether there is room."""
         if self.turn is not None and not self.turn.done():

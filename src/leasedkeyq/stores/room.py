@@ -83,8 +83,8 @@ class RoomLine:
                         answer = await self._ask(producer, ask)
                         if not isinstance(answer, QueueFullError):
                             return answer
-                        if len(keys) > self._maxsize:
-                            raise self._never_fits(len(keys))
+                        if producer.most > self._maxsize:
+                            raise self._never_fits(producer.most)
                         if producer not in self._waiting:
                             self._waiting[producer] = None
                             self._check_closed()

@@ -650,12 +650,14 @@ class LeasedKeyQueue(Generic[K, V]):
         item, buried, dropped = self._state.bury(lease, error, hold=hold)
         if self._observer is not None:
             self._tell_moved(self._observer.on_bury, item, lease.attempt)
-        self._came_back(item)
         if dropped is not None:
             text = "max_buried is %d: dropped the oldest buried item, key %s"
             logger.warning(text, self._state.max_buried, describe(dropped.key))
             if dropped.holds:
+                # A waiting `take` of either key goes before those who wait for any.
+                self._give_to_taker(item)
                 self._key_went_on(dropped.key)
+        self._came_back(item)
         return buried
 
     async def discard(self, buried: BuriedItem[K, V]) -> None:
@@ -761,6 +763,8 @@ class LeasedKeyQueue(Generic[K, V]):
         if here() != self._affinity._thread_id:
             self._enter("remove")
         checks.hashable(key)
+        if id is not None:
+            checks.whole("id", id, 1)
         self._advance()
         state = self._state
         item = state.items.get(key)
@@ -773,7 +777,7 @@ class LeasedKeyQueue(Generic[K, V]):
                 if self._producer_line:
                     self._wake_producers(key)
                 return False
-        elif not state.remove_from_line(key, checks.whole("id", id, 1)):
+        elif not state.remove_from_line(key, id):
             if key in state.held or state.number_of(item) != id:
                 return False
             state.remove_head(key)

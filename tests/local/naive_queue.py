@@ -162,6 +162,8 @@ class NaiveQueue:
             ahead.append(other)
         if any(key in other.keys for other in ahead for key in producer.keys):
             return False
+        if producer.buried is not None and producer.buried not in self.given_up:
+            return True  # to be refused
         offered = staying = 0
         for key in producer.keys:
             added = self._adds(producer, key)

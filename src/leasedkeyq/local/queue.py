@@ -656,7 +656,7 @@ class LeasedKeyQueue(Generic[K, V]):
             if dropped.holds:
                 # A waiting `take` of either key goes before those who wait for any.
                 self._give_to_taker(item)
-                self._key_went_on(dropped.key)
+            self._was_unburied(dropped)
         self._came_back(item)
         return buried
 
@@ -672,23 +672,20 @@ class LeasedKeyQueue(Generic[K, V]):
         checks.is_buried(buried)
         self._check_buried(buried)
         self._advance()
-        held = self._state.holds_key(buried.id)
-        self._state.unbury(buried.id)
-        if held:
-            self._key_went_on(buried.key)
+        found = self._state.buried[buried.id]
+        self._state.unbury(found.id)
+        self._was_unburied(found)
 
-    def _key_went_on(self, key: K) -> None:
-        """A buried item that has held `key` is gone."""
-        item = self._state.items.get(key)
+    def _was_unburied(self, buried: BuriedItem[K, V]) -> None:
+        """A buried item was forgotten: its key goes on, if it held that."""
+        item = self._state.items.get(buried.key) if buried.holds else None
         if item is not None:
             if self._observer is not None and item.available:
                 item.since = self._time()
             self._came_back(item)
-        else:
-            if self._joiners:
-                self._finish_join()
-            if self._producer_line:
-                self._wake_producers(key)
+        elif self._producer_line:
+            # A requeue of it need not wait for room any more.
+            self._wake_producers(buried.key)
 
     def _is_buried(self, buried: BuriedItem[K, V]) -> bool:
         """Whether an item that `buried` or `bury` has shown is still there."""
@@ -732,7 +729,10 @@ class LeasedKeyQueue(Generic[K, V]):
         while waits:
             held = self._state.holds_key(buried.id)
             # An item that holds its key is one more, whatever the policy says of other values.
-            await self._wait_for_room((buried.key,), "append" if held else policy, False)
+            room_policy = "append" if held else policy
+            await self._wait_for_room(
+                (buried.key,), room_policy, False, lambda: not self._is_buried(buried)
+            )
             waits = self._is_buried(buried) and self._state.holds_key(buried.id) != held
         self._check_buried(buried)
         self._advance()
@@ -818,8 +818,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self._advance()
         for item in buried:
             self._state.unbury(item.id)
-            if item.holds:
-                self._key_went_on(item.key)
+            self._was_unburied(item)
         return len(buried)
 
     async def join(self) -> None:
@@ -1057,14 +1056,20 @@ class LeasedKeyQueue(Generic[K, V]):
             self._set_alarm()
         return outcome
 
-    async def _wait_for_room(self, keys: Sequence[K], policy: PutPolicy, scheduled: bool) -> None:
+    async def _wait_for_room(
+        self,
+        keys: Sequence[K],
+        policy: PutPolicy,
+        scheduled: bool,
+        pointless: Callable[[], bool] | None = None,
+    ) -> None:
         """Return when the keys may be put; nothing may come between that and the put."""
         for key in keys:
             checks.hashable(key)
         self._advance()
         if self._is_refused(keys, policy):
             return  # The put does not wait for its refusal.
-        producer = Producer(keys, policy, scheduled)
+        producer = Producer(keys, policy, scheduled, pointless)
         if self._has_room(producer):
             return
         if producer.most > self._maxsize:
@@ -1100,6 +1105,8 @@ class LeasedKeyQueue(Generic[K, V]):
         for key in producer.keys:
             if producers.first_for(key) not in (None, producer):
                 return False
+        if producer.pointless is not None and producer.pointless():
+            return True
         offered = staying = 0
         if producer.policy == "append":
             staying = producer.values - len(producer.keys)

@@ -1,9 +1,9 @@
 """What the naive model of a queue is made of."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from leasedkeyq.types import PutPolicy
+from leasedkeyq import InFlightPolicy
 
 Shown = tuple[str, int, str, int, int, float | None]
 """One line of a snapshot: key, value, state, priority, attempt, due."""
@@ -31,19 +31,17 @@ class Claim(NamedTuple):
 
 
 @dataclass(eq=False)
-class NaiveValue:
-    """A value in the line of a key; a buffered one `replaces` a head that is given back."""
+class Beside:
+    """The buffered value of a leased key."""
 
-    number: int
     value: int
     priority: int
     not_before: float | None
-    replaces: bool = False
 
 
 @dataclass(eq=False)
 class NaiveItem:
-    """The head of a key: leased, scheduled (it has a time), held, or else available."""
+    """The live item of a key: leased, scheduled (it has a time), or else available."""
 
     key: str
     value: int
@@ -52,14 +50,13 @@ class NaiveItem:
     lease: NaiveLease | None = None
     due: float | None = None
     scheduling: int = 0
-    line: list[NaiveValue] = field(default_factory=list["NaiveValue"])
-    holder: "NaiveBuried | None" = None
+    beside: Beside | None = None
     not_before: float | None = None
     since: float = 0.0
 
     @property
     def available(self) -> bool:
-        return self.lease is None and self.due is None and self.holder is None
+        return self.lease is None and self.due is None
 
     @property
     def scheduled(self) -> bool:
@@ -76,7 +73,6 @@ class NaiveBuried:
     attempt: int
     error: str
     buried_at: float
-    holds: bool = False
 
 
 @dataclass(eq=False)
@@ -99,23 +95,12 @@ class Consumer:
 class Producer:
     """A put, put_many or requeue, waiting or not."""
 
-    items: list[tuple[str, int]]
-    policy: PutPolicy = "update"
+    values: dict[str, int]
+    policy: InFlightPolicy = "update"
     priority: int | None = None
     delay: float | None = None
     buried: NaiveBuried | None = None
-    holds: bool = False
-    """Whether what it requeues held its key when it came."""
     cancelled: bool = False
-
-    @property
-    def keys(self) -> list[str]:
-        return list(dict.fromkeys(key for key, _ in self.items))
-
-    @property
-    def most(self) -> int:
-        """How many values it may add."""
-        return len(self.items) if self.policy == "append" else len(self.keys)
 
 
 @dataclass(eq=False)

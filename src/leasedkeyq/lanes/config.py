@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Literal, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.lanes.errors import LaneConfigError
@@ -12,6 +13,8 @@ from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from leasedkeyq.types import Duration
 
 NO_RETRY = RetryPolicy.none()
+OnDeadLetter: TypeAlias = Literal["continue", "pause_key"]
+"""What happens to the commands of a key behind one that was given up."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class LaneConfig:
         max_attempts: How often a command is tried at most, attempts included that died with
             their process. Then it goes to the dead letters.
         cancel_grace: How long a cancelled command may take to end before it is left to itself.
+        on_dead_letter: What happens to the commands of a key behind one that was given up.
+            ``"continue"``: the next one runs. ``"pause_key"``: they wait until the dead letter is
+            requeued, and then runs before them, or is dropped; for work whose order matters more
+            than its progress.
 
     Raises:
         LaneConfigError: The minimum is above the maximum, a limit is lower than the number of
@@ -67,6 +74,7 @@ class LaneConfig:
     keep_results: Duration = 3600.0
     max_attempts: int = 100
     cancel_grace: Duration = 5.0
+    on_dead_letter: OnDeadLetter = "continue"
 
     def __post_init__(self) -> None:
         checks.whole("min_concurrency", self.min_concurrency, 0)
@@ -79,6 +87,10 @@ class LaneConfig:
                 f"{self.max_concurrency}; the minimum cannot be above the maximum"
             )
         self._check_limits()
+        if self.on_dead_letter not in ("continue", "pause_key"):
+            raise ValueError(
+                f"on_dead_letter must be 'continue' or 'pause_key', got {self.on_dead_letter!r}"
+            )
         if self.pressure_threshold is not None:
             checks.whole("pressure_threshold", self.pressure_threshold, 1)
         if not callable(getattr(self.retry_policy, "delay", None)):
@@ -153,6 +165,10 @@ class LaneConfig:
     def with_partitions(self, partitions: int) -> "LaneConfig":
         """The same with another number of `partitions`."""
         return replace(self, partitions=partitions)
+
+    def with_on_dead_letter(self, what: OnDeadLetter) -> "LaneConfig":
+        """The same with another `on_dead_letter`."""
+        return replace(self, on_dead_letter=what)
 
     def with_lease(self, lease_time: Duration, heartbeat: Duration | None = None) -> "LaneConfig":
         """The same with another `lease_time` and `heartbeat`."""

@@ -37,6 +37,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """When it was given up, as Unix time."""
     command: Any = None
     """The command itself, where it is in memory."""
+    holds: bool = False
+    """Whether the commands of its key wait until it is requeued or dropped: see `LaneConfig`."""
 
 
 MAX_SIZE = 1000
@@ -44,6 +46,8 @@ MAX_SIZE = 1000
 
 Resubmit = Callable[[DeadLetter], Awaitable[bool]]
 """Puts a letter back into its lane."""
+LetGo = Callable[[DeadLetter], None]
+"""Lets the commands of a key go on behind a letter that is gone."""
 
 
 class DeadLetterQueue:
@@ -63,17 +67,25 @@ class DeadLetterQueue:
         self.dropped = 0
         self._letters: deque[DeadLetter] = deque()
         self._resubmit: Resubmit | None = None
+        self._let_go: LetGo | None = None
 
-    def attach(self, resubmit: Resubmit) -> None:
-        """Let `requeue` put letters back with this."""
+    def attach(self, resubmit: Resubmit, let_go: LetGo | None = None) -> None:
+        """Let `requeue` put letters back, and tell of letters that are dropped."""
         self._resubmit = resubmit
+        self._let_go = let_go
 
     def add(self, letter: DeadLetter) -> None:
         """Add a letter without waiting."""
         if len(self._letters) >= self.max_size:
-            self._letters.popleft()
+            self._drop_oldest()
             self.dropped += 1
         self._letters.append(letter)
+
+    def _drop_oldest(self) -> DeadLetter:
+        letter = self._letters.popleft()
+        if letter.holds and self._let_go is not None:
+            self._let_go(letter)
+        return letter
 
     async def push(self, letter: DeadLetter) -> None:
         """Add a letter."""
@@ -83,7 +95,7 @@ class DeadLetterQueue:
 
     async def pop(self) -> DeadLetter | None:
         """Remove and return the oldest letter, or None."""
-        return self._letters.popleft() if self._letters else None
+        return self._drop_oldest() if self._letters else None
 
     async def list(self, lane: str | None = None) -> "list[DeadLetter]":
         """All letters, or those of a lane, oldest first."""
@@ -92,7 +104,8 @@ class DeadLetterQueue:
     async def clear(self) -> int:
         """Forget all letters; returns how many there were."""
         count = len(self._letters)
-        self._letters.clear()
+        while self._letters:
+            self._drop_oldest()
         return count
 
     async def len(self) -> int:

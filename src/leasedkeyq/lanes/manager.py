@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
@@ -13,13 +13,13 @@ from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import DrainTimeoutError, ManagerClosedError
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
-from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.stats import QueueStats
-from leasedkeyq.types import Duration, InFlightPolicy
+from leasedkeyq.types import Duration, PresentPolicy
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.builder import QueueManagerBuilder
@@ -128,25 +128,33 @@ class QueueManager:
         command: Command[R],
         *,
         key: str | None = None,
-        if_in_flight: InFlightPolicy = "update",
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
+        connection: Any = None,
     ) -> Handle[R]:
         """Submit a command. Await the handle for its result.
 
-        With a `key`, at most one command of that key runs at a time in the lane, and a second
-        submit while the first waits replaces it: both handles tell the one result.
+        With a `key`, the commands of that key run one at a time in the lane, in the order in which
+        they were submitted, each with its own result. One that failed and waits for its retry
+        keeps those behind it waiting. `if_present` says otherwise.
 
         Args:
             lane_id: The lane.
             command: A registered function with its arguments, or an object with
                 ``async execute()`` and `command_type`.
             key: What must be done one at a time; None: the command is on its own.
-            if_in_flight: What to do when a command of the key runs: ``"update"`` joins it (and
-                replaces it, should it be retried), ``"buffer"`` runs this one after it,
-                ``"reject"`` raises `KeyAlreadyInFlightError`.
+            if_present: What to do when a command of the key waits or runs. ``"append"``, the
+                default: run after it. ``"update"``: replace the newest one that waits, and behind
+                one that runs wait as the newest; the handles of all that were replaced tell the
+                one result. ``"skip"``: submit nothing, and return the handle of the newest that is
+                there. ``"reject"``: raise `KeyAlreadyPresentError`.
+            unique_for: With ``if_present="skip"``: a command of the key also counts as there for
+                so long after it is done. The handle then tells its result, which is kept for at
+                least that long.
             priority: Within the lane, lower goes first, as with the priorities of lanes; 0 by
                 default. (In queues and in the repository, higher goes first: the item of the
                 command in a store has the opposite number.)
@@ -156,26 +164,35 @@ class QueueManager:
                 above other lanes with which it shares a capacity. `PriorityBoostConfig` says how
                 far. A `DeadlineWarning` tells if the lane has switched that off.
             timeout: How long it may run, in place of what the lane says.
+            connection: On PostgreSQL: an asyncpg connection with an open transaction, in which
+                the command is submitted. It can start when that is committed, and never was if it
+                is rolled back; its handle then stays pending. No other caller waits for such a
+                transaction. What is there already is decided when this is called.
 
         Raises:
+            KeyAlreadyPresentError: The key is there, and `if_present` is ``"reject"``.
             UnknownLaneError: There is no such lane.
             ShuttingDownError: `shutdown` was called.
             UnregisteredCommandError: The store needs a registered command, and this is none.
             CommandPayloadError: The command cannot be written down.
         """
-        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
-        return await self._queue.submit_on(lane_id, command, key, terms)
+        terms = SubmitTerms.checked(
+            if_present, priority, delay, deadline, timeout, unique_for=unique_for
+        )
+        return await self._queue.submit_on(lane_id, command, key, terms, connection)
 
     async def submit_many(
         self,
         lane_id: str,
-        commands: Mapping[str, Command[R]] | Iterable[Command[R]],
+        commands: "KeyedCommands[R] | Iterable[Command[R]]",
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
+        connection: Any = None,
     ) -> list[Handle[R]]:
         """Submit many commands in one step: all of them, or none on an error.
 
@@ -187,33 +204,38 @@ class QueueManager:
 
         Args:
             lane_id: The lane.
-            commands: Commands, each on its own; or a mapping of keys to commands, with the
-                meaning of `key` in `submit`.
-            if_in_flight: As in `submit`; with ``"reject"``, one key that is in flight is enough
-                to submit nothing.
+            commands: Commands, each on its own; or with keys, which have the meaning of `key` in
+                `submit`: a mapping of keys to commands, or pairs of a key and a command, in which
+                a key may come several times.
+            if_present: As in `submit`; with ``"reject"``, one key that is there is enough to
+                submit nothing.
+            unique_for: As in `submit`.
             priority: As in `submit`. Like `delay`, `deadline` and `timeout`, it is for all of
                 them.
             delay: Start them no earlier than after this time.
             deadline: By when they should be started.
             timeout: How long each of them may run.
+            connection: As in `submit`.
 
         Returns:
             Their handles, in order.
 
         Raises:
-            KeyAlreadyInFlightError: `if_in_flight` is ``"reject"`` and some keys are in flight;
-                at least one of them is in the ``keys`` of the error.
+            KeyAlreadyPresentError: `if_present` is ``"reject"`` and some keys are there; at least
+                one of them is in the ``keys`` of the error.
             LimitExceededError: They are more than the limit ``batch_size`` of the store.
             UnknownLaneError: There is no such lane.
             ShuttingDownError: `shutdown` was called.
             UnregisteredCommandError: The store needs registered commands, and one is none.
             CommandPayloadError: A command cannot be written down.
         """
-        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
-        return await self._queue.submit_many_on(lane_id, commands, terms)
+        terms = SubmitTerms.checked(
+            if_present, priority, delay, deadline, timeout, unique_for=unique_for
+        )
+        return await self._queue.submit_many_on(lane_id, commands, terms, connection)
 
     async def cancel(self, lane_id: str, key: str) -> bool:
-        """Cancel the command of a key, waiting or running; returns whether there was one.
+        """Cancel all commands of a key, waiting or running; returns whether there was one.
 
         A running one is cancelled like a task. A task that waits for it
         gets a `CommandCancelledError`.

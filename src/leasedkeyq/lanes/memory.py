@@ -3,6 +3,7 @@
 import secrets
 import time
 from asyncio import Future, TimerHandle
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import KeyAlreadyInFlightError, describe
+from leasedkeyq.errors import repeated
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
@@ -20,6 +21,7 @@ from leasedkeyq.lanes.running.engine import (
     LaneEngine,
     Submitted,
     error_line,
+    key_present,
     traceback_text,
 )
 from leasedkeyq.lanes.running.job import ENDED, Job
@@ -31,7 +33,7 @@ from leasedkeyq.model.items import Item
 from leasedkeyq.model.urgency import Rank, goes_before, in_line, rank
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import PutPolicy
 
 
 class MemoryEngine(LaneEngine):
@@ -49,6 +51,8 @@ class MemoryEngine(LaneEngine):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._key_limits: dict[str, KeyLimits] = {}
+        self._pausing: list[Partition] = []
+        """The partitions of lanes in which a dead letter holds its key."""
         super().__init__(
             lanes,
             slots=slots,
@@ -62,6 +66,12 @@ class MemoryEngine(LaneEngine):
         self._prefix = secrets.token_hex(4)
         """Begins the key of a command that was given none, so that it never meets another."""
         self._unfinished = 0
+        self._holding: dict[tuple[str, str], tuple[Partition, int]] = {}
+        """Which burial each dead letter stands for that holds its key, by lane and letter."""
+        self._done: dict[str, OrderedDict[str, Job]] = {}
+        """By lane: the commands of keys that were completed of late, for `unique_for`."""
+        self._longest_unique: dict[str, float] = {}
+        """By lane: for how long they are remembered. A lane that never asked remembers none."""
         self._idlers: list[Future[None]] = []
         self._alarm: TimerHandle | None = None
 
@@ -69,11 +79,16 @@ class MemoryEngine(LaneEngine):
         """As `LaneEngine.add_lane`."""
         if lane.config.key_limits:
             self._key_limits[lane.id] = KeyLimits(lane)
+        if lane.config.on_dead_letter == "pause_key":
+            self._pausing += lane.partitions
         super().add_lane(lane)
 
     async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """As `LaneEngine.submit`."""
-        job = self._add(lane, command, terms, (self.bound_loop or self._loop).time())
+        now = (self.bound_loop or self._loop).time()
+        if terms.policy == "skip" and (there := self._there(lane, command[0], terms, now)):
+            return there
+        job = self._add(lane, command, terms, now)
         if self._tracing is not None:
             with self._tracing.submitting(lane.id, job.kind, str(job.id)) as carrier:
                 job.carrier = carrier
@@ -85,31 +100,65 @@ class MemoryEngine(LaneEngine):
     ) -> list[Job]:
         """As `LaneEngine.submit_many`; in memory, the partitions of the lane are one in this."""
         now = (self.bound_loop or self._loop).time()
-        if terms.policy == "reject":
-            self._refuse_leased(lane, [key for key, _, _ in commands if key is not None])
-        jobs = [self._add(lane, command, terms, now) for command in commands]
-        if self._tracing is not None:
-            with self._tracing.submitting_many(lane.id, len(jobs)) as carrier:
-                for job in jobs:
+        if terms.policy == "only_new":
+            self._refuse_present(lane, [key for key, _, _ in commands if key is not None])
+        added: list[Job] = []
+        jobs: list[Job] = []
+        for command in commands:
+            job = self._there(lane, command[0], terms, now) if terms.policy == "skip" else None
+            if job is None:
+                job = self._add(lane, command, terms, now)
+                added.append(job)
+            jobs.append(job)
+        if self._tracing is not None and added:
+            with self._tracing.submitting_many(lane.id, len(added)) as carrier:
+                for job in added:
                     job.carrier = carrier
-        for partition in dict.fromkeys([job.partition for job in jobs]):
+        for partition in dict.fromkeys([job.partition for job in added]):
             self.wake(partition)
         return jobs
 
-    def _refuse_leased(self, lane: Lane, keys: Sequence[str]) -> None:
-        """Take none of many commands if one of their keys is in flight."""
-        leased = tuple(key for key in keys if key in lane.partition_of(key).state.in_flight)
-        if leased:
-            message = (
-                f"lane {lane.id!r}: {len(leased)} of {len(keys)} keys are in flight, the first is "
-                f"{describe(leased[0])}; nothing was submitted"
-            )
-            raise KeyAlreadyInFlightError(message, keys=leased)
+    def _refuse_present(self, lane: Lane, keys: Sequence[str]) -> None:
+        """Take none of many commands if one of their keys is there, or comes twice."""
+        live = {key for key in keys if key in lane.partition_of(key).state.items}
+        present = repeated(keys, live)
+        if present:
+            raise key_present(lane, present, len(keys))
+
+    def _there(self, lane: Lane, key: str | None, terms: SubmitTerms, now: float) -> Job | None:
+        """The command of a key that is there already, or was there a short while ago."""
+        longest = self._longest_unique.get(lane.id, 0.0)
+        if terms.unique_for > longest:
+            self._longest_unique[lane.id] = terms.unique_for
+        if key is None:
+            return None
+        partition = lane.partition_of(key)
+        item = partition.state.items.get(key)
+        if item is not None:
+            newest = item.last_in_line
+            return item.value if newest is None else newest.value
+        done = self._done.get(lane.id)
+        job = None if done is None else done.get(key)
+        if job is None or not terms.unique_for or job.ended_at + terms.unique_for < now:
+            return None
+        return job
+
+    def _remember_done(self, job: Job) -> None:
+        """A command was completed: in a lane that asks, its key is unique for a while."""
+        longest = self._longest_unique.get(job.partition.lane.id)
+        if longest is None or job.key.startswith(self._prefix):
+            return
+        done = self._done.setdefault(job.partition.lane.id, OrderedDict())
+        job.ended_at = now = self._loop.time()
+        done[job.key] = job
+        done.move_to_end(job.key)
+        while done and next(iter(done.values())).ended_at + longest < now:
+            done.popitem(last=False)
 
     def _add(self, lane: Lane, submitted: Submitted, terms: SubmitTerms, now: float) -> Job:
         """Put a command where it waits for its turn."""
         key, kind, command = submitted
-        policy, priority, delay, deadline, _ = terms
+        policy, priority, delay, deadline, _, _ = terms
         timeout = lane.timeout if terms.timeout is None else terms.time_limit(lane.timeout)
         number = next(self._numbers)
         if key is None:
@@ -125,6 +174,7 @@ class MemoryEngine(LaneEngine):
         job = self._living(partition, key, policy) if key in state.items else None
         if job is None:
             job = Job(number, partition, kind, key, command, now, priority or 0, timeout, deadline)
+            job.coalesces = policy == "buffer"
             self._unfinished += 1
         else:
             job.command, job.kind = command, kind
@@ -132,41 +182,46 @@ class MemoryEngine(LaneEngine):
             if priority is not None:
                 job.priority = priority
         # Commands are counted as lanes are, lower first, and the items of queues the other way.
-        state.put(key, job, policy, None if priority is None else -priority, due)
-        lane.submitted += 1
+        place = None if priority is None else -priority
+        outcome = state.put(key, job, policy, place, due, number=number)
         if deadline is not None:
             self._note(partition, state.items[key])
-        if due is not None and (item := state.items[key]).lease is None:
+        if due is not None:
             job.ready_at = due
-            job.status = "scheduled" if item.next is None else "pending"
-            if item.next is None:
-                self._wake_at(due)
+        if due is not None and outcome in ("added", "updated"):
+            item = state.items[key]
+            if item.value is job and item.lease is None:
+                job.status = "scheduled" if item.next is None else "pending"
+                if item.next is None:
+                    self._wake_at(due)
+        self._tell_of_submission(job)
+        return job
+
+    def _tell_of_submission(self, job: Job) -> None:
+        lane = job.partition.lane
+        lane.submitted += 1
         if self.emitter.listening:
             self._emit(events.COMMAND_SUBMITTED, job)
             self._look_for_pressure(lane)
         if self._metrics is not None:
-            self._metrics.of(lane.id, kind).submitted += 1
+            self._metrics.of(lane.id, job.kind).submitted += 1
         if self._instrument is not None:
             self._tell_submitted(self._instrument, job)
-        return job
 
-    def _living(self, partition: Partition, key: str, policy: InFlightPolicy) -> Job | None:
-        """The job that a put on `key` joins.
+    def _living(self, partition: Partition, key: str, policy: PutPolicy) -> Job | None:
+        """The job that a put on `key`, which is there, replaces.
 
         Raises:
-            KeyAlreadyInFlightError: The key is in flight, and the policy is to refuse then.
+            KeyAlreadyPresentError: The policy is to refuse it.
         """
-        item = partition.state.items[key]
-        if item.lease is not None:
-            if policy == "reject":
-                message = f"lane {partition.lane.id!r}: key {key!r} is in flight: its command runs"
-                raise KeyAlreadyInFlightError(message, keys=(key,))
-            if item.buffered is not None:
-                buffered: Job = item.buffered.value
-                return buffered
-            if policy == "buffer":
-                return None
-        return item.value
+        if policy == "only_new":
+            raise key_present(partition.lane, (key,), 1)
+        state = partition.state
+        if state.grows_by(key, policy):
+            return None
+        item = state.items[key]
+        newest = item.last_in_line
+        return item.value if newest is None else newest.value
 
     # Starting
 
@@ -199,7 +254,7 @@ class MemoryEngine(LaneEngine):
         state = partition.state
         if state.timers.live:
             self._advance(partition, self._loop.time())
-            # One that was buffered with a delay is scheduled when the one before it has ended.
+            # One that waited in line with a delay is scheduled when the one before it has ended.
             earliest = state.timers.earliest()
             if earliest is not None:
                 self._wake_at(earliest)
@@ -271,7 +326,7 @@ class MemoryEngine(LaneEngine):
         job = item.value
         job.lease = item.lease
         job.attempt = item.attempt
-        job.priority = -item.priority  # a command that was buffered has that of the one before it
+        job.priority = -item.priority  # a buffered command has that of the one before it
         if self._metrics is not None:
             job.counts = self._metrics.of(lane.id, job.kind)
         self.slots.take(partition)
@@ -338,8 +393,10 @@ class MemoryEngine(LaneEngine):
 
     def _completed(self, job: Job, result: Any) -> None:
         partition = job.partition
-        self._note(partition, partition.state.ack(job.lease))
+        self._next_in_line(partition, partition.state.ack(job.lease))
         partition.lane.completed += 1
+        if self._longest_unique:
+            self._remember_done(job)
         self._over(job)
         self._finish(job, "completed", result)
 
@@ -348,7 +405,7 @@ class MemoryEngine(LaneEngine):
         now = self._loop.time()
         state = job.partition.state
         self._advance(job.partition, now)
-        beside = state.held(job.lease).buffered
+        beside = state.item_of(job.lease).buffered
         job.ready_at = now + delay
         item = state.release(job.lease, due=now + delay if delay else None)
         if beside is not None:
@@ -362,8 +419,14 @@ class MemoryEngine(LaneEngine):
             self._wake_at(item.timer[0])
 
     def _give_up(self, job: Job, error: BaseException) -> None:
-        self._note(job.partition, job.partition.state.ack(job.lease))
-        self.dlq.add(self._letter(job, error))
+        partition = job.partition
+        letter = self._letter(job, error)
+        if letter.holds:
+            _, buried, _ = partition.state.bury(job.lease, letter.error, hold=True)
+            self._holding[letter.lane, letter.id] = partition, buried.id
+        else:
+            self._next_in_line(partition, partition.state.ack(job.lease))
+        self.dlq.add(letter)
         self._buried(job, error)
         self._over(job)
         timeout = job.interruption == "timeout"
@@ -386,10 +449,48 @@ class MemoryEngine(LaneEngine):
             submitted_at=now - (self._loop.time() - job.submitted_at),
             failed_at=now,
             command=job.command,
+            holds=job.partition.lane.config.on_dead_letter == "pause_key",
         )
 
+    def let_go(self, letter: DeadLetter) -> None:
+        """A dead letter is gone: if it held its key, the commands behind it go on."""
+        partition, number = self._holding.pop((letter.lane, letter.id), (None, 0))
+        if partition is not None:
+            self._next_in_line(partition, partition.state.unbury(number))
+            self.wake(partition)
+
+    async def resubmit_held(self, lane: Lane, letter: DeadLetter, command: Any) -> bool:
+        """As `LaneEngine.resubmit_held`."""
+        partition, number = self._holding.get((letter.lane, letter.id), (None, 0))
+        if partition is None or not partition.state.holds_key(number):
+            return False
+        del self._holding[letter.lane, letter.id]
+        now = self._loop.time()
+        timeout = lane.timeout if letter.timeout is None else _limit(letter.timeout)
+        priority, kind = letter.priority, letter.command_type
+        job = Job(
+            next(self._numbers), partition, kind, letter.key, command, now, priority, timeout, None
+        )
+        partition.state.requeue_head(number, job)
+        self._unfinished += 1
+        self._tell_of_submission(job)
+        self.wake(partition)
+        return True
+
+    def _next_in_line(self, partition: Partition, item: Item[str, Job] | None) -> None:
+        """The next command of a key may have become its head."""
+        if item is None:
+            return
+        self._note(partition, item)
+        job = item.value
+        if item.next is None and item.lease is None and item.timer is not None:
+            job.status = "scheduled"
+            self._wake_at(item.timer[0])
+        elif job.lease is None:
+            job.ready_at = max(job.ready_at, self._loop.time())
+
     def _cancelled(self, job: Job) -> None:
-        self._note(job.partition, job.partition.state.ack(job.lease))
+        self._next_in_line(job.partition, job.partition.state.ack(job.lease))
         self._end_cancelled(job)
 
     def _end_cancelled(self, job: Job) -> None:
@@ -400,7 +501,7 @@ class MemoryEngine(LaneEngine):
 
     def _take_back(self, job: Job) -> None:
         state = job.partition.state
-        beside = state.held(job.lease).buffered
+        beside = state.item_of(job.lease).buffered
         self._note(job.partition, state.unclaim(job.lease))
         job.status = "pending"
         if beside is not None:
@@ -411,7 +512,7 @@ class MemoryEngine(LaneEngine):
     def _over(self, job: Job) -> None:
         """One command less."""
         self._unfinished -= 1
-        if not self._unfinished:
+        if self._idlers and self._is_idle():
             idlers, self._idlers = self._idlers, []
             for idler in idlers:
                 if not idler.done():
@@ -419,6 +520,11 @@ class MemoryEngine(LaneEngine):
         lane = job.partition.lane
         if lane.pressed and self.emitter.listening:
             self._look_for_pressure(lane)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is left but commands behind dead letters."""
+        behind = sum(partition.state.behind_held for partition in self._pausing)
+        return self._unfinished == behind
 
     # From outside
 
@@ -429,14 +535,18 @@ class MemoryEngine(LaneEngine):
         item = state.items.get(key)
         if item is None:
             return False
-        if item.lease is None:
+        waiting = [value.value for value in state.remove_from_line(key)]
+        held = key in state.held
+        runs = item.lease is not None
+        if not runs:
             state.remove(key)
-            self._end_cancelled(item.value)
-            return True
-        if item.buffered is not None:
-            self._end_cancelled(state.unbuffer(key))
-        self._cancel_run(item.value)
-        return True
+            if not held:
+                waiting.insert(0, item.value)
+        for job in waiting:
+            self._end_cancelled(job)
+        if runs:
+            self._cancel_run(item.value)
+        return runs or bool(waiting)
 
     async def cancel_job(self, job: Job) -> bool:
         """As `LaneEngine.cancel_job`."""
@@ -445,10 +555,13 @@ class MemoryEngine(LaneEngine):
         state = job.partition.state
         item = state.items[job.key]
         if item.value is not job:
-            self._end_cancelled(state.unbuffer(job.key))
-        elif item.lease is None:
-            state.remove(job.key)
+            state.remove_from_line(job.key, job.id)
             self._end_cancelled(job)
+        elif item.lease is None:
+            state.remove_head(job.key)
+            self._next_in_line(job.partition, state.items.get(job.key))
+            self._end_cancelled(job)
+            self.wake(job.partition)
         else:
             self._cancel_run(job)
         return True
@@ -462,32 +575,30 @@ class MemoryEngine(LaneEngine):
         )
 
     def _lane_stats(self, lane: Lane, now: float) -> LaneStats:
-        pending = scheduled = 0
+        pending = scheduled = held = 0
         oldest: float | None = None
         for partition in lane.partitions:
             self._advance(partition, now)
             state = partition.state
             pending += state.available
             scheduled += state.scheduled
+            held += state.behind_held
             for line in (state.ready.normal, *state.ready.others.values()):
                 if line:
                     first: Any = line.head.next
                     age = now - first.value.submitted_at
                     oldest = age if oldest is None else max(oldest, age)
-        return lane_stats(lane, pending, scheduled, oldest)
+        return lane_stats(lane, pending, scheduled, held, oldest)
 
     def _unfinished_jobs(self) -> list[Job]:
         found: list[Job] = [job for job in self.running if job.status not in ENDED]
         for partition in self.partitions:
-            for item in partition.state.items.values():
-                found += (
-                    [item.value] if item.buffered is None else [item.value, item.buffered.value]
-                )
+            found += [snapshot.value for snapshot in partition.state.snapshot()]
         return list(dict.fromkeys(found))
 
     async def idle(self) -> None:
         """As `LaneEngine.idle`."""
-        if self._unfinished:
+        if not self._is_idle():
             idler: Future[None] = self._loop.create_future()
             self._idlers.append(idler)
             await idler
@@ -496,8 +607,8 @@ class MemoryEngine(LaneEngine):
         """As `LaneEngine.unfinished`."""
         left = {
             lane.id: sum(
-                len(partition.state.items) + partition.state.buffered
-                for partition in lane.partitions
+                len(state.items) - len(state.held) + state.in_line
+                for state in (partition.state for partition in lane.partitions)
             )
             for lane in self.lanes.values()
         }
@@ -509,15 +620,20 @@ class MemoryEngine(LaneEngine):
             self._alarm.cancel()
             self._alarm = None
         for partition in self.partitions:
-            for snapshot in list(partition.state.snapshot()):
-                job: Job = snapshot.value
-                partition.state.remove(job.key)
+            jobs: list[Job] = [snapshot.value for snapshot in partition.state.snapshot()]
+            for key in list(partition.state.items):
+                partition.state.remove(key)
+            for job in jobs:
                 self._over(job)
                 job.end("lost", None, self.closed_error(job))
 
     def _look_for_pressure(self, lane: Lane) -> None:
         waiting = sum(partition.state.available for partition in lane.partitions)
         self._tell_pressure(lane, waiting, lane.active)
+
+
+def _limit(timeout: float) -> float | None:
+    return None if timeout == inf else timeout
 
 
 def _key(item: Item[str, Job]) -> str:

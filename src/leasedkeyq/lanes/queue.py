@@ -5,7 +5,7 @@ import logging
 import time
 from asyncio import Task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
@@ -33,9 +33,13 @@ from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
-from leasedkeyq.types import Duration, InFlightPolicy
+from leasedkeyq.types import Duration, PresentPolicy
 
 R = TypeVar("R")
+
+KeyedCommands: TypeAlias = Mapping[str, Command[R]] | Iterable[tuple[str, Command[R]]]
+"""Commands with their keys."""
+PAIR: Final = 2
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -104,7 +108,7 @@ class CommandQueue:
             if dlq is None:
                 dlq = DeadLetterQueue(max_dead_letters or MAX_SIZE)
             self.dlq = dlq
-            self._engine = MemoryEngine(
+            self._engine = memory = MemoryEngine(
                 self.lanes,
                 slots=self._slots,
                 emitter=self.emitter,
@@ -113,7 +117,7 @@ class CommandQueue:
                 tracing=tracing,
                 clock=clock,
             )
-            self.dlq.attach(self._resubmit)
+            self.dlq.attach(self._resubmit, memory.let_go)
         else:
             engine = StoreEngine(
                 self.lanes,
@@ -248,18 +252,27 @@ class CommandQueue:
         command: Command[R],
         *,
         key: str | None = None,
-        if_in_flight: InFlightPolicy = "update",
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
+        connection: Any = None,
     ) -> Handle[R]:
         """Submit a command; see `QueueManager.submit`."""
-        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
-        return await self.submit_on(lane_id, command, key, terms)
+        terms = SubmitTerms.checked(
+            if_present, priority, delay, deadline, timeout, unique_for=unique_for
+        )
+        return await self.submit_on(lane_id, command, key, terms, connection)
 
     async def submit_on(
-        self, lane_id: str, command: Command[R], key: str | None, terms: SubmitTerms
+        self,
+        lane_id: str,
+        command: Command[R],
+        key: str | None,
+        terms: SubmitTerms,
+        connection: Any = None,
     ) -> Handle[R]:
         """Submit a command on terms that were checked."""
         lane = self._open_lane(lane_id)
@@ -269,28 +282,36 @@ class CommandQueue:
         if terms.deadline is not None:
             _warn_of_deadline(lane)
         engine = self._engine
+        if connection is not None:
+            [job] = await engine.submit_within(connection, lane, [(key, kind, command)], terms)
+            return Handle(job, engine)
         return Handle(await engine.submit(lane, (key, kind, command), terms), engine)
 
     async def submit_many(
         self,
         lane_id: str,
-        commands: Mapping[str, Command[R]] | Iterable[Command[R]],
+        commands: "KeyedCommands[R] | Iterable[Command[R]]",
         *,
-        if_in_flight: InFlightPolicy = "update",
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
+        connection: Any = None,
     ) -> list[Handle[R]]:
         """Submit many commands; see `QueueManager.submit_many`."""
-        terms = SubmitTerms.checked(if_in_flight, priority, delay, deadline, timeout)
-        return await self.submit_many_on(lane_id, commands, terms)
+        terms = SubmitTerms.checked(
+            if_present, priority, delay, deadline, timeout, unique_for=unique_for
+        )
+        return await self.submit_many_on(lane_id, commands, terms, connection)
 
     async def submit_many_on(
         self,
         lane_id: str,
-        commands: Mapping[str, Command[R]] | Iterable[Command[R]],
+        commands: "KeyedCommands[R] | Iterable[Command[R]]",
         terms: SubmitTerms,
+        connection: Any = None,
     ) -> list[Handle[R]]:
         """Submit many commands on terms that were checked."""
         lane = self._open_lane(lane_id)
@@ -298,7 +319,12 @@ class CommandQueue:
             _warn_of_deadline(lane)
         some = _with_types(commands)
         engine = self._engine
-        jobs = await engine.submit_many(lane, some, terms) if some else []
+        if not some:
+            jobs = []
+        elif connection is not None:
+            jobs = await engine.submit_within(connection, lane, some, terms)
+        else:
+            jobs = await engine.submit_many(lane, some, terms)
         return [Handle(job, engine) for job in jobs]
 
     def _open_lane(self, lane_id: str) -> Lane:
@@ -350,7 +376,7 @@ class CommandQueue:
         return self._engine.pause(self.lane(lane_id), paused=False)
 
     async def cancel(self, lane_id: str, key: str) -> bool:
-        """Cancel the command of a key, waiting or running; returns whether there was one."""
+        """Cancel all commands of a key, waiting or running; returns whether there was one."""
         lane = self.lane(lane_id)
         self._engine.check_loop()
         return await self._engine.cancel(lane, key)
@@ -446,6 +472,9 @@ class CommandQueue:
         command: Any = letter.command
         if command is None:
             command = self.registry.rebuild(letter.command_type, letter.payload)
+        lane = self._open_lane(letter.lane)
+        if letter.holds and await self._engine.resubmit_held(lane, letter, command):
+            return True
         key = letter.key or None
         priority, timeout = letter.priority or None, letter.timeout
         handle = await self.submit(
@@ -469,16 +498,22 @@ def _check_key(key: object) -> None:
         raise TypeError(f"key must be a str that is not empty, got {key!r}")
 
 
-def _with_types(
-    commands: Mapping[str, Command[Any]] | Iterable[Command[Any]],
-) -> list[Submitted]:
+def _with_types(commands: "KeyedCommands[Any] | Iterable[Command[Any]]") -> list[Submitted]:
     """Commands with their types, and with their keys where they come by key."""
     if isinstance(commands, Mapping):
         by_key = cast("Mapping[str, Command[Any]]", commands)
-        for key in by_key:
-            _check_key(key)
-        return [(key, command_type_of(command), command) for key, command in by_key.items()]
+        return [_with_key(key, command) for key, command in by_key.items()]
     if not hasattr(commands, "__iter__"):
         got = describe(repr(commands))
         raise TypeError(f"commands must be commands, or a mapping of keys to them, got {got}")
-    return [(None, command_type_of(command), command) for command in commands]
+    return [
+        _with_key(*command)
+        if isinstance(command, tuple) and len(command) == PAIR
+        else (None, command_type_of(command), command)
+        for command in cast("Iterable[Any]", commands)
+    ]
+
+
+def _with_key(key: str, command: Command[Any]) -> Submitted:
+    _check_key(key)
+    return key, command_type_of(command), command

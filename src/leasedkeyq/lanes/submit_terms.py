@@ -5,34 +5,38 @@ from typing import NamedTuple
 
 from leasedkeyq import checks
 from leasedkeyq.lanes.config import time_limit
-from leasedkeyq.types import Duration, InFlightPolicy
+from leasedkeyq.types import Duration, PresentPolicy, PutPolicy
 
 
 class SubmitTerms(NamedTuple):
     """What was said when commands were submitted; the arguments of `QueueManager.submit`, checked.
 
     Attributes:
-        policy: What to do when a command of the key runs.
+        policy: What to do when a command of the key is there.
         priority: Within the lane, lower goes first; None: as before, or 0.
         delay: Seconds before the command may start; None: as before, or none.
         deadline: Seconds within which the command should be started.
         timeout: Seconds for which the command may run; infinity: no limit; None: as its lane says.
+        unique_for: Seconds after its end for which a command of the key counts as there.
     """
 
-    policy: InFlightPolicy = "update"
+    policy: PutPolicy = "append"
     priority: int | None = None
     delay: float | None = None
     deadline: float | None = None
     timeout: float | None = None
+    unique_for: float = 0.0
 
     @classmethod
     def checked(
         cls,
-        if_in_flight: InFlightPolicy,
+        if_present: PresentPolicy | None,
         priority: int | None,
         delay: Duration | None,
         deadline: Duration | None,
         timeout: Duration | None,
+        *,
+        unique_for: Duration | None = None,
     ) -> "SubmitTerms":
         """The terms that these arguments of `submit` mean.
 
@@ -40,12 +44,21 @@ class SubmitTerms(NamedTuple):
             TypeError: One is not of its type.
             ValueError: One has a value that makes no sense.
         """
-        if priority is delay is deadline is timeout is None and if_in_flight == "update":
+        if if_present is None and priority is delay is deadline is timeout is unique_for is None:
             return PLAIN
-        wait = checks.put_options(if_in_flight, priority, delay)
+        policy = checks.put_policy(None, if_present, default="append")
+        wait = checks.put_options(priority, delay)
         due = None if deadline is None else checks.delay_time("deadline", deadline)
         limit = None if timeout is None else time_limit("timeout", timeout) or inf
-        return cls(if_in_flight, priority, wait, due, limit)
+        unique = 0.0 if unique_for is None else checks.delay_time("unique_for", unique_for)
+        if unique_for is not None and policy != "skip":
+            raise ValueError('unique_for needs if_present="skip", which says what it is for')
+        return cls(policy, priority, wait, due, limit, unique)
+
+    @property
+    def coalesces(self) -> bool:
+        """Whether the newest command stands for all that it has replaced."""
+        return self.policy == "buffer"
 
     def time_limit(self, lane_timeout: float | None) -> float | None:
         """How long a command may run, in a lane with this time-out; None: as long as it likes."""

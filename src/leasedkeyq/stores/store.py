@@ -245,6 +245,23 @@ class Store(Closable, ABC):
             self._fail("put", error)
         return with_refusals(refusals, answers) if refusals else answers
 
+    async def put_within(
+        self, connection: Any, requests: Sequence[Put]
+    ) -> list[tuple[Placed, ...] | LeasedKeyQError]:
+        """As `put`, in the transaction that is open on a connection of the caller.
+
+        The items can be seen when that is committed, and never were if it is rolled back. No other
+        caller waits for such a transaction. What is there already is decided by this call.
+
+        Raises:
+            StoreError: This store has no transactions of callers, or none is open.
+        """
+        del connection, requests
+        raise StoreError(
+            f"the {self._name} cannot put in a transaction of its caller; only a store on "
+            "PostgreSQL can, in the same database"
+        )
+
     @final
     async def claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """Lease what is available; never waits and is never refused.

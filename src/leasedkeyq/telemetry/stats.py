@@ -14,6 +14,8 @@ class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that run."""
     scheduled: int = 0
     """Commands that wait for their time: delayed, or waiting for a retry."""
+    held: int = 0
+    """Commands that wait behind a dead letter of their key."""
     submitted: int = 0
     """Commands that were submitted."""
     completed: int = 0

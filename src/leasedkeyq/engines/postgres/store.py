@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -20,16 +21,19 @@ from leasedkeyq.engines.postgres.errors import (
     names_missing_file,
 )
 from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, ReadInTurn, Settings
-from leasedkeyq.engines.postgres.queue import PostgresQueue
+from leasedkeyq.engines.postgres.queue import PostgresQueue, put_within
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
-from leasedkeyq.errors import StoreError
+from leasedkeyq.errors import LeasedKeyQError, StoreError
+from leasedkeyq.model.admission import refusal_of
 from leasedkeyq.model.requests import (
     STATES,
     Capabilities,
     Counts,
     Durability,
     Limits,
+    Placed,
+    Put,
     StoredItem,
     StoredState,
 )
@@ -159,6 +163,24 @@ class PostgresStore(BatchedStore):
         )
         queue.schema = self.schema
         return queue
+
+    async def put_within(
+        self, connection: Any, requests: Sequence[Put]
+    ) -> list[tuple[Placed, ...] | LeasedKeyQError]:
+        """As `Store.put_within`, with an asyncpg connection to the same database."""
+        if not connection.is_in_transaction():
+            raise StoreError(
+                "put: the connection is in no transaction; begin one, or put without connection"
+            )
+        put = partial(put_within, connection, self.schema)
+        answers: list[tuple[Placed, ...] | LeasedKeyQError] = []
+        for request in requests:
+            refusal = refusal_of(request, self.limits)
+            if refusal is None:
+                answers += await self.call_as("put", put, [request])
+            else:
+                answers.append(refusal)
+        return answers
 
     # Opening
 

@@ -235,6 +235,7 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
         priority=-item.priority,
         submitted_at=submitted_at,
         failed_at=item.history[-1].ended_at if item.history else item.put_at,
+        holds=item.holds,
     )
 
 

@@ -64,6 +64,7 @@ from leasedkeyq.model.requests import (
     Cancel,
     Change,
     Claimed,
+    Placed,
     Put,
     Refusal,
     Release,
@@ -197,10 +198,21 @@ class StoreEngine(LaneEngine):
     async def submit(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
         """As `LaneEngine.submit`."""
         heard = self._heard
-        placed = await self._submissions.put(lane, command, terms, self._tracing)
-        job = self._submitted(*placed, terms)
+        stored = await self._submissions.put(lane, command, terms, self._tracing)
+        job = self._submitted(*stored, terms)
         self._expect_here(job, heard)
         return job
+
+    async def submit_within(
+        self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
+    ) -> list[Job]:
+        """As `LaneEngine.submit_within`."""
+        stored = await self._submissions.put_within(connection, lane, commands, terms)
+        jobs = [self._submitted(*one, terms) for one in stored]
+        for job in jobs:
+            # Until the commit it is not in the store: that is not the end of it.
+            job.uncommitted = True
+        return jobs
 
     async def submit_many(
         self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
@@ -208,8 +220,8 @@ class StoreEngine(LaneEngine):
         """As `LaneEngine.submit_many`."""
         heard = self._heard
         put = self._submissions.put_many(lane, commands, terms, self._tracing)
-        placed, refusal = await put
-        jobs = [self._submitted(*place, terms) for place in placed]
+        stored, refusal = await put
+        jobs = [self._submitted(*one, terms) for one in stored]
         for job in jobs:
             self._expect_here(job, heard)
         if refusal is not None:
@@ -219,13 +231,14 @@ class StoreEngine(LaneEngine):
     def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
         self,
         partition: Partition,
-        number: int,
+        place: Placed,
         key: str,
         kind: str,
         command: Any,
         terms: SubmitTerms,
     ) -> Job:
         """The job that stands for a command that is in the store now."""
+        number = place.id
         job = self._results.jobs.get(number)
         if job is None:
             began = self._loop.time()
@@ -233,8 +246,11 @@ class StoreEngine(LaneEngine):
             limit = terms.time_limit(partition.lane.timeout)
             job = Job(number, partition, kind, key, command, began, priority, limit, None)
             job.remote = True
+            job.coalesces = terms.coalesces
             self._results.jobs[number] = job
             self._results.refresh(partition)
+        if place.outcome == "skipped":
+            return job
         if terms.delay is not None and job.status in ("pending", "scheduled"):
             job.status = "scheduled" if terms.delay else "pending"
         lane = partition.lane
@@ -566,6 +582,8 @@ class StoreEngine(LaneEngine):
         job.ready_at = self._ready_at(lane, claimed, envelope, since)
         job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
         job.carrier = envelope.trace
+        job.coalesces = envelope.coalesces
+        job.unique_for = envelope.unique_for
         if claimed.attempt > lane.config.max_attempts:
             text = f"was started {claimed.attempt - 1} times, and never ended"
             self._failed_unread(job, self._error(CommandLostError, job, text))
@@ -643,7 +661,7 @@ class StoreEngine(LaneEngine):
 
     def _completed(self, job: Job, result: Any) -> None:
         lane, lease = job.partition.lane, job.lease
-        keep = lane.keep_results
+        keep = max(lane.keep_results, job.unique_for)
         kept = ending(result, self.store.limits.value_size) if keep else None
         self._send(
             job,
@@ -673,7 +691,8 @@ class StoreEngine(LaneEngine):
         lease = job.lease
         timed_out = job.interruption == "timeout"
         text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
-        change = Bury(lease.queue, lease.key, lease.token, text)
+        hold = job.partition.lane.config.on_dead_letter == "pause_key"
+        change = Bury(lease.queue, lease.key, lease.token, text, hold)
         self._send(job, change, partial(self._end_failed, job, error))
 
     def _end_failed(self, job: Job, error: BaseException) -> None:

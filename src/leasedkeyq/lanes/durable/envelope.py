@@ -29,6 +29,10 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     """How many seconds it was delayed."""
     trace: dict[str, str] | None = None
     """The trace context of its submission."""
+    coalesces: bool = False
+    """Whether it stands for the commands of its key that it has replaced."""
+    unique_for: float = 0.0
+    """Seconds for which its result is kept at least."""
 
 
 class CommandEnding(msgspec.Struct, omit_defaults=True):
@@ -119,6 +123,14 @@ def read_payload(item: StoredItem) -> tuple[Any, float]:
         return msgspec.json.decode(envelope.payload), envelope.at
     except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return item.value, item.put_at
+
+
+def coalesces(item: StoredItem) -> bool:
+    """Whether the command of a stored item stands for those that it has replaced."""
+    try:
+        return decode_envelope(item.value).coalesces
+    except CommandPayloadError:
+        return False
 
 
 def ending(result: Any, most: int) -> bytes:

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from leasedkeyq.errors import StoreClosedError, describe
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.durable.envelope import outcome
+from leasedkeyq.lanes.durable.envelope import coalesces, outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.durable.remote_errors import failure
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
@@ -21,6 +21,8 @@ SHORTEST = 0.005
 """Seconds between two looks at the store."""
 AT_ONCE = 500
 """Commands in one look."""
+IN_LINE = ("buffered", "in_line")
+"""The states of values behind the head of a key. `Store.look` shows the first of them only."""
 UNAWAITED = 0.5
 """Seconds between two looks at commands that no task awaits, though their handles may be asked."""
 UNAWAITED_AT_ONCE = 100
@@ -219,9 +221,32 @@ class ResultWatch:
             else:
                 self._end(job, item)
         if left:
-            alive = await self._store.look(partition.queue, [job.key for job in left])
-            for job, items in zip(left, alive, strict=True):
-                await self._follow(job, items)
+            alive = await self._alive(partition, left)
+            for job in left:
+                await self._follow(job, alive[job.key])
+
+    async def _alive(
+        self, partition: Partition, jobs: list[Job]
+    ) -> dict[str, tuple[StoredItem, ...]]:
+        """By key: its head, the first of its line, and those of `jobs` that wait in its line."""
+        keys = list(dict.fromkeys(job.key for job in jobs))
+        found = await self._store.look(partition.queue, keys)
+        alive = dict(zip(keys, found, strict=True))
+        for key, items in alive.items():
+            if not items or items[-1].state not in IN_LINE:
+                continue  # there is no line
+            numbers = sorted(job.id for job in jobs if job.key == key)
+            deeper = [number for number in numbers if number > items[-1].id]
+            more: list[StoredItem] = []
+            while deeper:
+                cursor = str(deeper[0] - 1)
+                page = await self._store.line(partition.queue, key, cursor=cursor, limit=AT_ONCE)
+                if not page.items:
+                    break
+                more += page.items
+                deeper = [number for number in deeper if number > page.items[-1].id]
+            alive[key] = (*items, *more)
+        return alive
 
     def _end(self, job: Job, item: StoredItem) -> None:
         if not _open(job):
@@ -238,6 +263,7 @@ class ResultWatch:
         """The command has no result (yet): it is alive, buried, or a newer one took its place."""
         for item in items:
             if item.id == job.id:
+                job.uncommitted = False
                 if _open(job):
                     job.attempt = item.attempt
                     job.status = _STATUS[item.state]
@@ -260,11 +286,11 @@ class ResultWatch:
                     job.attempt = buried.attempt
                     self._finish(job, "timed_out" if timed_out else "failed", None, error)
                 return
-        if not _open(job):
+        if not _open(job) or job.uncommitted:
             return
-        newer = [item for item in items if item.id > job.id]
-        if newer:
-            self._succeed(job, newer[-1])
+        newer = next((item for item in items if item.id > job.id), None)
+        if newer is not None and coalesces(newer):
+            self._succeed(job, newer)
             return
         successor = self._next_of_key(job)
         if successor is not None:
@@ -304,7 +330,8 @@ class ResultWatch:
             for other in list(self.jobs.values())
             if other.partition is job.partition and other.key == job.key and other.id > job.id
         ]
-        return min(later, key=lambda other: other.id, default=None)
+        following = min(later, key=lambda other: other.id, default=None)
+        return following if following is not None and following.coalesces else None
 
     async def _buried(self, job: Job) -> AsyncIterator[StoredItem]:
         cursor: str | None = None
@@ -328,6 +355,7 @@ def _open(job: Job) -> bool:
 _STATUS: dict[str, CommandStatus] = {
     "available": "pending",
     "buffered": "pending",
+    "in_line": "pending",
     "scheduled": "scheduled",
     "in_flight": "running",
 }

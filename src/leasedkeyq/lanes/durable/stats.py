@@ -30,7 +30,7 @@ async def store_stats(
         old = [ages[partition.queue] for partition in lane.partitions if partition.queue in ages]
         waiting = min(prefetched(lane), count.in_flight)
         pending = count.available + waiting
-        found = lane_stats(lane, pending, count.scheduled, max(old, default=None))
+        found = lane_stats(lane, pending, count.scheduled, count.held, max(old, default=None))
         numbers[lane.id] = msgspec.structs.replace(found, active=count.in_flight - waiting)
     return queue_stats(numbers, sum(count.buried for count in counts.values()))
 
@@ -57,6 +57,7 @@ async def lane_counts(store: Store, lanes: Collection[Lane]) -> dict[Lane, Count
             scheduled=sum(count.scheduled for count in mine),
             in_flight=sum(count.in_flight for count in mine),
             buried=sum(count.buried for count in mine),
+            held=sum(count.held for count in mine),
         )
     return found
 

@@ -2,30 +2,30 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import Envelope, encode_envelope
-from leasedkeyq.lanes.running.engine import Submitted
+from leasedkeyq.lanes.running.engine import Submitted, key_present
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import check_name, check_priority, limit_exceeded
-from leasedkeyq.model.requests import Limits, Put
+from leasedkeyq.model.requests import Limits, Placed, Put
 from leasedkeyq.stores.store import Store
 
 _NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PartitionRun: TypeAlias = tuple[str, list[tuple[str, bytes]]]
 """Items of one type that follow each other: a type, and keys and values."""
-Placed: TypeAlias = tuple[Partition, int, str, str, Any]
-"""A command in a store: its partition of the lane, its id, its key, its type and itself."""
+StoredCommand: TypeAlias = tuple[Partition, Placed, str, str, Any]
+"""A command in a store: its partition of the lane, its place, its key, its type and itself."""
 
 
 class Submissions:
@@ -46,7 +46,7 @@ class Submissions:
 
     async def put(
         self, lane: Lane, submitted: Submitted, terms: SubmitTerms, tracing: GuardedTracing | None
-    ) -> Placed:
+    ) -> StoredCommand:
         """Put a command.
 
         Raises:
@@ -65,7 +65,7 @@ class Submissions:
             item = key, encode_envelope(envelope, kind, key, limits)
             [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
         if isinstance(answer, LeasedKeyQError):
-            raise answer
+            raise _of_lane(lane, answer)
         return partition, answer[0], key, kind, command
 
     async def put_many(
@@ -74,7 +74,7 @@ class Submissions:
         commands: Sequence[Submitted],
         terms: SubmitTerms,
         tracing: GuardedTracing | None,
-    ) -> tuple[list[Placed], BaseException | None]:
+    ) -> tuple[list[StoredCommand], BaseException | None]:
         """Put commands, all or nothing in each partition of the lane.
 
         Returns those that are in the store now, in order, and why others are not.
@@ -88,14 +88,41 @@ class Submissions:
             if tracing is None
             else tracing.submitting_many(lane.id, len(commands)) as carrier
         ):
-            envelope = self._envelope(lane, terms)
-            envelope.trace = carrier or None
-            return await self._put_all(lane, commands, terms, envelope)
+            keys, puts = self._puts(lane, commands, terms, carrier)
+            answers, refusal = await _put_everywhere(self._store, puts)
+        stored = _in_order(lane, zip(keys, commands, strict=True), answers)
+        return stored, None if refusal is None else _of_lane(lane, refusal)
 
-    async def _put_all(
-        self, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms, envelope: Envelope
-    ) -> tuple[list[Placed], BaseException | None]:
-        """The envelope is used for one command after the other, with the arguments of each."""
+    async def put_within(
+        self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
+    ) -> list[StoredCommand]:
+        """Put commands in the transaction that is open on a connection.
+
+        Raises:
+            StoreError: The store cannot, or no transaction is open.
+            LeasedKeyQError: The store did not take one of them. What was put before it is undone
+                when the caller rolls back.
+        """
+        keys, puts = self._puts(lane, commands, terms, None)
+        answers: dict[Partition, list[Placed]] = {}
+        for partition, requests in puts.items():
+            answers[partition] = []
+            for answer in await self._store.put_within(connection, requests):
+                if isinstance(answer, LeasedKeyQError):
+                    raise _of_lane(lane, answer)
+                answers[partition] += answer
+        return _in_order(lane, zip(keys, commands, strict=True), answers)
+
+    def _puts(
+        self,
+        lane: Lane,
+        commands: Sequence[Submitted],
+        terms: SubmitTerms,
+        carrier: dict[str, str] | None,
+    ) -> tuple[list[str], dict[Partition, list[Put]]]:
+        """The keys of commands, and what puts them into each partition, in order."""
+        envelope = self._envelope(lane, terms)
+        envelope.trace = carrier or None
         limits = self._store.limits
         check_priority(terms.priority)
         _check_number(lane, len(commands), limits)
@@ -112,19 +139,10 @@ class Submissions:
                 check_name("command_type", kind, limits)
                 mine.append((kind, []))
             mine[-1][1].append(item)
-        ids, refusal = await _put_everywhere(
-            self._store,
-            [
-                [_put(partition, tuple(some), kind, terms) for kind, some in mine]
-                for partition, mine in runs.items()
-            ],
-        )
-        placed: list[Placed] = [
-            (lane.partition_of(key), ids[key], key, kind, command)
-            for key, (_, kind, command) in zip(keys, commands, strict=True)
-            if key in ids
-        ]
-        return placed, refusal
+        return keys, {
+            partition: [_put(partition, tuple(some), kind, terms) for kind, some in mine]
+            for partition, mine in runs.items()
+        }
 
     def _new_key(self) -> str:
         """For a command that has none."""
@@ -139,6 +157,8 @@ class Submissions:
         limit = terms.time_limit(lane.timeout)
         if limit != lane.timeout:
             envelope.timeout = limit or 0.0
+        envelope.coalesces = terms.coalesces
+        envelope.unique_for = terms.unique_for
         return envelope
 
 
@@ -154,7 +174,31 @@ def _put(
         terms.delay,
         kind=kind,
         deadline=terms.deadline,
+        unique_for=terms.unique_for,
     )
+
+
+def _of_lane(lane: Lane, error: BaseException) -> BaseException:
+    """A refusal of the store, in the words of lanes."""
+    if isinstance(error, KeyAlreadyPresentError):
+        keys = [str(key) for key in error.keys]
+        return key_present(lane, keys, len(keys))
+    return error
+
+
+def _in_order(
+    lane: Lane,
+    commands: Iterable[tuple[str, Submitted]],
+    answers: Mapping[Partition, Sequence[Placed]],
+) -> list[StoredCommand]:
+    """The commands that are in the store, in the order in which they were submitted."""
+    places = {partition: iter(placed) for partition, placed in answers.items()}
+    stored: list[StoredCommand] = []
+    for key, (_, kind, command) in commands:
+        partition = lane.partition_of(key)
+        if partition in places:
+            stored.append((partition, next(places[partition]), key, kind, command))
+    return stored
 
 
 def _check_number(lane: Lane, number: int, limits: Limits) -> None:
@@ -164,23 +208,26 @@ def _check_number(lane: Lane, number: int, limits: Limits) -> None:
 
 
 async def _put_everywhere(
-    store: Store, requests: Sequence[Sequence[Put]]
-) -> tuple[dict[str, int], BaseException | None]:
-    """Put into each queue, all or nothing; returns the ids by key, and why a queue took none."""
-    if len(requests) == 1:
-        return await _put_into_one(store, requests[0]), None
-    works = [_put_into_one(store, puts) for puts in requests]
-    ids: dict[str, int] = {}
+    store: Store, puts: Mapping[Partition, Sequence[Put]]
+) -> tuple[dict[Partition, list[Placed]], BaseException | None]:
+    """Put into each queue, all or nothing; returns the places, and why a queue took none."""
+    if len(puts) == 1:
+        [(partition, requests)] = puts.items()
+        return {partition: await _put_into_one(store, requests)}, None
+    works = [_put_into_one(store, requests) for requests in puts.values()]
+    placed: dict[Partition, list[Placed]] = {}
     refusal: BaseException | None = None
-    for answer in await asyncio.gather(*works, return_exceptions=True):
+    for partition, answer in zip(
+        puts, await asyncio.gather(*works, return_exceptions=True), strict=True
+    ):
         if isinstance(answer, BaseException):
             refusal = refusal or answer
         else:
-            ids.update(answer)
-    return ids, refusal
+            placed[partition] = answer
+    return placed, refusal
 
 
-async def _put_into_one(store: Store, puts: Sequence[Put]) -> dict[str, int]:
+async def _put_into_one(store: Store, puts: Sequence[Put]) -> list[Placed]:
     """Put into one queue, all or nothing."""
     answers: Any
     if len(puts) == 1:
@@ -190,7 +237,4 @@ async def _put_into_one(store: Store, puts: Sequence[Put]) -> dict[str, int]:
     else:
         # A request is of one type only. An edit makes several of them one step.
         answers = await store.edit(puts[0].queue, lambda _: puts, keys=[puts[0].items[0][0]])
-    ids: dict[str, int] = {}
-    for put, numbers in zip(puts, cast("list[tuple[int, ...]]", answers), strict=True):
-        ids.update(zip([key for key, _ in put.items], numbers, strict=True))
-    return ids
+    return [place for answer in cast("list[tuple[Placed, ...]]", answers) for place in answer]

@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from leasedkeyq import checks
-from leasedkeyq.errors import WrongEventLoopError, describe
+from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
 from leasedkeyq.lanes import events
+from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
     CommandExitError,
@@ -129,6 +130,28 @@ class LaneEngine(ABC):
         self.partitions.sort(
             key=lambda partition: (partition.lane.priority, partition.lane.index, partition.index)
         )
+
+    async def submit_within(
+        self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
+    ) -> list[Job]:
+        """Put commands in the transaction that is open on a connection of the caller.
+
+        Raises:
+            LaneError: Only a store on PostgreSQL can.
+        """
+        del connection, commands, terms
+        raise LaneError(
+            f"lane {lane.id!r}: a command can be submitted in a transaction only if the lanes are "
+            "on a store on PostgreSQL; submit it without connection"
+        )
+
+    async def resubmit_held(self, lane: Lane, letter: DeadLetter, command: Any) -> bool:
+        """Let a dead letter in memory that holds its key run before those that wait behind it.
+
+        Returns whether it held its key.
+        """
+        del lane, letter, command
+        return False
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
@@ -673,3 +696,14 @@ def _shortened(text: str, most: int) -> str:
     """The beginning and the end of a text that is too long to keep."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def key_present(lane: Lane, present: Sequence[str], of: int) -> KeyAlreadyPresentError:
+    """The refusal of commands some of whose keys are there."""
+    message = f"lane {lane.id!r}: a command of key {describe(present[0])} waits or runs already"
+    if of > 1:
+        message = (
+            f"lane {lane.id!r}: {len(present)} of {of} keys have commands already, the first is "
+            f"{describe(present[0])}; nothing was submitted"
+        )
+    return KeyAlreadyPresentError(message, keys=tuple(present))

@@ -32,7 +32,9 @@ class Job:
 
     It has at most one run at a time; `task` is that run. `remote` says that another process may
     run it. `priority` is its place in its lane: lower goes first. `ready_at` is when it could have
-    started.
+    started. One that `coalesces` stands for those that it has replaced. One that is `uncommitted`
+    was submitted in a transaction of its caller, which may not be committed yet. `unique_for` is
+    for how many seconds its result is kept at least.
     """
 
     __slots__ = (
@@ -40,9 +42,11 @@ class Job:
         "attempt",
         "begun",
         "carrier",
+        "coalesces",
         "command",
         "counts",
         "deadline",
+        "ended_at",
         "error",
         "id",
         "interruption",
@@ -61,6 +65,8 @@ class Job:
         "task",
         "timeout",
         "timer",
+        "uncommitted",
+        "unique_for",
         "waiters",
     )
 
@@ -100,6 +106,8 @@ class Job:
         self.successor: Job | None = None
         self.carrier: dict[str, str] | None = None
         self.remote = False
+        self.coalesces = self.uncommitted = False
+        self.ended_at = self.unique_for = 0.0
 
     def end(self, status: CommandStatus, result: Any, error: BaseException | None) -> None:
         """The command is over; wake every task that awaits its handle."""

@@ -1,5 +1,6 @@
 """A lane at work: its partitions, its slots, its counters."""
 
+from sys import maxsize
 from typing import Any, cast
 from zlib import crc32
 
@@ -44,7 +45,7 @@ class Partition:
         self.index = index
         self.queue = queue
         self.active = 0
-        self.state: QueueState[str, Job] = QueueState()
+        self.state: QueueState[str, Job] = QueueState(max_buried=maxsize)  # letters are counted
         self.deadlines: Deadlines[str, Job] = Deadlines()
         self.owned = True
         self.caps: tuple[Cap, ...] = ()

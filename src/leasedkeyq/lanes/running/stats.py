@@ -4,12 +4,15 @@ from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
 
-def lane_stats(lane: Lane, pending: int, scheduled: int, oldest: float | None) -> LaneStats:
+def lane_stats(
+    lane: Lane, pending: int, scheduled: int, held: int, oldest: float | None
+) -> LaneStats:
     """The numbers of a lane."""
     return LaneStats(
         pending=pending,
         active=lane.active,
         scheduled=scheduled,
+        held=held,
         submitted=lane.submitted,
         completed=lane.completed,
         failed=lane.failed,

@@ -37,8 +37,7 @@ def filled(path: Path, form: DocumentForm) -> FileEngine:
     engine.apply(
         [
             Put(jobs, (("now", wrap(b'"newer"')),), "buffer"),
-            Put(jobs, (("now", wrap(b'"newest"')), ("bad", wrap(b'"next"'))), "append"),
-            Bury(jobs, "bad", tokens["bad"], "it failed", hold=True),
+            Bury(jobs, "bad", tokens["bad"], "it failed"),
             Ack(jobs, "done", tokens["done"], finished("done", b"7") if one else b"7", 3600.0),
         ]
     )

@@ -71,6 +71,19 @@ DIFFERENCES = (
         "a store does not know who waits elsewhere",
     ),
     Difference(
+        "a full queue with waiting producers, and a put on a key that a buried item holds and that "
+        "has no line",
+        '`if_present="skip"` and `if_present="reject"` end at once',
+        "they end when it is their turn",
+        "looking at such a key shows no value",
+    ),
+    Difference(
+        "`line` while the line changes",
+        "as it was when it was asked for",
+        "read page by page; values that end or are appended meanwhile may be missed",
+        "a long line does not fit into one answer",
+    ),
+    Difference(
         "`reason` of an `InvalidLeaseError`",
         '`"removed"`: the key was removed',
         '`"removed"`: the key was removed or, through another queue object, the lease settled',

@@ -710,8 +710,8 @@ async def a_put_that_waits_while_the_queue_is_closed_puts_nothing(
     ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
     # Whether the removal made room before the close is a matter of luck. What matters: who was
     # told that it is closed has put nothing.
-    refused = {key for key, end in zip("bc", ended, strict=True) if end is not None}
-    types = {type(end) for end in ended if end is not None}
+    refused = {k for k, end in zip("bc", ended, strict=True) if isinstance(end, BaseException)}
+    types = {type(end) for end in ended if isinstance(end, BaseException)}
     trace.note(types <= {QueueClosedError}, "c" in refused)
     trace.note("nothing of them is there", not refused & await queue.available_keys())
 

@@ -13,7 +13,7 @@ from leasedkeyq import LeasedKeyQueue
 from leasedkeyq.stores.queue import StoreQueue
 from tests.doors.differences import DIFFERENCES
 from tests.doors.doors import STORES, address, local_door, open_store, store_door
-from tests.doors.scenarios import SCENARIOS
+from tests.doors.line_scenarios import SCENARIOS
 from tests.doors.trace import Trace
 
 ROOT = Path(__file__).resolve().parent.parent.parent

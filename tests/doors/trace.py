@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -105,12 +106,15 @@ def shown(value: object) -> str:
                 f"attempt {value.attempt}{due}"
             )
         case BuriedItem():
+            holds = " holds its key" if value.holds else ""
             return (
                 f"{value.key}={value.value} priority {value.priority} attempt {value.attempt} "
-                f"error {value.error!r}"
+                f"error {value.error!r}{holds}"
             )
         case Lease():
             return f"lease of {value.key}, attempt {value.attempt}"
+        case Counter():
+            return ", ".join(f"{count} {what}" for what, count in sorted(value.items()))
         case set():
             return "{" + ", ".join(sorted(map(str, value))) + "}"
         case list():

@@ -2,9 +2,11 @@
 
 import pickle
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from leasedkeyq import InFlightPolicy, Lease, QueueClosedError
+from leasedkeyq import Lease, QueueClosedError
 from tests.local.model_stage import (
     Caller,
     Got,
@@ -25,7 +27,9 @@ from tests.local.model_steps import (
     Config,
     Mood,
     Op,
+    door_options,
     misuses,
+    naive_policy,
 )
 from tests.local.naive_types import Claim, NaiveLease, Producer
 
@@ -104,11 +108,11 @@ class Rig(Stage):
         name, args = op
         if name in ("put", "put_many", "requeue"):
             producer = self._producer(op)
-            if producer is None or len(producer.values) > self.config.maxsize:
+            if producer is None or producer.most > self.config.maxsize:
                 return False
             return not model.may_put(producer)
         if name == "join":
-            return bool(model.live)
+            return not model.is_done()
         key, timeout = None, None
         if name in ("take", "lease"):
             key, timeout = args[:2]
@@ -133,68 +137,74 @@ class Rig(Stage):
             naive = self.buried[index % len(self.buried)][1]
             if naive not in self.model.given_up:
                 return None
-            return Producer({naive.key: naive.value}, policy, naive.priority, None, naive)
+            return self.model.requeuing(naive, naive_policy(policy))
         keys, policy, priority, delay = args
-        return Producer({key: self._value() for key in keys}, policy, priority, delay)
+        return self._putting(keys, policy, priority, delay)
+
+    def _putting(
+        self, keys: Sequence[str], policy: str, priority: int | None, delay: float | None
+    ) -> Producer:
+        """A put of new values, for the model. Where it replaces, the last value of a key counts."""
+        items = [(key, self._value()) for key in keys]
+        if naive_policy(policy) in ("update", "buffer", "reject") and policy != "newest":
+            items = list(dict(items).items())
+        if policy == "newest":
+            items = list(dict(items).items())
+        return Producer(items, naive_policy(policy), priority, delay)
 
     async def put(
-        self,
-        caller: Caller,
-        key: str,
-        policy: InFlightPolicy,
-        priority: int | None,
-        delay: float | None,
+        self, caller: Caller, key: str, policy: str, priority: int | None, delay: float | None
     ) -> None:
-        value = self._value()
-        await self._produce(
-            caller,
-            Producer({key: value}, policy, priority, delay),
-            lambda: self.queue.put(key, value, if_in_flight=policy, priority=priority, delay=delay),
+        producer = self._putting([key], policy, priority, delay)
+        [(_, value)] = producer.items
+        options = {**door_options(policy), "priority": priority, "delay": delay}
+        answer, got = await self._produce(
+            caller, producer, lambda: self.queue.put(key, value, **options)
         )
+        assert answer is None or [got] == answer
 
     async def put_many(
         self,
         caller: Caller,
         keys: Sequence[str],
-        policy: InFlightPolicy,
+        policy: str,
         priority: int | None,
         delay: float | None,
     ) -> None:
-        values = {key: self._value() for key in keys}
-        items = values if len(keys) % 2 else list(values.items())
-        await self._produce(
-            caller,
-            Producer(values, policy, priority, delay),
-            lambda: self.queue.put_many(items, if_in_flight=policy, priority=priority, delay=delay),
+        producer = self._putting(keys, policy, priority, delay)
+        as_mapping = len(keys) % 2 and len(set(keys)) == len(keys)
+        items = dict(producer.items) if as_mapping else producer.items
+        options = {**door_options(policy), "priority": priority, "delay": delay}
+        answer, got = await self._produce(
+            caller, producer, lambda: self.queue.put_many(items, **options)
         )
+        assert answer is None or got == Counter(answer)
 
-    async def requeue(self, caller: Caller, index: int, policy: InFlightPolicy) -> None:
+    async def requeue(self, caller: Caller, index: int, policy: str) -> None:
         if not self.buried:
             return
         item, naive = self.buried[index % len(self.buried)]
         await self._produce(
             caller,
-            Producer({naive.key: naive.value}, policy, naive.priority, None, naive),
-            lambda: self.queue.requeue(item, if_in_flight=policy),
+            self.model.requeuing(naive, naive_policy(policy)),
+            lambda: self.queue.requeue(item, **door_options(policy)),
         )
 
     async def _produce(
-        self, caller: Caller, producer: Producer, call: Callable[[], Awaitable[None]]
-    ) -> None:
+        self, caller: Caller, producer: Producer, call: Callable[[], Awaitable[Any]]
+    ) -> tuple[Any, Any]:
         expected = outcome(lambda: self.model.produce(producer))
-        await self.wait(caller, expected, call)
+        return await self.wait(caller, expected, call)
 
-    def put_nowait(
-        self, key: str, policy: InFlightPolicy, priority: int | None, delay: float | None
-    ) -> None:
-        value = self._value()
-        producer = Producer({key: value}, policy, priority, delay)
-        self.compare(
+    def put_nowait(self, key: str, policy: str, priority: int | None, delay: float | None) -> None:
+        producer = self._putting([key], policy, priority, delay)
+        [(_, value)] = producer.items
+        options = {**door_options(policy), "priority": priority, "delay": delay}
+        answer, got = self.compare(
             lambda: self.model.put_nowait(producer),
-            lambda: self.queue.put_nowait(
-                key, value, if_in_flight=policy, priority=priority, delay=delay
-            ),
+            lambda: self.queue.put_nowait(key, value, **options),
         )
+        assert got == answer
 
     # Getting
 
@@ -342,12 +352,12 @@ class Rig(Stage):
         if naive is not None and naive.ended is None:
             assert lease.expires_at == naive.expires_at
 
-    def bury(self, index: int, looks: str) -> None:
+    def bury(self, index: int, looks: str, hold: bool) -> None:
         lease, naive = self._lease(index, looks)
         error = f"error {self._value()}"
         answer, got = self.compare(
-            lambda: self.model.bury(naive, error),
-            lambda: at_once(self.queue.bury(lease, error)),
+            lambda: self.model.bury(naive, error, hold),
+            lambda: at_once(self.queue.bury(lease, error, hold=hold)),
         )
         if answer is not None:
             assert shown_buried(got) == shown_buried(answer)
@@ -373,6 +383,31 @@ class Rig(Stage):
             lambda: self.model.remove(key), lambda: at_once(self.queue.remove(key))
         )
         assert answer == got
+
+    def remove_one(self, key: str, index: int) -> None:
+        """One value of a key, as its line shows it; now and then one that is not there."""
+        self.catch_up()
+        shown = [] if self.model.closed else self.line(key)
+        place = index if index < len(shown) else None
+        number = shown[index].id if place is not None else 10**6
+        answer, got = self.compare(
+            lambda: self.model.remove_one(key, place),
+            lambda: at_once(self.queue.remove(key, id=number)),
+        )
+        assert answer == got
+
+    def purge_line(self, key: str) -> None:
+        answer, got = self.compare(
+            lambda: self.model.purge_line(key), lambda: at_once(self.queue.purge_line(key))
+        )
+        assert answer == got
+
+    def discard(self, index: int) -> None:
+        if self.buried:
+            item, naive = self.buried[index % len(self.buried)]
+            self.compare(
+                lambda: self.model.discard(naive), lambda: at_once(self.queue.discard(item))
+            )
 
     def misuse(self, index: int) -> None:
         """A call that makes no sense is refused with an error that names the argument."""
@@ -447,7 +482,7 @@ async def walk(rig: Rig, rng: random.Random, steps: int) -> None:
 async def _crowd(rig: Rig, rng: random.Random, mood: Mood) -> None:
     """Serve a crowd at once, and let some of it give back, from the middle and in any order."""
     await rig.burst([Op("get", (None, None))] * rng.randint(1, 5))
-    await rig.do(Op("put_many", (KEYS, "update", None, None)))
+    await rig.do(Op("put_many", (KEYS, rng.choice(("update", "append")), None, None)))
     names = (
         "cancel",
         "cancel",

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from leasedkeyq import (
     BuriedItem,
     InvalidLeaseError,
+    ItemSnapshot,
     KeyAlreadyInFlightError,
+    KeyAlreadyPresentError,
     KeyNotAvailableError,
     Lease,
     LeasedKeyQError,
@@ -34,6 +36,7 @@ from tests.local.naive_types import (
     NaiveBuried,
     NaiveLease,
     Producer,
+    Shown,
 )
 from tests.local.queue_invariants import check_invariants, check_lines
 
@@ -285,16 +288,24 @@ class Stage:
         if len(ended) > 6:
             self.tickets.remove(ended[0])
 
+    def line(self, key: str) -> list[ItemSnapshot[str, int]]:
+        """What the queue shows of a key."""
+
+        async def all_of_it() -> list[ItemSnapshot[str, int]]:
+            return [item async for item in self.queue.line(key)]
+
+        line: list[ItemSnapshot[str, int]] = at_once(all_of_it())
+        return line
+
     def check(self) -> None:
         """Compare everything that can be seen, and look inside."""
         model, queue = self.model, self.queue
         self.catch_up()
         self.jumped = False
         model.advance()
-        shown = [
-            (item.key, item.value, item.state, item.priority, item.attempt, item.due)
-            for item in at_once(queue.snapshot())
-        ]
+        items = at_once(queue.snapshot())
+        assert len({item.id for item in items}) == len(items), "two values have one number"
+        shown = list(map(_shown, items))
         expected = model.snapshot()
         assert shown == expected, f"{shown} instead of {expected}"
         assert at_once(queue.available_keys()) == model.available_keys()
@@ -304,6 +315,9 @@ class Stage:
         assert at_once(queue.scheduled_size()) == model.scheduled_size()
         assert at_once(queue.inflight_size()) == model.inflight_size()
         key = KEYS[self.steps % len(KEYS)]
+        line = self.line(key)
+        assert list(map(_shown, line)) == model.shown_line(key)
+        assert [item.id for item in line] == sorted({item.id for item in line})
         assert at_once(queue.peek(key)) == model.peek(key)
         assert at_once(queue.contains(key)) == model.contains(key)
         buried = at_once(queue.buried())
@@ -316,6 +330,10 @@ class Stage:
         model.events.clear()
         check_invariants(queue, most_timers=len(KEYS))
         assert not self.complaints, self.complaints
+
+
+def _shown(item: ItemSnapshot[str, int]) -> Shown:
+    return (item.key, item.value, item.state, item.priority, item.attempt, item.due)
 
 
 def at_once(call: Any) -> Any:
@@ -358,7 +376,7 @@ def _data(error: BaseException) -> object:
     match error:
         case InvalidLeaseError():
             return error.reason
-        case KeyAlreadyInFlightError():
+        case KeyAlreadyInFlightError() | KeyAlreadyPresentError():
             return error.keys
         case KeyNotAvailableError():
             return error.key, error.state
@@ -369,4 +387,5 @@ def _data(error: BaseException) -> object:
 
 
 def shown_buried(item: BuriedItem[str, int] | NaiveBuried) -> tuple[object, ...]:
-    return (item.key, item.value, item.priority, item.attempt, item.error, item.buried_at)
+    facts = (item.key, item.value, item.priority, item.attempt, item.error, item.buried_at)
+    return (*facts, item.holds)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from leasedkeyq import InFlightPolicy, Lease
+from leasedkeyq import Lease
+from leasedkeyq.types import PutPolicy
 
 
 class Op(NamedTuple):
@@ -36,13 +37,34 @@ class Config(NamedTuple):
 # seconds and waiting calls give up at half seconds, so that no two timers of different kinds ring
 # in one moment: in what order the event loop rings those is not for the queue to say.
 KEYS = ("a", "b", "c", "d", "e", "f")
-POLICIES: tuple[InFlightPolicy, ...] = ("update", "buffer", "reject")
+POLICIES = (
+    "update",
+    "append",
+    "append",
+    "append",
+    "buffer",
+    "reject",
+    "newest",
+    "skip",
+    "only_new",
+)
+"""What a put does where its key is there; see `door_options`."""
+REQUEUE_POLICIES = ("", "", "update", "buffer", "reject", "newest", "only_new")
 PRIORITIES = (None, None, None, 0, 1, -2, 7)
 DELAYS = (None, None, None, 0, 1, 2, 5)
 TIMEOUTS = (None, 0, 0.5, 2.5)
 LEASE_TIMES = (None, None, 1, 2, 6, 1000, inf)
 INDEX = tuple(range(8))
-GROUPS = ((), ("a",), ("a", "b"), ("b", "a", "d"), ("f", "c", "e", "b"), KEYS)
+GROUPS = (
+    (),
+    ("a",),
+    ("a", "b"),
+    ("a", "a"),
+    ("b", "a", "d"),
+    ("b", "a", "b", "b"),
+    ("f", "c", "e", "b"),
+    KEYS,
+)
 LOOKS_OF_A_LEASE = ("own", "own", "own", "own", "copy", "other key", "forged", "foreign")
 WAYS_BACK = ((False, None), (True, None), (False, 0), (False, 1), (False, 3), (True, 0))
 LEAVINGS = tuple((fails, *way_back) for fails in (False, True) for way_back in WAYS_BACK)
@@ -75,14 +97,17 @@ SETTLE: dict[str, Sequence[Sequence[Any]]] = {
     "ack": LEASE,
     "release": (*LEASE, WAYS_BACK),
     "extend": (*LEASE, LEASE_TIMES),
-    "bury": LEASE,
+    "bury": (*LEASE, (False, False, True)),
 }
 KEEP: dict[str, Sequence[Sequence[Any]]] = {
-    "requeue": (INDEX, POLICIES),
+    "requeue": (INDEX, REQUEUE_POLICIES),
     "requeue_foreign": (INDEX,),
     "purge_buried": (),
+    "discard": (INDEX,),
     "remove": (KEYS,),
-    "misuse": (tuple(range(24)),),
+    "remove_one": (KEYS, INDEX),
+    "purge_line": (KEYS,),
+    "misuse": (tuple(range(30)),),
 }
 CANCEL: dict[str, Sequence[Sequence[Any]]] = {"cancel": (INDEX,), "cancel_all": ((1, -1),)}
 TIME: dict[str, Sequence[Sequence[Any]]] = {
@@ -115,11 +140,14 @@ WEIGHTS = {
     "ack": 8,
     "release": 8,
     "extend": 3,
-    "bury": 2,
+    "bury": 3,
     "requeue": 2,
     "requeue_foreign": 0.3,
     "purge_buried": 0.3,
-    "remove": 2,
+    "discard": 0.7,
+    "remove": 1.5,
+    "remove_one": 2,
+    "purge_line": 0.7,
     "misuse": 0.5,
     "cancel": 7,
     "cancel_all": 0.7,
@@ -167,7 +195,32 @@ MOODS = (
     Mood(quiet=("ack", "release", "remove", "get_nowait"), busy=("put", "take"), keys=3),
     Mood(quiet=("turn", "settle", "idle"), busy=("cancel", "cancel_all", "put_nowait")),
     Mood(busy=("jump", "idle", "ack", "extend", "release")),  # much expires
+    Mood(busy=("put", "put_many", "get_nowait", "ack", "remove_one"), keys=2),  # long lines
+    Mood(busy=("bury", "get_nowait", "requeue", "discard", "put"), keys=3),  # keys are held
 )
+
+
+def door_options(policy: str) -> dict[str, Any]:
+    """The arguments by which a queue is told a policy."""
+    if policy in ("update", "buffer", "reject"):
+        return {"if_in_flight": policy}
+    present = {"newest": "update", "only_new": "reject"}.get(policy, policy)
+    return {"if_present": present} if present else {}
+
+
+def naive_policy(policy: str) -> PutPolicy:
+    """What that means to the model."""
+    policies: dict[str, PutPolicy] = {
+        "": "append",
+        "newest": "buffer",
+        "update": "update",
+        "buffer": "buffer",
+        "reject": "reject",
+        "append": "append",
+        "skip": "skip",
+        "only_new": "only_new",
+    }
+    return policies[policy]
 
 
 def misuses(queue: Any, lease: Lease[str]) -> list[tuple[str, str, Callable[[], Any]]]:
@@ -178,7 +231,14 @@ def misuses(queue: Any, lease: Lease[str]) -> list[tuple[str, str, Callable[[], 
         ("key", "TypeError", lambda: queue.put_many([([], 1)])),
         ("items", "TypeError", lambda: queue.put_many(["abc"])),
         ("if_in_flight", "ValueError", lambda: queue.put("a", 1, if_in_flight="replace")),
-        ("if_in_flight", "ValueError", lambda: queue.put_many({"a": 1}, if_in_flight=None)),
+        ("if_in_flight", "ValueError", lambda: queue.put_many({"a": 1}, if_in_flight=0)),
+        ("if_present", "ValueError", lambda: queue.put("a", 1, if_present="buffer")),
+        ("if_present", "ValueError", lambda: queue.put_nowait("a", 1, if_present=True)),
+        (
+            "if_present and if_in_flight",
+            "ValueError",
+            lambda: queue.put("a", 1, if_present="append", if_in_flight="update"),
+        ),
         ("priority", "TypeError", lambda: queue.put("a", 1, priority=0.5)),
         ("priority", "TypeError", lambda: queue.put_nowait("a", 1, priority=True)),
         ("delay", "ValueError", lambda: queue.put("a", 1, delay=-1)),
@@ -197,4 +257,7 @@ def misuses(queue: Any, lease: Lease[str]) -> list[tuple[str, str, Callable[[], 
         ("delay", "ValueError", lambda: queue.release(lease, requeue_front=True, delay=1)),
         ("timeout", "ValueError", lambda: queue.extend(lease, 0)),
         ("key", "TypeError", lambda: queue.remove([])),
+        ("id", "ValueError", lambda: queue.remove("a", id=0)),
+        ("key", "TypeError", lambda: queue.purge_line([])),
+        ("hold", "TypeError", lambda: queue.bury(lease, hold=1)),
     ]

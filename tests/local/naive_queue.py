@@ -18,6 +18,7 @@ from math import inf
 from leasedkeyq import (
     InvalidLeaseError,
     KeyAlreadyInFlightError,
+    KeyAlreadyPresentError,
     KeyNotAvailableError,
     LeaseAlreadyAcknowledgedError,
     LeaseExpiredError,
@@ -25,8 +26,8 @@ from leasedkeyq import (
     QueueEmptyError,
     QueueFullError,
 )
+from leasedkeyq.types import PutOutcome, PutPolicy
 from tests.local.naive_types import (
-    Beside,
     Claim,
     Consumer,
     End,
@@ -35,6 +36,7 @@ from tests.local.naive_types import (
     NaiveBuried,
     NaiveItem,
     NaiveLease,
+    NaiveValue,
     Producer,
     Shown,
 )
@@ -58,6 +60,7 @@ class NaiveQueue:
     events: list[Event] = field(default_factory=list[Event])
     leases: int = 0
     schedulings: int = 0
+    values: int = 0
 
     # Time
 
@@ -117,27 +120,31 @@ class NaiveQueue:
 
     # Putting
 
-    def produce(self, producer: Producer) -> Producer | None:
+    def produce(self, producer: Producer) -> Producer | list[PutOutcome]:
         """A put, put_many or requeue: do it, or let it wait for room."""
         self._refuse_if_closed()
         self.advance()
         self._refuse_if_not_buried(producer)
-        self._refuse_if_leased(producer)
+        self._refuse(producer)
         if not self.may_put(producer):
-            if len(producer.values) > self.maxsize:
+            if producer.most > self.maxsize:
                 raise QueueFullError("never")
             self.producers.append(producer)
             return producer
-        self._put_all(producer)
-        return None
+        return self._put_all(producer)
 
-    def put_nowait(self, producer: Producer) -> None:
+    def put_nowait(self, producer: Producer) -> PutOutcome:
         self._refuse_if_closed()
         self.advance()
-        self._refuse_if_leased(producer)
+        self._refuse(producer)
         if not self.may_put(producer):
             raise QueueFullError("not now")
-        self._put_all(producer)
+        return self._put_all(producer)[0]
+
+    def requeuing(self, buried: NaiveBuried, policy: PutPolicy) -> Producer:
+        """The producer of a requeue."""
+        items = [(buried.key, buried.value)]
+        return Producer(items, policy, buried.priority, None, buried, buried.holds)
 
     def may_put(self, producer: Producer) -> bool:
         """Whether it is the turn of this producer, be it in line or new, and there is room.
@@ -153,54 +160,101 @@ class NaiveQueue:
             if other is producer:
                 break
             ahead.append(other)
-        if any(key in other.values for other in ahead for key in producer.values):
+        if any(key in other.keys for other in ahead for key in producer.keys):
             return False
+        if producer.buried is not None and producer.buried not in self.given_up:
+            return True  # to be refused
         offered = staying = 0
-        for key in producer.values:
-            item = self.live.get(key)
-            if item is None and producer.delay:
-                staying += 1
-            elif item is None:
+        for key in producer.keys:
+            added = self._adds(producer, key)
+            if key not in self.live and added and not producer.delay:
                 offered += not any(c.waits and c.key == key for c in self.consumers)
-            elif item.lease is not None and producer.policy == "buffer" and not item.beside:
-                staying += 1
+                added -= 1
+            staying += added
         if offered + staying == 0:
             return True
         getters = sum(c.waits and c.key is None for c in self.consumers)
         need = staying + max(0, offered - getters)
         return not ahead and (need == 0 or need <= self.maxsize - self.size())
 
-    def size(self) -> int:
-        """What counts for maxsize: everything that waits, scheduled and buffered included."""
-        return self.qsize() + self.scheduled_size()
+    def _adds(self, producer: Producer, key: str) -> int:
+        """How many values of a key there are more after a put."""
+        item = self.live.get(key)
+        if producer.policy == "append" or producer.holds:
+            return sum(name == key for name, _ in producer.items)
+        if item is None:
+            return 1
+        if item.line or producer.policy in ("skip", "only_new"):
+            return 0
+        return item.holder is not None or (item.lease is not None and producer.policy == "buffer")
 
-    def _refuse_if_leased(self, producer: Producer) -> None:
-        """A put with the policy "reject" does not wait to be refused."""
+    def size(self) -> int:
+        """What counts for maxsize: everything that waits, in lines, scheduled and held."""
+        held = sum(len(item.line) for item in self.live.values() if item.holder is not None)
+        return self.qsize() + self.scheduled_size() + held
+
+    def _refuse(self, producer: Producer) -> None:
+        """A put that is refused does not wait for that."""
+        if producer.buried is not None and producer.buried.holds:
+            return
         if producer.policy == "reject":
-            leased = tuple(key for key in producer.values if key in self.inflight_keys())
+            leased = tuple(key for key in producer.keys if key in self.inflight_keys())
             if leased:
                 raise KeyAlreadyInFlightError("leased", keys=leased)
+        if producer.policy == "only_new":
+            keys = [key for key, _ in producer.items]
+            there = [k for n, k in enumerate(keys) if k in self.live or k in keys[:n]]
+            if there:
+                raise KeyAlreadyPresentError("there", keys=tuple(dict.fromkeys(there)))
 
-    def _put_all(self, producer: Producer) -> None:
-        self._refuse_if_leased(producer)
-        for key, value in producer.values.items():
-            self._put(key, value, producer)
-        if producer.buried is not None:
-            self.given_up.remove(producer.buried)
+    def _put_all(self, producer: Producer) -> list[PutOutcome]:
+        buried = producer.buried
+        if buried is not None and buried.holds:
+            self._requeue_head(buried)
+            return []
+        self._refuse(producer)
+        outcomes = [self._put(key, value, producer) for key, value in producer.items]
+        if buried is not None:
+            self.given_up.remove(buried)
+        return outcomes
 
-    def _put(self, key: str, value: int, options: Producer) -> None:
+    def _requeue_head(self, buried: NaiveBuried) -> None:
+        """What has held its key is its head again, and starts anew."""
+        self.given_up.remove(buried)
+        item = self.live[buried.key]
+        item.value, item.priority, item.attempt = buried.value, buried.priority, 0
+        item.holder = None
+        item.since = self.now
+        self.events.append(("put", item.key, 0, 0.0))
+        self._place(item, None, self.now, front=False)
+        self._serve([item])
+
+    def _put(self, key: str, value: int, options: Producer) -> PutOutcome:
         priority, delay = options.priority, options.delay
         until = None if not delay else self.now + delay
-        self.events.append(("put", key, 0, 0.0))
         item = self.live.get(key)
+        if item is not None and options.policy == "skip":
+            return "skipped"
+        self.events.append(("put", key, 0, 0.0))
         if item is None:
             item = self.live[key] = NaiveItem(key, value, priority or 0, since=self.now)
             self._place(item, until, self.now, front=False)
             self._serve([item])
-            return
+            return "added"
+        if options.policy == "append" or (item.holder is not None and not item.line):
+            self._append(item, value, priority or 0, until)
+            return "appended"
+        if item.line:
+            self._update(item, item.line[-1], value, options, until)
+            return "updated"
         if item.lease is not None:
-            self._put_on_leased(item, value, options, until)
-            return
+            if options.policy == "buffer":
+                self._append(item, value, item.priority, item.not_before)
+                item.line[0].replaces = True
+                self._update(item, item.line[0], value, options, until)
+                return "buffered"
+            self._update(item, item, value, options, until)
+            return "updated"
         item.value = value
         if priority is not None and priority != item.priority:
             item.priority = priority
@@ -211,19 +265,27 @@ class NaiveQueue:
             item.since = self.now
             self._place(item, until, self.now, front=False)
             self._serve([item])
+        return "updated"
 
-    def _put_on_leased(
-        self, item: NaiveItem, value: int, options: Producer, until: float | None
+    def _append(self, item: NaiveItem, value: int, priority: int, until: float | None) -> None:
+        self.values += 1
+        item.line.append(NaiveValue(self.values, value, priority, until))
+
+    def _update(
+        self,
+        item: NaiveItem,
+        target: NaiveItem | NaiveValue,
+        value: int,
+        options: Producer,
+        until: float | None,
     ) -> None:
-        target: NaiveItem | Beside = item
-        if item.beside is None and options.policy == "buffer":
-            item.beside = Beside(value, item.priority, item.not_before)
-        if item.beside is not None:
-            target = item.beside
+        """Replace what has no place yet: a leased item, or a value in its line."""
         target.value = value
         if options.priority is not None and options.priority != target.priority:
             target.priority = options.priority
-            if item in self.line:
+            # Where it stands counts if the claim is undone.
+            counts = isinstance(target, NaiveItem) or target.replaces
+            if counts and item in self.line:
                 self.line.remove(item)
                 self.line.append(item)
         if options.delay is not None:
@@ -289,6 +351,7 @@ class NaiveQueue:
         state = "absent"
         if item is not None:
             state = "in_flight" if item.lease is not None else "scheduled"
+            state = "held" if item.holder is not None else state
         raise KeyNotAvailableError("not there", key=key, state=state)
 
     def _wait(self, key: str | None, timeout: float | None, lease_time: float | None) -> Consumer:
@@ -347,10 +410,9 @@ class NaiveQueue:
         item.attempt -= 1
         self._end(item, "released")
         until = item.not_before
-        if item.beside is not None:
-            item.value, item.priority = item.beside.value, item.beside.priority
-            until = item.beside.not_before
-        item.beside = item.not_before = None
+        if item.line and item.line[0].replaces:
+            until = self._take_next(item).not_before
+        item.not_before = None
         if until is not None and until > self.now:
             self._place(item, until, self.now, front=False)
         self._serve([item])
@@ -361,14 +423,13 @@ class NaiveQueue:
         """The task is told; it will learn of it when it resumes."""
         waiting.cancelled = True
 
-    def resume(self, waiting: Consumer | Producer | Joiner) -> Claim | None:
+    def resume(self, waiting: Consumer | Producer | Joiner) -> Claim | list[PutOutcome] | None:
         """The task runs again. Returns or raises what its call does."""
         if isinstance(waiting, Consumer):
             return self._resume_consumer(waiting)
         if isinstance(waiting, Producer):
-            self._resume_producer(waiting)
-        else:
-            self._resume_joiner(waiting)
+            return self._resume_producer(waiting)
+        self._resume_joiner(waiting)
         return None
 
     def _resume_consumer(self, consumer: Consumer) -> Claim:
@@ -385,7 +446,7 @@ class NaiveQueue:
         assert consumer.claim is not None, "a consumer was woken for nothing"
         return self.confirm(consumer.claim)
 
-    def _resume_producer(self, producer: Producer) -> None:
+    def _resume_producer(self, producer: Producer) -> list[PutOutcome]:
         if producer.cancelled:
             self.producers.remove(producer)
             raise CancelledError
@@ -395,7 +456,7 @@ class NaiveQueue:
         assert self.may_put(producer), "a producer came before its turn"
         self.producers.remove(producer)
         self._refuse_if_not_buried(producer)
-        self._put_all(producer)
+        return self._put_all(producer)
 
     def _resume_joiner(self, joiner: Joiner) -> None:
         self.joiners.remove(joiner)
@@ -434,6 +495,7 @@ class NaiveQueue:
         self._tell_of_end("ack", item)
         self._end(item, "acknowledged")
         self._follow(item)
+        self._went_on(item)
 
     def release(
         self,
@@ -453,16 +515,44 @@ class NaiveQueue:
         assert current is not None
         current.expires_at = self._expiry(timeout)
 
-    def bury(self, lease: NaiveLease | None, error: str = "") -> NaiveBuried:
+    def bury(self, lease: NaiveLease | None, error: str = "", hold: bool = False) -> NaiveBuried:
         item = self.held(lease)
-        buried = NaiveBuried(item.key, item.value, item.priority, item.attempt, error, self.now)
+        buried = NaiveBuried(
+            item.key, item.value, item.priority, item.attempt, error, self.now, hold
+        )
         self._tell_of_end("bury", item)
         self._end(item, "buried")
         self.given_up.append(buried)
+        went_on = [item]
+        if hold:
+            self._take_out(item)
+            item.holder = buried
+            for value in item.line:
+                value.replaces = False
+        else:
+            self._follow(item)
         while len(self.given_up) > self.max_buried:
-            del self.given_up[0]
-        self._follow(item)
+            went_on += self._unbury(self.given_up[0])
+        self._went_on(*went_on)
         return buried
+
+    def _unbury(self, buried: NaiveBuried) -> list[NaiveItem]:
+        """Forget a buried item; returns the item of its key if that goes on."""
+        self.given_up.remove(buried)
+        if not buried.holds:
+            return []
+        item = self.live[buried.key]
+        item.holder = None
+        item.since = self.now
+        self._follow(item)
+        return [item]
+
+    def discard(self, buried: NaiveBuried) -> None:
+        self._refuse_if_closed()
+        if buried not in self.given_up:
+            raise KeyError(buried.key)
+        self.advance()
+        self._went_on(*self._unbury(buried))
 
     def remove(self, key: str) -> bool:
         self._refuse_if_closed()
@@ -474,21 +564,62 @@ class NaiveQueue:
             self._end(item, "removed")
         self._take_out(item)
         del self.live[key]
+        if item.holder is not None:
+            item.holder.holds = False
+            if not item.line:
+                return False
         self.events.append(("remove", key, 0, 0.0))
         self._release_joiners()
         return True
 
-    def purge_buried(self) -> int:
+    def remove_one(self, key: str, place: int | None) -> bool:
+        """Remove the value of a key that its line shows at that place."""
         self._refuse_if_closed()
-        count = len(self.given_up)
-        self.given_up.clear()
+        self.advance()
+        item = self.live.get(key)
+        if item is None or place is None:
+            return False
+        self.events.append(("remove", key, 0, 0.0))
+        if item.holder is not None:
+            del item.line[place]
+            return True
+        if place:
+            del item.line[place - 1]
+            return True
+        if item.lease is not None:
+            self._end(item, "removed")
+        item.since = self.now
+        self._follow(item)
+        self._went_on(item)
+        return True
+
+    def purge_line(self, key: str) -> int:
+        self._refuse_if_closed()
+        self.advance()
+        item = self.live.get(key)
+        count = len(item.line) if item is not None else 0
+        if item is not None and count:
+            item.line.clear()
+            self.events.append(("remove", key, 0, 0.0))
         return count
 
+    def purge_buried(self) -> int:
+        self._refuse_if_closed()
+        self.advance()
+        count = len(self.given_up)
+        for buried in list(self.given_up):
+            self._went_on(*self._unbury(buried))
+        return count
+
+    def is_done(self) -> bool:
+        """Whether there is nothing but buried items and the lines behind them."""
+        return all(item.holder is not None for item in self.live.values())
+
     def join(self) -> Joiner | None:
-        if self.closed and self.live:
+        if self.closed and not self.is_done():
             raise QueueClosedError("closed")
         self.advance()
-        if not self.live:
+        if self.is_done():
             return None
         joiner = Joiner()
         self.joiners.append(joiner)
@@ -519,29 +650,39 @@ class NaiveQueue:
         item.lease = None
 
     def _follow(self, item: NaiveItem) -> None:
-        """The leased item is gone. A buffered value takes its place, or its key is free."""
-        if item.beside is not None:
+        """The head is over. The next of its line begins anew, or its key is free."""
+        self._take_out(item)
+        if item.line:
+            following = self._take_next(item)
             item.attempt = 0
-            self._bring_back(item, self.now, front=False)
-            self._serve([item])
+            item.not_before = None
+            self._place(item, following.not_before, self.now, front=False)
         else:
-            self._take_out(item)
             del self.live[item.key]
-            self._release_joiners()
+
+    def _went_on(self, *items: NaiveItem) -> None:
+        """These items have moved, or are gone: serve those who wait."""
+        self._serve([item for item in items if self.live.get(item.key) is item])
+        self._release_joiners()
+
+    def _take_next(self, item: NaiveItem) -> NaiveValue:
+        """The first of its line becomes the value of an item."""
+        following = item.line.pop(0)
+        item.value, item.priority = following.value, following.priority
+        return following
 
     def _bring_back(
         self, item: NaiveItem, now: float, front: bool, until: float | None = None
     ) -> None:
-        """The lease on an item has ended, and it goes back.
+        """The lease on an item has ended, and it goes back, before its line.
 
         A buffered value replaces it, and takes over its attempts.
         """
         not_before = item.not_before
-        if item.beside is not None:
-            item.value, item.priority = item.beside.value, item.beside.priority
-            not_before = item.beside.not_before
+        if item.line and item.line[0].replaces:
+            not_before = self._take_next(item).not_before
             front = False
-        item.beside = item.not_before = None
+        item.not_before = None
         if until is None or (not_before is not None and not_before > until):
             until = not_before
         self._place(item, until, now, front)
@@ -552,7 +693,7 @@ class NaiveQueue:
         item.since = self.now
 
     def _release_joiners(self) -> None:
-        if not self.live:
+        if self.is_done():
             for joiner in self.joiners:
                 if joiner.state == "waiting":
                     joiner.state = "done"
@@ -571,13 +712,12 @@ class NaiveQueue:
         item = self.live.get(key)
         if item is None:
             return None
-        if item.beside is not None:
-            return item.beside.value
-        return item.value if item.available else None
+        if item.available:
+            return item.value
+        return item.line[0].value if item.line else None
 
     def available_keys(self) -> set[str]:
-        items = self.live.values()
-        return {item.key for item in items if item.available or item.beside is not None}
+        return {item.key for item in self.live.values() if item.available or item.line}
 
     def contains(self, key: str) -> bool:
         return key in self.available_keys()
@@ -589,7 +729,8 @@ class NaiveQueue:
         return {item.key for item in self.live.values() if item.lease is not None}
 
     def qsize(self) -> int:
-        return len(self.available_keys())
+        free = [item for item in self.live.values() if item.holder is None]
+        return sum(item.available + len(item.line) for item in free)
 
     def scheduled_size(self) -> int:
         return len(self.scheduled_keys())
@@ -598,22 +739,35 @@ class NaiveQueue:
         return len(self.inflight_keys())
 
     def snapshot(self) -> list[Shown]:
-        """Available items in order, scheduled ones by time, leased ones by age."""
-        shown: list[Shown] = [
-            (item.key, item.value, "available", item.priority, item.attempt, None)
-            for item in self.in_order()
-        ]
+        """Available items in order, scheduled ones by time, leased ones by age, each with its line.
+
+        Lines behind buried items come last, in the order of their oldest values.
+        """
+        items = self.in_order()
         scheduled = [(i.due, i.scheduling, i) for i in self.live.values() if i.due is not None]
-        for due, _, item in sorted(scheduled, key=lambda entry: entry[:2]):
-            shown.append((item.key, item.value, "scheduled", item.priority, item.attempt, due))
+        items += [item for _, _, item in sorted(scheduled, key=lambda entry: entry[:2])]
         leased = [item for item in self.live.values() if item.lease is not None]
-        for item in sorted(leased, key=_lease_number):
-            expiry = item.lease.expires_at if item.lease is not None else None
-            shown.append((item.key, item.value, "in_flight", item.priority, item.attempt, expiry))
-            if (beside := item.beside) is not None:
-                shown.append(
-                    (item.key, beside.value, "buffered", beside.priority, 0, beside.not_before)
-                )
+        items += sorted(leased, key=_lease_number)
+        held = [item for item in self.live.values() if item.holder is not None and item.line]
+        items += sorted(held, key=lambda item: item.line[0].number)
+        return [shown for item in items for shown in self._shown(item)]
+
+    def shown_line(self, key: str) -> list[Shown]:
+        item = self.live.get(key)
+        return [] if item is None else self._shown(item)
+
+    def _shown(self, item: NaiveItem) -> list[Shown]:
+        shown: list[Shown] = []
+        if item.holder is None:
+            state, due = "available", item.due
+            if item.lease is not None:
+                state, due = "in_flight", item.lease.expires_at
+            elif due is not None:
+                state = "scheduled"
+            shown.append((item.key, item.value, state, item.priority, item.attempt, due))
+        for value in item.line:
+            state = "buffered" if value.replaces else "in_line"
+            shown.append((item.key, value.value, state, value.priority, 0, value.not_before))
         return shown
 
 

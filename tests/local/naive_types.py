@@ -1,9 +1,9 @@
 """What the naive model of a queue is made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from leasedkeyq import InFlightPolicy
+from leasedkeyq.types import PutPolicy
 
 Shown = tuple[str, int, str, int, int, float | None]
 """One line of a snapshot: key, value, state, priority, attempt, due."""
@@ -31,17 +31,19 @@ class Claim(NamedTuple):
 
 
 @dataclass(eq=False)
-class Beside:
-    """The buffered value of a leased key."""
+class NaiveValue:
+    """A value in the line of a key; a buffered one `replaces` a head that is given back."""
 
+    number: int
     value: int
     priority: int
     not_before: float | None
+    replaces: bool = False
 
 
 @dataclass(eq=False)
 class NaiveItem:
-    """The live item of a key: leased, scheduled (it has a time), or else available."""
+    """The head of a key: leased, scheduled (it has a time), held, or else available."""
 
     key: str
     value: int
@@ -50,13 +52,14 @@ class NaiveItem:
     lease: NaiveLease | None = None
     due: float | None = None
     scheduling: int = 0
-    beside: Beside | None = None
+    line: list[NaiveValue] = field(default_factory=list["NaiveValue"])
+    holder: "NaiveBuried | None" = None
     not_before: float | None = None
     since: float = 0.0
 
     @property
     def available(self) -> bool:
-        return self.lease is None and self.due is None
+        return self.lease is None and self.due is None and self.holder is None
 
     @property
     def scheduled(self) -> bool:
@@ -73,6 +76,7 @@ class NaiveBuried:
     attempt: int
     error: str
     buried_at: float
+    holds: bool = False
 
 
 @dataclass(eq=False)
@@ -95,12 +99,23 @@ class Consumer:
 class Producer:
     """A put, put_many or requeue, waiting or not."""
 
-    values: dict[str, int]
-    policy: InFlightPolicy = "update"
+    items: list[tuple[str, int]]
+    policy: PutPolicy = "update"
     priority: int | None = None
     delay: float | None = None
     buried: NaiveBuried | None = None
+    holds: bool = False
+    """Whether what it requeues held its key when it came."""
     cancelled: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys(key for key, _ in self.items))
+
+    @property
+    def most(self) -> int:
+        """How many values it may add."""
+        return len(self.items) if self.policy == "append" else len(self.keys)
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Wrong arguments and wrong leases: a clear error, and the queue unchanged."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from math import inf, nan
 from typing import Any
@@ -31,6 +31,8 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     (TypeError, "key must be hashable, got list", lambda q, _: q.take_nowait([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.lease([]).__aenter__()),
     (TypeError, "key must be hashable, got list", lambda q, _: q.remove([])),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.purge_line([])),
+    (TypeError, "key must be hashable, got list", lambda q, _: q.line([]).__anext__()),
     (TypeError, "key must be hashable, got list", lambda q, _: q.peek([])),
     (TypeError, "key must be hashable, got list", lambda q, _: q.contains([])),
     (TypeError, "items must be", lambda q, _: q.put_many(["ab"])),
@@ -38,9 +40,23 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     (TypeError, "items must be", lambda q, _: q.put_many(7)),
     # policies and priorities
     (ValueError, "if_in_flight must be", lambda q, _: q.put("new", 1, if_in_flight="other")),
-    (ValueError, "if_in_flight must be", lambda q, _: q.put("leased", 1, if_in_flight=None)),
+    (ValueError, "if_in_flight must be", lambda q, _: q.put("leased", 1, if_in_flight=0)),
     (ValueError, "if_in_flight must be", lambda q, _: q.put_nowait("new", 1, if_in_flight=[])),
     (ValueError, "if_in_flight must be", lambda q, _: q.put_many({"a": 1}, if_in_flight="")),
+    (ValueError, "if_present must be", lambda q, _: q.put("new", 1, if_present="other")),
+    (ValueError, "if_present must be", lambda q, _: q.put("a", 1, if_present="buffer")),
+    (ValueError, "if_present must be", lambda q, _: q.put_nowait("new", 1, if_present=[])),
+    (ValueError, "if_present must be", lambda q, _: q.put_many({"a": 1}, if_present="")),
+    (
+        ValueError,
+        "if_present and if_in_flight exclude each other",
+        lambda q, _: q.put("new", 1, if_present="append", if_in_flight="update"),
+    ),
+    (
+        ValueError,
+        "if_present must not be 'skip' here",
+        lambda q, _: q.requeue(BuriedItem(1, "a", 1, 0, 1, "", 0.0), if_present="skip"),
+    ),
     (TypeError, "priority must be an int", lambda q, _: q.put("new", 1, priority=1.5)),
     (TypeError, "priority must be an int", lambda q, _: q.put("new", 1, priority=True)),
     # times
@@ -74,6 +90,10 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     ),
     # numbers
     (ValueError, "n must be at least 1", lambda q, _: q.get_many(0)),
+    (ValueError, "id must be at least 1", lambda q, _: q.remove("a", id=0)),
+    (ValueError, "id must be at least 1", lambda q, _: q.remove("gone", id=-1)),
+    (TypeError, "id must be an int", lambda q, _: q.remove("gone", id="1")),
+    (TypeError, "hold must be True or False", lambda q, lease: q.bury(lease, hold="yes")),
     (TypeError, "n must be an int", lambda q, _: q.get_many("2")),
     # leases
     (TypeError, "lease must be the Lease", lambda q, lease: q.ack(lease.token)),
@@ -81,6 +101,8 @@ NAMES_THE_ARGUMENT: list[tuple[type[Exception], str, Call]] = [
     (TypeError, "key must be hashable, got list", lambda q, _: q.ack(Lease("x", []))),
     (TypeError, "key must be hashable, got list", lambda q, _: q.extend(Lease("x", []), 1)),
     (TypeError, "buried must be a BuriedItem", lambda q, _: q.requeue("a")),
+    (TypeError, "buried must be a BuriedItem", lambda q, _: q.discard("a")),
+    (KeyError, "no buried item 1", lambda q, _: q.discard(BuriedItem(1, "a", 1, 0, 1, "", 0.0))),
     (KeyError, "no buried item 1", lambda q, _: q.requeue(BuriedItem(1, "a", 1, 0, 1, "", 0.0))),
     (TypeError, "lease must be the Lease", lambda q, _: q.extend("leased", 1)),
     (TypeError, "lease must be the Lease", lambda q, lease: q.bury(("leased", 1, lease))),
@@ -101,7 +123,7 @@ async def test_wrong_arguments(error: type[Exception], text: str, call: Call, ma
     before = await picture(queue)
     with pytest.raises(error, match=text):
         result = call(queue, lease)
-        if isinstance(result, Coroutine):
+        if isinstance(result, Awaitable):
             await result
     assert await picture(queue) == before
     check_invariants(queue)

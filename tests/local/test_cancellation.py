@@ -43,6 +43,9 @@ CALLS: dict[str, Call] = {
     "extend": lambda queue: queue.extend(queue._state.in_flight["held"].lease, 5),
     "bury": lambda queue: queue.bury(queue._state.in_flight["held"].lease),
     "remove": lambda queue: queue.remove("held"),
+    "remove one": lambda queue: queue.remove("held", id=1),
+    "put appended": lambda queue: queue.put("held", 1, if_present="append"),
+    "purge_line": lambda queue: queue.purge_line("held"),
     "join": lambda queue: queue.join(),
     "peek": lambda queue: queue.peek("a"),
     "contains": lambda queue: queue.contains("a"),
@@ -65,7 +68,7 @@ def test_every_public_awaitable_is_here() -> None:
         for name in dir(LeasedKeyQueue)
         if not name.startswith("_") and inspect.iscoroutinefunction(getattr(LeasedKeyQueue, name))
     }
-    assert names <= {call.split()[0] for call in CALLS} | {"requeue"}
+    assert names <= {call.split()[0] for call in CALLS} | {"requeue", "discard"}
 
 
 async def load(queue: Queue, done: dict[str, int]) -> None:

@@ -57,7 +57,18 @@ def _ops(*names: str) -> st.SearchStrategy[Op]:
 PRODUCE = ("put", "put", "put", "put_nowait", "put_many")
 CONSUME = ("get", "get", "take", "take", "get_nowait", "take_nowait", "get_many", "lease")
 SETTLE = ("ack", "ack", "release", "release", "release", "extend", "bury")
-KEEP = ("requeue", "requeue", "remove", "remove", "purge_buried", "requeue_foreign", "misuse")
+KEEP = (
+    "requeue",
+    "requeue",
+    "discard",
+    "remove",
+    "remove_one",
+    "remove_one",
+    "purge_line",
+    "purge_buried",
+    "requeue_foreign",
+    "misuse",
+)
 TIME = ("settle", "settle", "turn", "idle", "idle", "jump")
 
 

@@ -504,8 +504,11 @@ class TestClose:
             lambda: queue.extend(lease, 1),
             lambda: queue.bury(lease),
             lambda: queue.requeue(buried),
+            lambda: queue.discard(buried),
             queue.purge_buried,
             lambda: queue.remove("a"),
+            lambda: queue.remove("a", id=1),
+            lambda: queue.purge_line("a"),
             queue.join,
             lambda: queue.lease().__aenter__(),
         ):

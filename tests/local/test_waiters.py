@@ -287,7 +287,7 @@ class TestMaxsize:
 
     async def test_put_many_that_can_never_fit(self) -> None:
         queue = Queue(maxsize=2)
-        with pytest.raises(QueueFullError, match="3 keys do not fit"):
+        with pytest.raises(QueueFullError, match="3 values do not fit"):
             await queue.put_many({"a": 1, "b": 2, "c": 3})
         assert await queue.qsize() == 0
 

@@ -7,12 +7,13 @@ import pytest
 from leasedkeyq.errors import (
     InvalidLeaseError,
     KeyAlreadyInFlightError,
+    KeyAlreadyPresentError,
     LeaseAlreadyAcknowledgedError,
     LeaseExpiredError,
 )
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.state import QueueState
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.types import InFlightPolicy, PutPolicy
 
 State = QueueState[str, int]
 
@@ -39,18 +40,28 @@ def shows(state: State) -> list[tuple[str, int, str]]:
     return [(item.key, item.value, item.state) for item in state.snapshot()]
 
 
+def line(key: str, count: int) -> State:
+    """A key with the values 1, 2 and so on."""
+    state = State()
+    for number in range(1, count + 1):
+        state.put(key, number, "append")
+    return state
+
+
+def values(state: State, key: str) -> list[int]:
+    return [shown.value for shown in state.snapshot_of(state.items[key])]
+
+
 def test_put_makes_an_absent_key_available_at_the_back() -> None:
     state = make("a", "b")
-    item = state.put("c", 3)
-    assert item is not None
-    assert item.key == "c"
+    assert state.put("c", 3) == "added"
     assert order(state) == "abc"
 
 
 def test_put_with_a_time_ahead_schedules() -> None:
     state = make()
     state.advance(100)
-    assert state.put("a", 1, due=101) is None
+    assert state.put("a", 1, due=101) == "added"
     assert shows(state) == [("a", 1, "scheduled")]
     assert (state.available, state.scheduled) == (0, 1)
     assert state.advance(100.9) == []
@@ -210,7 +221,7 @@ def test_recall_ends_all_leases_in_the_order_of_leasing() -> None:
 class TestAPutOnALiveKey:
     def test_updates_and_keeps_its_place(self) -> None:
         state = make("a", "b")
-        assert state.put("a", 9) is None
+        assert state.put("a", 9) == "updated"
         assert shows(state) == [("a", 9, "available"), ("b", 2, "available")]
 
     def test_another_priority_moves_it(self) -> None:
@@ -236,13 +247,13 @@ class TestAPutOnALiveKey:
         state = make("a")
         state.advance(1)
         state.put("b", 2, due=5)
-        assert state.put("b", 3, due=1) is not None
+        assert state.put("b", 3, due=1) == "updated"
         assert shows(state) == [("a", 1, "available"), ("b", 3, "available")]
         assert state.timers.live == 0
 
     def test_a_time_not_ahead_leaves_an_available_one_in_its_place(self) -> None:
         state = make("a", "b")
-        assert state.put("a", 1, due=float("-inf")) is None
+        assert state.put("a", 1, due=float("-inf")) == "updated"
         assert order(state) == "ab"
 
     def test_without_a_time_the_schedule_stands(self) -> None:
@@ -264,7 +275,7 @@ class TestAPutOnALeasedKey:
     def test_update_is_seen_when_the_item_comes_back(self) -> None:
         state = make("a")
         lease = claim(state)
-        assert state.put("a", 9) is None
+        assert state.put("a", 9) == "updated"
         state.release(lease)
         assert shows(state) == [("a", 9, "available")]
 
@@ -338,7 +349,7 @@ class TestAPutOnALeasedKey:
         state.unclaim(lease)
         assert claim(state).attempt == 5
         state.put("a", 100, "buffer")
-        state.remove_first("a")
+        state.remove_head("a")
         assert claim(state).attempt == 1
 
     def test_a_buffered_value_takes_over_what_the_driver_says(self) -> None:
@@ -386,7 +397,7 @@ class TestAPutOnALeasedKey:
         lease = claim(state)
         state.put("a", 8, "buffer")
         state.put("a", 9, policy)
-        assert state.buffered == 1
+        assert state.in_line == 1
         state.release(lease)
         assert shows(state) == [("a", 9, "available")]
 
@@ -406,7 +417,7 @@ class TestSettling:
         state = make("a")
         lease = claim(state)
         state.ack(lease)
-        for settle in (state.ack, state.release, state.held):
+        for settle in (state.ack, state.release, state.item_of):
             with pytest.raises(LeaseAlreadyAcknowledgedError) as caught:
                 settle(lease)
             assert caught.value.key == "a"
@@ -432,7 +443,7 @@ class TestSettling:
             state.extend(stale, 99)
         with pytest.raises(LeaseExpiredError):
             state.bury(stale, "")
-        assert state.held(fresh).attempt == 2
+        assert state.item_of(fresh).attempt == 2
         assert state.earliest() == 15
 
     def test_a_forged_lease(self) -> None:
@@ -507,7 +518,7 @@ class TestUnclaim:
         state.put("a", 9, "buffer")
         state.unclaim(lease)
         assert shows(state) == [("a", 9, "available"), ("b", 2, "available")]
-        assert state.buffered == 0
+        assert state.in_line == 0
         lease = claim(state)
         state.put("a", 7, due=5)
         state.unclaim(lease)
@@ -547,7 +558,7 @@ class TestUnclaim:
         state.unclaim(lease, due)
         assert shows(state) == [("a", 2, "scheduled")]
         assert state.earliest() == held
-        assert state.buffered == 0
+        assert state.in_line == 0
 
     def test_a_lease_that_has_ended_schedules_nothing(self) -> None:
         state = make("a")
@@ -555,6 +566,329 @@ class TestUnclaim:
         state.advance(1)
         assert state.unclaim(lease, 5) is None
         assert order(state) == "a"
+
+
+class TestALine:
+    """Values behind a head: they wait for its end, and come in order."""
+
+    def test_an_appended_value_waits_behind_every_head(self) -> None:
+        state = make("waits", "leased")
+        claim(state, "leased")
+        state.put("later", 3, due=5)
+        for number, key in enumerate(("waits", "leased", "later"), 1):
+            assert state.put(key, 10 * number, "append") == "appended"
+            assert state.put(key, 10 * number + 1, "append") == "appended"
+        assert shows(state) == [
+            ("waits", 1, "available"),
+            ("waits", 10, "in_line"),
+            ("waits", 11, "in_line"),
+            ("later", 3, "scheduled"),
+            ("later", 30, "in_line"),
+            ("later", 31, "in_line"),
+            ("leased", 2, "in_flight"),
+            ("leased", 20, "in_line"),
+            ("leased", 21, "in_line"),
+        ]
+        assert (state.available, state.in_line, state.waiting) == (7, 6, 8)
+        assert order(state) == "waits"
+
+    def test_appending_to_an_absent_key_adds(self) -> None:
+        state = make()
+        assert state.put("a", 1, "append", 2, 5) == "added"
+        assert [(i.priority, i.state, i.due) for i in state.snapshot()] == [(2, "scheduled", 5)]
+
+    @pytest.mark.parametrize("end", ["ack", "bury", "remove"])
+    def test_the_first_of_the_line_follows_a_head_that_is_over(self, end: str) -> None:
+        state = line("a", 3)
+        state.put("b", 9)
+        state.release(claim(state), front=True)
+        lease = claim(state)
+        assert lease.attempt == 2
+        if end == "ack":
+            assert state.ack(lease) is state.items["a"]
+        elif end == "bury":
+            state.bury(lease, "")
+        else:
+            assert state.remove_head("a") is state.items["a"]
+        assert order(state) == "ba"
+        assert shows(state) == [
+            ("b", 9, "available"),
+            ("a", 2, "available"),
+            ("a", 3, "in_line"),
+        ]
+        assert claim(state, "a").attempt == 1
+        with pytest.raises((InvalidLeaseError, LeaseAlreadyAcknowledgedError)):
+            state.release(lease)
+
+    def test_a_head_that_waits_can_be_removed(self) -> None:
+        state = line("a", 2)
+        state.put("b", 9, due=5)
+        state.put("b", 10, "append")
+        for key in "ab":
+            state.remove_head(key)
+        assert shows(state) == [("a", 2, "available"), ("b", 10, "available")]
+        assert (state.scheduled, state.timers.live) == (0, 0)
+        state.remove_head("a")
+        assert "a" not in state.items
+
+    @pytest.mark.parametrize("front", [False, True])
+    def test_a_line_waits_for_a_head_that_is_released(self, front: bool) -> None:
+        state = line("a", 2)
+        state.put("b", 9)
+        state.release(claim(state), front=front)
+        assert order(state) == ("ab" if front else "ba")
+        assert values(state, "a") == [1, 2]
+
+    def test_a_line_waits_for_a_head_that_is_delayed(self) -> None:
+        state = line("a", 2)
+        state.release(claim(state), due=5)
+        assert state.claim() is None
+        state.advance(5)
+        assert claim(state).attempt == 2
+        assert values(state, "a") == [1, 2]
+
+    def test_a_line_waits_for_a_head_that_has_expired(self) -> None:
+        state = line("a", 2)
+        state.put("b", 9)
+        claim(state, expires_at=5)
+        state.advance(5)
+        assert order(state) == "ab"
+        assert values(state, "a") == [1, 2]
+
+    def test_a_line_waits_for_a_head_whose_claim_is_undone(self) -> None:
+        state = line("a", 2)
+        state.put("b", 9)
+        state.unclaim(claim(state))
+        assert order(state) == "ab"
+        assert values(state, "a") == [1, 2]
+        assert claim(state).attempt == 1
+
+    def test_a_line_waits_for_a_head_that_is_recalled(self) -> None:
+        state = line("a", 2)
+        claim(state)
+        state.recall()
+        assert values(state, "a") == [1, 2]
+
+    def test_the_next_has_terms_of_its_own(self) -> None:
+        state = make("a", "b")
+        state.put("c", 3, priority=4)
+        state.put("a", 2, "append", 4, 7)
+        state.put("b", 3, "append", 4)
+        for key in "ab":
+            state.ack(claim(state, key))
+        assert order(state) == "cb"
+        assert [(i.key, i.due) for i in state.snapshot() if i.state == "scheduled"] == [("a", 7)]
+        state.advance(7)
+        assert order(state) == "cba"
+
+    def test_a_time_that_is_over_when_its_turn_comes_holds_nothing_back(self) -> None:
+        state = make("a")
+        state.put("a", 2, "append", due=7)
+        state.advance(7)
+        state.ack(claim(state))
+        assert shows(state) == [("a", 2, "available")]
+
+    @pytest.mark.parametrize("leased", [False, True])
+    @pytest.mark.parametrize("policy", ["update", "buffer", "reject"])
+    def test_an_update_replaces_the_last(self, policy: PutPolicy, leased: bool) -> None:
+        state = line("a", 3)
+        if leased:
+            claim(state)
+        if leased and policy == "reject":
+            with pytest.raises(KeyAlreadyInFlightError):
+                state.put("a", 9, policy)
+            assert values(state, "a") == [1, 2, 3]
+            return
+        numbers = [i.id for i in state.snapshot_of(state.items["a"])]
+        assert state.put("a", 9, policy, 5, 7) == "updated"
+        assert values(state, "a") == [1, 2, 9]
+        shown = list(state.snapshot_of(state.items["a"]))
+        assert [i.id for i in shown] == numbers
+        assert [(i.priority, i.due) for i in shown] == [(0, None), (0, None), (5, 7)]
+        state.put("a", 10, policy)
+        assert [(i.priority, i.due) for i in state.snapshot()][-1] == (5, 7)
+        state.put("a", 11, policy, due=float("-inf"))
+        assert [(i.priority, i.due) for i in state.snapshot()][-1] == (5, None)
+
+    def test_skip_puts_nothing_and_only_new_is_refused(self) -> None:
+        state = make("waits", "leased")
+        claim(state, "leased")
+        state.put("later", 3, due=5)
+        before = shows(state)
+        for key in ("waits", "leased", "later"):
+            assert state.put(key, 9, "skip") == "skipped"
+            with pytest.raises(KeyAlreadyPresentError) as caught:
+                state.put(key, 9, "only_new")
+            assert caught.value.keys == (key,)
+        assert shows(state) == before
+        assert state.put("new", 1, "skip") == "added"
+        assert state.put("newer", 1, "only_new") == "added"
+
+    def test_a_buffered_value_is_the_first_of_a_line(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        assert state.put("a", 2, "buffer") == "buffered"
+        assert state.put("a", 3, "append") == "appended"
+        assert state.put("a", 4, "buffer") == "updated"
+        assert shows(state) == [("a", 1, "in_flight"), ("a", 2, "buffered"), ("a", 4, "in_line")]
+        state.release(lease)
+        assert shows(state) == [("a", 2, "available"), ("a", 4, "in_line")]
+        lease = claim(state)
+        assert lease.attempt == 2
+        state.release(lease)
+        assert values(state, "a") == [2, 4]
+
+    def test_what_was_appended_to_a_leased_key_is_not_buffered(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        state.put("a", 2, "append")
+        state.release(lease)
+        assert values(state, "a") == [1, 2]
+
+    def test_single_values_and_the_whole_line_can_be_removed(self) -> None:
+        state = line("a", 4)
+        lease = claim(state)
+        numbers = [i.id for i in state.snapshot()]
+        assert [v.value for v in state.remove_from_line("a", numbers[2])] == [3]
+        assert state.remove_from_line("a", numbers[2]) == []
+        assert state.remove_from_line("a", numbers[0]) == [], "the head is not in its line"
+        assert values(state, "a") == [1, 2, 4]
+        assert [v.value for v in state.remove_from_line("a")] == [2, 4]
+        assert state.remove_from_line("a") == state.remove_from_line("absent") == []
+        assert (state.in_line, state.lines, state.items["a"].line) == (0, {}, None)
+        state.ack(lease)
+        assert not state.items
+
+    def test_remove_takes_the_line_along(self) -> None:
+        state = line("a", 3)
+        state.put("b", 1)
+        state.remove("a")
+        assert (state.in_line, state.lines, state.available) == (0, {}, 1)
+        assert state.put("a", 9, "append") == "added"
+
+    def test_the_numbers_of_a_key_grow_along_its_line(self) -> None:
+        state = line("a", 3)
+        state.put("b", 1)
+        numbers = [i.id for i in state.snapshot_of(state.items["a"])]
+        assert numbers == sorted(set(numbers))
+        state.ack(claim(state))
+        assert [i.id for i in state.snapshot_of(state.items["a"])] == numbers[1:]
+
+
+class TestAHeldKey:
+    """A buried item that holds its key, and all that ends that."""
+
+    def held(self, *, line: bool = True) -> State:
+        state = make("a")
+        if line:
+            state.put("a", 2, "append")
+            state.put("a", 3, "append")
+        state.put("b", 9)
+        state.bury(claim(state), "bad", hold=True)
+        return state
+
+    def test_its_line_waits(self) -> None:
+        state = self.held()
+        assert order(state) == "b"
+        assert state.claim_key("a") is None
+        assert shows(state) == [("b", 9, "available"), ("a", 2, "in_line"), ("a", 3, "in_line")]
+        assert (state.available, state.behind_held, state.waiting) == (1, 2, 3)
+        assert [b.holds for b in state.buried.values()] == [True]
+
+    @pytest.mark.parametrize("policy", ["update", "buffer", "reject", "append"])
+    def test_the_first_value_is_appended_and_others_by_their_policy(
+        self, policy: PutPolicy
+    ) -> None:
+        state = self.held(line=False)
+        assert state.put("a", 5, policy) == "appended"
+        assert state.put("a", 6, policy) == ("appended" if policy == "append" else "updated")
+        assert values(state, "a") == ([5, 6] if policy == "append" else [6])
+        assert state.claim_key("a") is None
+
+    def test_it_is_there(self) -> None:
+        state = self.held(line=False)
+        assert state.put("a", 5, "skip") == "skipped"
+        with pytest.raises(KeyAlreadyPresentError):
+            state.put("a", 5, "only_new")
+        assert state.scheduled == 0
+        assert [item.key for item in state.scheduled_items()] == []
+
+    def test_a_requeued_item_is_the_head_again(self) -> None:
+        state = self.held()
+        [number] = state.buried
+        assert state.requeue_head(number, 7) is state.items["a"]
+        assert order(state) == "ba"
+        assert values(state, "a") == [7, 2, 3]
+        assert (state.behind_held, state.in_line, state.available) == (0, 2, 4)
+        assert not state.buried
+        assert claim(state, "a").attempt == 1
+
+    def test_what_is_unburied_lets_the_next_go(self) -> None:
+        state = self.held()
+        [number] = state.buried
+        assert state.unbury(number) is state.items["a"]
+        assert order(state) == "ba"
+        assert values(state, "a") == [2, 3]
+        state = self.held(line=False)
+        [number] = state.buried
+        assert state.unbury(number) is None
+        assert "a" not in state.items
+
+    def test_what_is_dropped_for_the_limit_lets_the_next_go(self) -> None:
+        state = State(max_buried=1)
+        for key in "ab":
+            state.put(key, 1)
+            state.put(key, 2, "append")
+        state.bury(claim(state), "", hold=True)
+        *_, dropped = state.bury(claim(state), "", hold=True)
+        assert dropped is not None
+        assert dropped.key == "a"
+        assert shows(state) == [("a", 2, "available"), ("b", 2, "in_line")]
+
+    def test_a_removal_ends_the_hold(self) -> None:
+        state = self.held()
+        state.remove("a")
+        assert "a" not in state.items
+        assert (state.behind_held, state.in_line, state.held) == (0, 0, {})
+        assert [b.holds for b in state.buried.values()] == [False]
+        [number] = state.buried
+        assert not state.holds_key(number)
+        assert state.put("a", 5) == "added"
+        assert state.unbury(number) is None
+        assert values(state, "a") == [5]
+
+    def test_of_two_buried_items_of_a_key_the_one_that_holds_it_counts(self) -> None:
+        state = make("a")
+        state.bury(claim(state), "")
+        state.put("a", 2)
+        state.put("a", 3, "append")
+        state.bury(claim(state), "", hold=True)
+        first, second = state.buried
+        assert (state.holds_key(first), state.holds_key(second)) == (False, True)
+        assert state.unbury(first) is None
+        assert state.claim_key("a") is None
+        state.unbury(second)
+        assert values(state, "a") == [3]
+
+    def test_values_are_removed_from_its_line(self) -> None:
+        state = self.held()
+        first, second = [i.id for i in state.snapshot_of(state.items["a"])]
+        state.remove_from_line("a", second)
+        assert state.behind_held == 1
+        state.remove_from_line("a", first)
+        assert (state.behind_held, state.lines) == (0, {})
+        assert "a" in state.held
+
+    def test_a_buffered_value_waits_as_others_do(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        state.put("a", 2, "buffer")
+        state.bury(lease, "", hold=True)
+        assert shows(state) == [("a", 2, "in_line")]
+        [number] = state.buried
+        state.requeue_head(number, 1)
+        state.release(claim(state))
+        assert values(state, "a") == [1, 2]
 
 
 def test_priorities_go_before_arrival() -> None:

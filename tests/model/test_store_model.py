@@ -66,7 +66,9 @@ def test_no_request_walks_through_the_results(known: bool) -> None:
         loaded = StoreModel()
         loaded.last_id = model.last_id
         queue_model = loaded._at("q", 0.0)
-        queue_model.done, queue_model.outcomes = model.queues["q"].done, model.queues["q"].outcomes
+        known_model = model.queues["q"]
+        queue_model.done, queue_model.outcomes = known_model.done, known_model.outcomes
+        queue_model.done_of = known_model.done_of
         model = loaded
     walked = model.queues["q"].done = Walked(model.queues["q"].done)
     for step in range(50):

@@ -31,6 +31,7 @@ from leasedkeyq.model.requests import (
     Counts,
     Discard,
     Limits,
+    Placed,
     Purge,
     Put,
     Release,
@@ -131,7 +132,7 @@ class StorageStore(MemoryStore):
             kind=command.command_type,
             deadline=left,
         )
-        [taken] = cast("tuple[int, ...]", model.put(put, now))
+        [(taken, _)] = cast("tuple[Placed, ...]", model.put(put, now))
         model.queues[command.lane].state.items[key].attempt = command.attempts
         saved = self._saved.setdefault((command.lane, key), {})
         if taken in saved:
@@ -174,7 +175,7 @@ class StorageStore(MemoryStore):
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()
-        for item in self._model.look(queue, key, self._clock()):
+        for item in self._model.line(queue, key, self._clock()):
             alive.add(item.id)
             name = self._names.get(item.id, str(item.id))
             command = msgspec.structs.replace(stored_command(queue, item), id=name, lane=queue)
@@ -212,7 +213,7 @@ class StorageStore(MemoryStore):
 
     # The verbs that change something
 
-    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[Placed, ...] | LeasedKeyQError]:
         """As `Store.do_put`."""
         async with self._lock:
             await self._load()
@@ -231,9 +232,9 @@ class StorageStore(MemoryStore):
         """What is new, and could not be saved, was not put."""
         for put, answer in zip(requests, answers, strict=True):
             if not isinstance(answer, LeasedKeyQError):
-                for (key, _), number in zip(put.items, answer, strict=True):
-                    if number not in known:
-                        await super().do_settle([Cancel(put.queue, key, id=number)])
+                for (key, _), placed in zip(put.items, answer, strict=True):
+                    if placed.id not in known:
+                        await super().do_settle([Cancel(put.queue, key, id=placed.id)])
 
     async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         """As `Store.do_claim`."""
@@ -318,6 +319,13 @@ class StorageStore(MemoryStore):
         """As `Store.do_look`."""
         await self._know()
         return await super().do_look(queue, keys)
+
+    async def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Sequence[StoredItem]:
+        """As `Store.do_line`."""
+        await self._know()
+        return await super().do_line(queue, key, after, limit)
 
     async def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /

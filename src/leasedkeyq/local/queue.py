@@ -650,11 +650,14 @@ class LeasedKeyQueue(Generic[K, V]):
         item, buried, dropped = self._state.bury(lease, error, hold=hold)
         if self._observer is not None:
             self._tell_moved(self._observer.on_bury, item, lease.attempt)
-        self._came_back(item)
         if dropped is not None:
             text = "max_buried is %d: dropped the oldest buried item, key %s"
             logger.warning(text, self._state.max_buried, describe(dropped.key))
-            self._key_went_on(dropped.key)
+            if dropped.holds:
+                # A waiting `take` of either key goes before those who wait for any.
+                self._give_to_taker(item)
+            self._was_unburied(dropped)
+        self._came_back(item)
         return buried
 
     async def discard(self, buried: BuriedItem[K, V]) -> None:
@@ -669,21 +672,32 @@ class LeasedKeyQueue(Generic[K, V]):
         checks.is_buried(buried)
         self._check_buried(buried)
         self._advance()
-        self._state.unbury(buried.id)
-        self._key_went_on(buried.key)
+        found = self._state.buried[buried.id]
+        self._state.unbury(found.id)
+        self._was_unburied(found)
 
-    def _key_went_on(self, key: K) -> None:
-        """A buried item that may have held `key` is gone."""
-        item = self._state.items.get(key)
+    def _was_unburied(self, buried: BuriedItem[K, V]) -> None:
+        """A buried item was forgotten: its key goes on, if it held that."""
+        item = self._state.items.get(buried.key) if buried.holds else None
         if item is not None:
             if self._observer is not None and item.available:
                 item.since = self._time()
             self._came_back(item)
-        elif self._joiners:
-            self._finish_join()
+        elif self._producer_line:
+            # A requeue of it need not wait for room any more.
+            self._wake_producers(buried.key)
+
+    def _is_buried(self, buried: BuriedItem[K, V]) -> bool:
+        """Whether an item that `buried` or `bury` has shown is still there."""
+        found = self._state.buried.get(buried.id)
+        if found is None or found is buried:
+            return found is not None
+        # One that held its key is another object since that was removed.
+        same = found.key is buried.key and found.value is buried.value
+        return same and found.buried_at == buried.buried_at
 
     def _check_buried(self, buried: BuriedItem[K, V]) -> None:
-        if self._state.buried.get(buried.id) is not buried:
+        if not self._is_buried(buried):
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
 
     async def requeue(
@@ -711,8 +725,15 @@ class LeasedKeyQueue(Generic[K, V]):
             self._enter("requeue")
         checks.is_buried(buried)
         policy = checks.requeue_policy(if_in_flight, if_present)
-        if self._maxsize and self._state.buried.get(buried.id) is buried:
-            await self._wait_for_room((buried.key,), policy, False)
+        waits = bool(self._maxsize) and self._is_buried(buried)
+        while waits:
+            held = self._state.holds_key(buried.id)
+            # An item that holds its key is one more, whatever the policy says of other values.
+            room_policy = "append" if held else policy
+            await self._wait_for_room(
+                (buried.key,), room_policy, False, lambda: not self._is_buried(buried)
+            )
+            waits = self._is_buried(buried) and self._state.holds_key(buried.id) != held
         self._check_buried(buried)
         self._advance()
         if self._state.holds_key(buried.id):
@@ -742,17 +763,21 @@ class LeasedKeyQueue(Generic[K, V]):
         if here() != self._affinity._thread_id:
             self._enter("remove")
         checks.hashable(key)
+        if id is not None:
+            checks.whole("id", id, 1)
         self._advance()
         state = self._state
         item = state.items.get(key)
         if item is None:
             return False
         if id is None:
-            if key in state.held and item.line is None:
-                state.remove(key)
-                return False
+            only_held = key in state.held and item.line is None
             state.remove(key)
-        elif not state.remove_from_line(key, checks.whole("id", id, 1)):
+            if only_held:
+                if self._producer_line:
+                    self._wake_producers(key)
+                return False
+        elif not state.remove_from_line(key, id):
             if key in state.held or state.number_of(item) != id:
                 return False
             state.remove_head(key)
@@ -793,8 +818,7 @@ class LeasedKeyQueue(Generic[K, V]):
         self._advance()
         for item in buried:
             self._state.unbury(item.id)
-            if item.holds:
-                self._key_went_on(item.key)
+            self._was_unburied(item)
         return len(buried)
 
     async def join(self) -> None:
@@ -1032,18 +1056,26 @@ class LeasedKeyQueue(Generic[K, V]):
             self._set_alarm()
         return outcome
 
-    async def _wait_for_room(self, keys: Sequence[K], policy: PutPolicy, scheduled: bool) -> None:
+    async def _wait_for_room(
+        self,
+        keys: Sequence[K],
+        policy: PutPolicy,
+        scheduled: bool,
+        pointless: Callable[[], bool] | None = None,
+    ) -> None:
         """Return when the keys may be put; nothing may come between that and the put."""
         for key in keys:
             checks.hashable(key)
         self._advance()
         if self._is_refused(keys, policy):
             return  # The put does not wait for its refusal.
-        producer = Producer(keys, policy, scheduled)
+        producer = Producer(keys, policy, scheduled, pointless)
         if self._has_room(producer):
             return
-        if len(keys) > self._maxsize:
-            message = f"{len(keys)} values do not fit into the queue: maxsize is {self._maxsize}"
+        if producer.most > self._maxsize:
+            message = (
+                f"{producer.most} values do not fit into the queue: maxsize is {self._maxsize}"
+            )
             raise QueueFullError(message, maxsize=self._maxsize)
         self._producers.enter(producer)
         try:
@@ -1073,6 +1105,8 @@ class LeasedKeyQueue(Generic[K, V]):
         for key in producer.keys:
             if producers.first_for(key) not in (None, producer):
                 return False
+        if producer.pointless is not None and producer.pointless():
+            return True
         offered = staying = 0
         if producer.policy == "append":
             staying = producer.values - len(producer.keys)

@@ -8,7 +8,7 @@ place until they are done: a producer that is cancelled has put nothing.
 
 from asyncio import Future
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from leasedkeyq.types import PutPolicy
@@ -72,21 +72,34 @@ class Producer(Generic[K]):
         keys: The keys of its values, each once or as often as it has values.
         policy: What it does where a key is there.
         scheduled: Whether its values come later, so that no consumer takes them at once.
+        pointless: Tells whether it will be refused, room or not.
 
     Attributes:
         values: How many values it puts.
         need: How many places it needed when that was last counted.
     """
 
-    __slots__ = ("keys", "need", "policy", "scheduled", "turn", "values")
+    __slots__ = ("keys", "need", "pointless", "policy", "scheduled", "turn", "values")
 
-    def __init__(self, keys: Sequence[K], policy: PutPolicy, scheduled: bool) -> None:
+    def __init__(
+        self,
+        keys: Sequence[K],
+        policy: PutPolicy,
+        scheduled: bool,
+        pointless: Callable[[], bool] | None = None,
+    ) -> None:
         self.keys = tuple(dict.fromkeys(keys))
         self.values = len(keys)
         self.policy = policy
         self.scheduled = scheduled
+        self.pointless = pointless
         self.need = 0
         self.turn: Turn | None = None
+
+    @property
+    def most(self) -> int:
+        """How many values it may add."""
+        return self.values if self.policy == "append" else len(self.keys)
 
     def wake(self) -> None:
         """Let the producer look again whether there is room."""

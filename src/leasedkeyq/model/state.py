@@ -27,6 +27,7 @@ nothing.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -646,6 +647,8 @@ class QueueState(Generic[K, V]):
         elif item.next is not None:
             self.ready.remove(item)
         elif item.key in self.held:
+            _, number = self.held[item.key]
+            self.buried[number] = replace(self.buried[number], holds=False)
             self._let_go(item.key)
         else:
             self.timers.clear(item)
@@ -695,7 +698,7 @@ class QueueState(Generic[K, V]):
     def snapshot(self) -> Iterator[ItemSnapshot[K, V]]:
         """All live items: available in order, scheduled by their time, leased by their age.
 
-        The line of an item follows it. Lines behind buried items come last.
+        The line of an item follows it. Lines behind buried items come last, the oldest first.
         """
         for item in self.ready:
             yield from self.snapshot_of(item)
@@ -703,7 +706,8 @@ class QueueState(Generic[K, V]):
             yield from self.snapshot_of(item)
         for item in sorted(self.in_flight.values(), key=_fence_of):
             yield from self.snapshot_of(item)
-        for item, _ in self.held.values():
+        lines = [item for item, _ in self.held.values() if item.line is not None]
+        for item in sorted(lines, key=_first_number_of):
             yield from self.snapshot_of(item)
 
     def scheduled_items(self) -> Iterator[Item[K, V]]:
@@ -745,6 +749,10 @@ class QueueState(Generic[K, V]):
 def _fence_of(item: Item[K, V]) -> int:
     fence: int = item.lease.fence
     return fence
+
+
+def _first_number_of(item: Item[K, V]) -> int:
+    return next(iter(item.line or (0,)))
 
 
 def _moment_of(item: Item[K, V]) -> tuple[float, int]:

@@ -16,11 +16,12 @@ def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> Stor
     Args:
         queue: Its queue.
         row: Its id, key, the number of its state, value, priority, attempt, put_at, place, due,
-            error, history as JSON, kind, leased_at, token, deadline, and the number of its outcome.
+            error, history as JSON, kind, leased_at, token, deadline, the number of its outcome,
+            ended_at, and whether it holds its key.
         reveal: Whether its token is shown, to the work of an edit.
     """
     number, key, code, value, priority, attempt, put_at, place, due, error, history = row[:11]
-    kind, leased_at, token, deadline, outcome = row[11:16]
+    kind, leased_at, token, deadline, outcome, ended_at, holds = row[11:18]
     state: StoredState = STATES[int(code)]
     return StoredItem(
         id=number,
@@ -40,4 +41,6 @@ def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> Stor
         token=token if reveal and token else "",
         deadline=deadline,
         outcome=None if outcome is None else OUTCOMES[int(outcome)],
+        ended_at=ended_at,
+        holds=bool(holds),
     )

@@ -546,7 +546,9 @@ class StoreQueue(Generic[V]):
             return await self._buried_item(buried.id) is None
 
         if self._maxsize:
-            answer = await self._room.put((buried.key,), policy, ask, pointless=is_gone)
+            # An item that holds its key is one more, whatever the policy says of other values.
+            room_policy = "append" if buried.holds else policy
+            answer = await self._room.put((buried.key,), room_policy, ask, pointless=is_gone)
         else:
             answer = await ask(0)
         raise_refusal(answer)
@@ -562,14 +564,15 @@ class StoreQueue(Generic[V]):
             checks.whole("id", id, 1)
         lease = self._leases.of_key(key)
         await self._pump.sent()
+        revokes = lease is not None
+        if revokes and id is not None:
+            [found] = await self._store.look(self.name, [key])
+            revokes = bool(found) and found[0].id == id
         was_there = bool((await self._store.settle([Cancel(self.name, key, id=id)]))[0])
         if was_there:
             self._tell("on_remove", key)
-        if was_there and lease is not None and self._leases.of_key(key) is lease:
-            if id is None:
-                self._end(lease, "removed")
-            else:
-                await self._end_if_over(lease, "removed")
+        if was_there and revokes and lease is not None and self._leases.of_key(key) is lease:
+            self._end(lease, "removed")
         self._room.wake(key)
         return was_there
 
@@ -794,8 +797,10 @@ class StoreQueue(Generic[V]):
         """As `LeasedKeyQueue.snapshot`; an unreadable value is shown as the stored bytes."""
         self._look()
         items = [i async for i in self._browse(*HEADS, "buffered", "in_line")]
-        heads = {item.key: _order(item) for item in items if item.state in HEADS}
-        items.sort(key=lambda item: (*heads.get(item.key, BEHIND_BURIED), item.id))
+        places = {item.key: _order(item) for item in items if item.state in HEADS}
+        for item in items:  # by id: the first of a key that is held stands for its line
+            places.setdefault(item.key, (BEHIND_BURIED, item.id, 0))
+        items.sort(key=lambda item: (*places[item.key], item.id))
         return [self._snapshot_of(item) for item in items]
 
     def _snapshot_of(self, item: StoredItem) -> ItemSnapshot[str, V]:
@@ -847,7 +852,7 @@ HEADS: Final = ("available", "scheduled", "in_flight")
 """The states of the head of a key."""
 WAITING: Final = ("available", "buffered", "in_line")
 """The states of values that wait to be handed out and are not scheduled."""
-BEHIND_BURIED: Final = (3, 0, 0)
+BEHIND_BURIED: Final = 3
 """Where the lines of keys that buried items hold stand in a snapshot."""
 LOOK_SIZE: Final = 1000
 """Keys that the store is asked about at a time."""

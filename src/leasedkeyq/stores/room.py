@@ -83,12 +83,14 @@ class RoomLine:
                         answer = await self._ask(producer, ask)
                         if not isinstance(answer, QueueFullError):
                             return answer
-                        if len(keys) > self._maxsize:
-                            raise self._never_fits(len(keys))
+                        if producer.most > self._maxsize:
+                            raise self._never_fits(producer.most)
                         if producer not in self._waiting:
                             self._waiting[producer] = None
                             self._check_closed()
                             continue  # and listen this time
+                    elif producer.most > self._maxsize and self._is_after_others(producer):
+                        raise self._never_fits(producer.most)
                     self._check_closed()
                     if not listens and producer is next(iter(self._waiting), None):
                         continue  # the one before it left while the store was looked at
@@ -121,6 +123,10 @@ class RoomLine:
     def _check_closed(self) -> None:
         if self._closed:
             raise closed_while_waiting()
+
+    def _is_after_others(self, producer: Producer[str]) -> bool:
+        """Whether another producer waits for room, so that this one has to wait for it, too."""
+        return next(iter(self._waiting), producer) is not producer
 
     def _never_fits(self, values: int) -> QueueFullError:
         message = f"{values} values do not fit into the queue: maxsize is {self._maxsize}"

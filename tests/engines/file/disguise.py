@@ -129,6 +129,9 @@ class Disguise(FileStore):
         found = await super().do_look(queue, keys)
         return found if isinstance(found, StoreError) else [*map(_unwrap_all, found)]
 
+    async def do_line(self, *listing: Any) -> Any:
+        return _unwrap_all(await super().do_line(*listing))
+
     async def do_browse(self, *listing: Any, **named: Any) -> Any:
         return _unwrap_all(await super().do_browse(*listing, **named))
 

@@ -28,8 +28,14 @@ def run(work: Callable[[FileStore], Awaitable[Any]], path: Path, **options: Any)
 
 
 def put(engine: FileEngine, *keys: str, queue: str = "jobs", **options: Any) -> Any:
+    """Put keys, each as its own value; returns their ids, or the refusal."""
     items = tuple((key, json.dumps(key).encode()) for key in keys)
-    return engine.apply([Put(queue, items, **options)])[0]
+    return ids(engine.apply([Put(queue, items, **options)])[0])
+
+
+def ids(answer: Any) -> Any:
+    """The ids in the answer to a put, or the refusal that it is."""
+    return tuple(placed.id for placed in answer) if isinstance(answer, tuple) else answer
 
 
 def claim(engine: FileEngine, count: int = 1, queue: str = "jobs", **options: Any) -> list[Claimed]:

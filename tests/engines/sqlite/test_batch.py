@@ -133,5 +133,5 @@ def test_looking_for_live_keys_goes_by_the_index(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "q.db")
     sql = f"EXPLAIN QUERY PLAN {sqlite_transaction.ANY_LIVE}"
     ((_, _, _, plan),) = connection.execute(sql, [1] + ["a"] * MOST)
-    assert plan.endswith("USING COVERING INDEX items_by_key (queue=? AND key=?)")
+    assert plan.endswith("USING COVERING INDEX items_by_key (queue=? AND key=? AND in_line=?)")
     connection.close()

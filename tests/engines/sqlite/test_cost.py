@@ -29,8 +29,12 @@ def listing(shown: str, table: str, number: str, rest: str) -> str:
             (1, "mail", "call", 10),
             "items_ready (queue=?)",
         ),
-        (sqlite_transaction.READY_KEY.format(""), (1, "a"), "items_by_key (queue=? AND key=?)"),
-        (sqlite_transaction.LIVE, (1, "a"), "items_by_key (queue=? AND key=?)"),
+        (
+            sqlite_transaction.READY_KEY.format(""),
+            (1, "a"),
+            "items_by_key (queue=? AND key=? AND in_line=?)",
+        ),
+        (sqlite_transaction.LIVE, (1, "a"), "items_by_key (queue=? AND key=? AND in_line=?)"),
         (sqlite_transaction.COMING_DUE, (1, 5.0), "items_timed (queue=? AND due"),
         (sqlite_transaction.EARLIEST, (1,), "items_timed (queue=?"),
         (sqlite_transaction.EARLIEST_RESULT, (1,), "done_by_due (queue=?)"),
@@ -54,16 +58,6 @@ def listing(shown: str, table: str, number: str, rest: str) -> str:
             ),
             (1, 5, 100),
             "items_by_state (queue=? AND state=? AND rowid>?)",
-        ),
-        (
-            listing(
-                "SHOWN_BUFFERED",
-                "items INDEXED BY items_buffered",
-                "next_id",
-                "AND next_id IS NOT NULL ORDER BY next_id LIMIT ?",
-            ),
-            (1, 5, 100),
-            "items_buffered (queue=? AND next_id>?)",
         ),
         *((sql, (1, "a"), "_by_key (queue=? AND key=?)") for sql in sqlite_inspection.PARTS_BY_KEY),
         (

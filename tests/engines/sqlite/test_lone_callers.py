@@ -12,7 +12,7 @@ from leasedkeyq.engines.sqlite import store as sqlite_store
 from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.requests import Ack, Put
+from leasedkeyq.model.requests import Ack, Placed, Put
 from leasedkeyq.testing import ManualClock
 from tests.engines.sqlite.support import claim, create, put, run
 
@@ -101,7 +101,7 @@ def test_an_event_loop_does_not_wait_for_another_process(tmp_path: Path) -> None
             await asyncio.sleep(0.001)
         assert not putting.done()
         writer.execute("COMMIT")
-        assert await putting == [(1,)]
+        assert await putting == [(Placed(1, "added"),)]
         writer.close()
 
     run(path, use)
@@ -133,7 +133,7 @@ def test_a_bad_request_beside_a_good_one_is_refused_alone(tmp_path: Path) -> Non
         bad: Any = 17
         answers = await store.put([Put("q", (("bad", bad),)), put("q", "good")])
         assert isinstance(answers[0], StoreError)
-        assert answers[1] == (1,)
+        assert answers[1] == (Placed(1, "added"),)
 
     run(tmp_path / "q.db", use)
 

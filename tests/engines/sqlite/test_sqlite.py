@@ -14,7 +14,7 @@ from leasedkeyq.engines.sqlite import schema as sqlite_schema
 from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreClosedError, StoreError
-from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Refusal, Release
+from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Placed, Refusal, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
@@ -93,7 +93,7 @@ def test_a_request_that_cannot_be_stored_spoils_no_other(tmp_path: Path) -> None
     async def mix(store: SqliteStore) -> None:
         requests = [put("q", "a"), put("q", "b", "\ud800"), put("q", "c", priority=2**70)]
         good, bad, worse, also_good = await store.put([*requests, put("q", "d")])
-        assert (good, also_good) == ((1,), (2,))
+        assert (good, also_good) == ((Placed(1, "added"),), (Placed(2, "added"),))
         for refusal in (bad, worse):
             assert isinstance(refusal, StoreError)
             assert "cannot be stored" in str(refusal)
@@ -113,9 +113,9 @@ def test_what_is_committed_is_not_done_again_whatever_fails_then(
     async def put_and_claim(store: SqliteStore) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(store._watchers, "wake", fail)
-            with pytest.raises(ValueError, match="told"):
+            with pytest.raises(StoreError, match="told"):
                 await store.put([put("q", "a"), put("q", "b")])
-            with pytest.raises(ValueError, match="told"):
+            with pytest.raises(StoreError, match="told"):
                 await store.claim([Claim((("q", 1),))])
         [first, second] = (await store.browse("q")).items
         assert (first.id, second.id) == (1, 2)
@@ -165,7 +165,7 @@ def test_what_was_put_is_there_when_the_file_is_opened_again(tmp_path: Path) -> 
         assert isinstance(await ack(store, leased[0]), Refusal)
         (item,) = await claim(store)
         assert item.fence > leased[0].fence
-        assert await store.put([put("q", "new")]) == [(4,)]
+        assert await store.put([put("q", "new")]) == [(Placed(4, "added"),)]
 
     run(path, before)
     assert not Path(f"{path}-wal").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.requests import Counts, Put
+from leasedkeyq.model.requests import Counts, Placed, Put
 from tests.engines.sqlite.support import claim, put, python, run
 
 
@@ -53,7 +53,7 @@ def test_a_locked_database_is_an_error_that_passes(tmp_path: Path) -> None:
             await store.put([put("q", "a")])
         other.execute("ROLLBACK")
         other.close()
-        assert await store.put([put("q", "a")]) == [(1,)]
+        assert await store.put([put("q", "a")]) == [(Placed(1, "added"),)]
 
     run(path, lock, busy_timeout=0.05)
 
@@ -68,7 +68,7 @@ def test_short_locks_of_others_are_waited_out(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         other.execute("ROLLBACK")
         other.close()
-        assert await waiting == [(1,)]
+        assert await waiting == [(Placed(1, "added"),)]
 
     run(path, lock)
 
@@ -234,7 +234,7 @@ async def main():
         assert (await store.count())["q"] == Counts(available=1, in_flight=1)
     allow(0o644, 0o755)
     assert await store.settle([Ack("q", "a", leased.token)]) == [None]
-    assert await store.put([Put("q", (("c", b"1"),))]) == [(3,)]
+    assert await store.put([Put("q", (("c", b"1"),))]) == [((3, "added"),)]
     assert (await store.count())["q"] == Counts(available=2)
     await store.close()
 

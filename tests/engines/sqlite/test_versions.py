@@ -16,6 +16,7 @@ from leasedkeyq.model.requests import (
     Bury,
     Claim,
     Counts,
+    Placed,
     Put,
     Release,
     Requeue,
@@ -173,7 +174,9 @@ def test_all_that_an_older_version_stored_is_there_and_works(tmp_path: Path, ver
         assert answers == [None, None]
         # Requeued, numbered and ordered behind what was there.
         assert await store.settle([Requeue("mail", 1)]) == [True]
-        assert await store.put([Put("mail", (("new", b"1"),), kind="call")]) == [(12,)]
+        assert await store.put([Put("mail", (("new", b"1"),), kind="call")]) == [
+            (Placed(12, "added"),)
+        ]
         assert await keys_of(store, kinds=("call",)) == ["new"]
         assert await keys_of(store, kinds=("",)) == ["urgent", "gone", "both", "again", "free"]
         live = {found.key: found for found in await everything(store)}
@@ -198,7 +201,7 @@ def test_all_that_an_older_version_stored_is_there_and_works(tmp_path: Path, ver
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("version", OLDER)
+@pytest.mark.parametrize("version", [version for version in OLDER if version < 6])
 def test_results_of_before_have_the_outcome_that_they_say(tmp_path: Path, version: int) -> None:
     results = {
         20: (b'{"status":"failed","payload":{}}', "failed"),

@@ -444,7 +444,6 @@ class DocumentFile:
             self._notice(f"{self.path}: {notice}")
         self.document = document
         self.model = load(document, self.limits, self.now(), ours=ours, known=self._known)
-        document.head.fields.setdefault("version", "1")
         sync(document, self.model)
         self.save()
 
@@ -799,8 +798,8 @@ def _difference(old: Document, new: Document) -> str:
     added = 0
     for name, section in new.sections.items():
         for entry in section.entries:
-            if (name, entry.id) in before:
-                after[name, entry.id] = entry
+            if (name, entry.written_id) in before:
+                after[name, entry.written_id] = entry
             else:
                 added += 1
     changed = [repr(e.key) for k, e in after.items() if e.fields != before[k].fields]

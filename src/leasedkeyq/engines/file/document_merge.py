@@ -3,13 +3,23 @@
 Where the version is known that both were made from, each change of the person is taken up that
 does not touch what the store has changed meanwhile, field by field. Where it is not known, only new
 items are. What could not be taken up is told in `Merge.conflicts`.
+
+Whether a value is the head of its key or in its line, the store knows better: the head may be done
+meanwhile. The order of a line is that of the person.
 """
 
 from dataclasses import dataclass, field
 
 import msgspec
 
-from leasedkeyq.engines.file.document.document import BUCKETS, COUNTERS, Document, Entry, Section
+from leasedkeyq.engines.file.document.document import (
+    BUCKETS,
+    COUNTERS,
+    Document,
+    Entry,
+    Section,
+    by_key,
+)
 
 
 @dataclass
@@ -42,11 +52,17 @@ def add_new_items(last: Document, edited: Document) -> Merge | None:
         if target is None:
             target = last.sections[name] = last.form.open_section(last, name)
         live = {entry.key for entry in target.entries}
+        known = {entry.written_id for entry in section.entries}
+        arrived = by_key(entry for entry in target.entries if entry.id not in known)
         for entry in section.entries:
-            if entry.new and entry.key not in live:
-                live.add(entry.key)
-                target.entries.append(entry)
-                merge.added += 1
+            if not entry.new or (entry.key in live and not entry.in_line):
+                continue
+            if _arrived(entry, arrived):
+                continue
+            live.add(entry.key)
+            target.entries.append(entry)
+            merge.added += 1
+        target.entries = last.form.arrange(target.entries)
     return merge
 
 
@@ -64,12 +80,13 @@ def merge_edit(base: Document, ours: Document, edited: Document) -> Merge | None
         theirs = edited.sections.get(name)
         mine = ours.sections.get(name)
         section = theirs or mine or Section()
-        section.entries = _merge_items(
+        merged = _merge_items(
             _by_number(base.sections.get(name)),
             _by_number(mine),
             [] if theirs is None else theirs.entries,
             merge,
         )
+        section.entries = edited.form.arrange(merged)
         sections[name] = section
     edited.sections = sections
     ours_only = (*COUNTERS, BUCKETS)
@@ -87,9 +104,9 @@ def _by_number(section: Section | None) -> dict[int, Entry]:
 def _merge_items(
     base: dict[int, Entry], ours: dict[int, Entry], edited: list[Entry], merge: Merge
 ) -> list[Entry]:
-    theirs = {entry.id: entry for entry in edited if not entry.new}
+    theirs = {entry.written_id: entry for entry in edited if not entry.new}
     taken: dict[int, Entry] = {}
-    ours_new = {entry.key: entry for number, entry in ours.items() if number not in base}
+    ours_new = by_key(entry for number, entry in ours.items() if number not in base)
     for number, mine in ours.items():
         before, their = base.get(number), theirs.get(number)
         if before is None:
@@ -108,11 +125,11 @@ def _merge_items(
             merge.conflicts.append(f"{their.key!r} was changed, and done meanwhile")
     new: list[Entry] = []
     for entry in edited:
-        if entry.new and entry.key in ours_new:
-            # Often the same one: it came with an earlier edit that was taken up just before.
-            if not _agrees(entry, ours_new[entry.key]):
-                merge.conflicts.append(f"{entry.key!r} was added twice at the same time")
-        elif entry.new:
+        if not entry.new or _arrived(entry, ours_new):
+            continue
+        if ours_new.get(entry.key) and not entry.in_line:
+            merge.conflicts.append(f"{entry.key!r} was added twice at the same time")
+        else:
             merge.added += 1
             new.append(entry)
     return _in_order(base, taken, edited, new)
@@ -122,10 +139,11 @@ def _in_order(
     base: dict[int, Entry], taken: dict[int, Entry], edited: list[Entry], new: list[Entry]
 ) -> list[Entry]:
     """The items in the order of the person, if that is another than it was, or else in ours."""
-    listed = [entry.id for entry in edited if not entry.new and entry.id in base]
-    if listed != [number for number in base if number in set(listed)]:
+    listed = [entry.written_id for entry in edited if entry.written_id in base]
+    kept = set(listed)
+    if listed != [number for number in base if number in kept]:
         first = [taken[number] for number in listed if number in taken]
-        rest = [entry for number, entry in taken.items() if number not in set(listed)]
+        rest = [entry for number, entry in taken.items() if number not in kept]
         entries = first + rest
     else:
         entries = list(taken.values())
@@ -136,16 +154,18 @@ def _in_order(
     for entry in edited:
         if id(entry) in added:
             behind[place].append(entry)
-        elif not entry.new and entry.id in taken:
-            place = entry.id
+        elif entry.written_id in taken:
+            place = entry.written_id
             behind[place] = []
     ordered = behind.pop(0)
     for entry in entries:
-        ordered += [entry, *behind.get(entry.id, ())]
+        ordered += [entry, *behind.get(entry.written_id, ())]
     return ordered
 
 
 def _merge_item(before: Entry, mine: Entry, their: Entry, merge: Merge) -> Entry:
+    if their.key == mine.key and their.in_line is not mine.in_line:
+        merge.document.form.place(their, in_line=mine.in_line)
     if _same(before, their):
         # The comments of the person stay.
         changed = not _same(before, mine)
@@ -174,6 +194,17 @@ def _merge_item(before: Entry, mine: Entry, their: Entry, merge: Merge) -> Entry
     their.record = mine.record
     their.text = ""
     return their
+
+
+def _arrived(entry: Entry, arrived: dict[str, list[Entry]]) -> bool:
+    """Whether a new entry is one of those that the store has got meanwhile; then it is taken off.
+
+    Often it is: it came with an earlier edit that was taken up just before.
+    """
+    same = next((one for one in arrived.get(entry.key, ()) if _agrees(entry, one)), None)
+    if same is not None:
+        arrived[entry.key].remove(same)
+    return same is not None
 
 
 def _same(one: Entry, other: Entry) -> bool:

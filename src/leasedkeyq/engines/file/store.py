@@ -182,6 +182,14 @@ class FileStore(BatchedStore):
         """As `Store.do_look`."""
         return self._writer.submit(lambda model, now: [model.look(queue, key, now) for key in keys])
 
+    def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Awaitable[Sequence[StoredItem] | StoreError]:
+        """As `Store.do_line`."""
+        return self._writer.submit(
+            lambda model, now: model.line(queue, key, now, after=after, limit=limit)
+        )
+
     def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:

@@ -9,34 +9,38 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasedkeyq.engines.sqlite.schema import IN_FLIGHT
+from leasedkeyq.engines.sqlite.schema import BUFFERED, HELD, IN_LINE
 from leasedkeyq.model.requests import STATES, StoredItem, StoredState
 from leasedkeyq.stores.item_row import item_of_row
 
 # The same columns for items of each table, so that rows of all of them can be merged.
 SHOWN_LIVE: Final = """
-    id, key, state, value, priority, attempt, put_at, place, due, '' AS error, history, kind,
-    leased_at, token, deadline, NULL AS outcome
-"""
-SHOWN_BUFFERED: Final = """
-    next_id, key, 3, next_value, next_priority, 0, next_put_at, 0, next_not_before, '', NULL,
-    next_kind, NULL, NULL, next_deadline, NULL
+    id, key, state, value, priority, attempt, put_at, place, iif(in_line, not_before, due),
+    '' AS error, history, kind, leased_at, token, deadline, NULL AS outcome, NULL AS ended_at,
+    0 AS holds
 """
 SHOWN_BURIED: Final = """
     id, key, 4, value, priority, attempt, put_at, 0, NULL, error, history, kind, NULL, NULL, NULL,
-    NULL
+    NULL, NULL, holds
 """
 SHOWN_DONE: Final = """
     id, key, 5, value, priority, attempt, put_at, 0, due, '', history, kind, NULL, NULL, NULL,
-    outcome
+    outcome, ended_at, 0
 """
-LIVE_BY_KEY: Final = f"SELECT {SHOWN_LIVE} FROM items WHERE queue = ? AND key = ?"
-BUFFERED_BY_KEY: Final = f"""
-    SELECT {SHOWN_BUFFERED} FROM items WHERE queue = ? AND key = ? AND next_id IS NOT NULL
+# A head that is held is the place of a buried item, and that is shown elsewhere.
+HEAD_OF_KEY: Final = f"""
+    SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_key
+    WHERE queue = ? AND key = ? AND in_line = 0 AND id > ? AND state <> {HELD}
+"""
+LINE_OF_KEY: Final = f"""
+    SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_key
+    WHERE queue = ? AND key = ? AND in_line > ? ORDER BY in_line LIMIT ?
 """
 PARTS_BY_KEY: Final = (
-    LIVE_BY_KEY,
-    BUFFERED_BY_KEY,
+    f"""
+    SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_key
+    WHERE queue = ? AND key = ? AND state <> {HELD}
+    """,
     f"SELECT {SHOWN_BURIED} FROM buried INDEXED BY buried_by_key WHERE queue = ? AND key = ?",
     f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_key WHERE queue = ? AND key = ?",
 )
@@ -47,19 +51,16 @@ HEAD: Final = f"""
 RESULT: Final = f"SELECT {SHOWN_DONE} FROM done WHERE id = ? AND queue = ? AND due > ?"
 # `INDEXED BY`: a page costs the same wherever it begins, and SQLite would rather walk over ids.
 _LIVE_PART: Final = f"SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_state"
-PARTS: Final[dict[StoredState, tuple[str, str, str]]] = {
-    "available": (_LIVE_PART, "id", "AND state = 0"),
-    "scheduled": (_LIVE_PART, "id", "AND state = 1"),
-    "in_flight": (_LIVE_PART, "id", "AND state = 2"),
-    "buffered": (
-        f"SELECT {SHOWN_BUFFERED} FROM items INDEXED BY items_buffered",
-        "next_id",
-        "AND next_id IS NOT NULL",
-    ),
-    "buried": (f"SELECT {SHOWN_BURIED} FROM buried INDEXED BY buried_by_queue", "id", ""),
-    "done": (f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_queue", "id", "AND due > ?"),
+PARTS: Final[dict[StoredState, tuple[str, str]]] = {
+    "available": (_LIVE_PART, "AND state = 0"),
+    "scheduled": (_LIVE_PART, "AND state = 1"),
+    "in_flight": (_LIVE_PART, "AND state = 2"),
+    "buffered": (_LIVE_PART, f"AND state = {BUFFERED}"),
+    "in_line": (_LIVE_PART, f"AND state = {IN_LINE}"),
+    "buried": (f"SELECT {SHOWN_BURIED} FROM buried INDEXED BY buried_by_queue", ""),
+    "done": (f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_queue", "AND due > ?"),
 }
-"""Where the items of each state are, which column is their id, and what else is said of them."""
+"""Where the items of each state are, and what else is said of them."""
 DONE: Final = STATES.index("done")
 
 Row: TypeAlias = tuple[Any, ...]
@@ -91,6 +92,15 @@ class Look(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
 
+class Line(msgspec.Struct, frozen=True):
+    """Ask for `Store.line`."""
+
+    queue: str
+    key: str
+    after: int
+    limit: int
+
+
 class Browse(msgspec.Struct, frozen=True):
     """Ask for `Store.browse`."""
 
@@ -108,7 +118,7 @@ class Results(msgspec.Struct, frozen=True):
     ids: tuple[int, ...]
 
 
-ReadRequest: TypeAlias = Sweep | Count | Heads | Look | Browse | Results
+ReadRequest: TypeAlias = Sweep | Count | Heads | Look | Line | Browse | Results
 
 
 class Inspection:
@@ -126,15 +136,28 @@ class Inspection:
         row = self._execute(HEAD, (number,)).fetchone()
         return None if row is None else item_of_row(queue, row)
 
-    def look(self, number: int, request: Look) -> list[tuple[StoredItem, ...]]:
-        """The live items of each key."""
+    def look(self, number: int, request: Look, *, lined: bool) -> list[tuple[StoredItem, ...]]:
+        """Of each key its head and the first of its line.
+
+        Args:
+            number: The queue.
+            request: Which keys.
+            lined: Whether the queue has values in lines at all.
+        """
         found: list[tuple[StoredItem, ...]] = []
         for key in request.keys:
-            rows = self._execute(LIVE_BY_KEY, (number, key)).fetchall()
-            if rows and rows[0][2] == IN_FLIGHT:
-                rows += self._execute(BUFFERED_BY_KEY, (number, key)).fetchall()
+            rows = self._execute(HEAD_OF_KEY, (number, key, 0)).fetchall()
+            if lined:
+                rows += self._execute(LINE_OF_KEY, (number, key, 0, 1)).fetchall()
             found.append(tuple(item_of_row(request.queue, row) for row in rows))
         return found
+
+    def line(self, number: int, request: Line) -> list[StoredItem]:
+        """The head of a key and its line by id, up to the limit."""
+        where = (number, request.key, request.after)
+        rows = self._execute(HEAD_OF_KEY, where).fetchall()
+        rows += self._execute(LINE_OF_KEY, (*where, request.limit - len(rows))).fetchall()
+        return [item_of_row(request.queue, row) for row in rows]
 
     def items_of(self, number: int, queue: str, keys: tuple[str, ...]) -> list[StoredItem]:
         """The items of keys in every state by id, with the tokens of their leases."""
@@ -160,15 +183,15 @@ class Inspection:
         return [item_of_row(request.queue, row, reveal=reveal) for row in rows]
 
     def _part(self, number: int, state: StoredState, request: Browse) -> Iterator[Row]:
-        select, column, condition = PARTS[state]
-        sql = f"{select} WHERE queue = ? AND {column} > ? {condition}"
+        select, condition = PARTS[state]
+        sql = f"{select} WHERE queue = ? AND id > ? {condition}"
         values: list[Any] = [number, request.after]
         if state == "done":
             values.append(self._now)
         if request.prefix:
             sql += " AND substr(key, 1, ?) = ?"
             values += [len(request.prefix), request.prefix]
-        sql += f" ORDER BY {column} LIMIT ?"
+        sql += " ORDER BY id LIMIT ?"
         return iter(self._execute(sql, (*values, request.limit)).fetchall())
 
     def results(self, number: int, request: Results) -> list[StoredItem | None]:

@@ -23,9 +23,13 @@ SOUND_SQLITE: Final = (3, 51, 3)
 SWITCH_STEP: Final = 0.002
 """Seconds between two tries to begin with the write-ahead log while another process does."""
 
+# The numbers of states are their places in `STATES`. The head that a buried item holds has its.
 AVAILABLE: Final = 0
 SCHEDULED: Final = 1
 IN_FLIGHT: Final = 2
+BUFFERED: Final = 3
+HELD: Final = 4
+IN_LINE: Final = 6
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     # Version 1
@@ -339,6 +343,123 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         done_cancelled = (SELECT count(*) FROM done WHERE queue = queues.id AND outcome = 2)
         WHERE done > 0
         """,
+    ),
+    # Version 7: lines. One row for each live value. `in_line` is 0 for the head of a key, and for a
+    # value in the line behind that it is the id: so the index by key has the line in order. A head
+    # knows how many values are `behind` it. New states: 3 buffered and 6 in line, with `not_before`
+    # as the time of a delay of their own, and 4 for a head that is held: it is the place of the
+    # buried item of the same id, which has its value. A value that was buffered beside a leased one
+    # is a line of one.
+    #
+    # Results have the time at which their items ended, and the last one of a key that was completed
+    # is found by it; NULL for results of before. `in_line` and `held` of a queue count the values
+    # behind heads, and behind heads that are held.
+    (
+        "ALTER TABLE items RENAME TO items_6",
+        """
+        CREATE TABLE items (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            in_line INTEGER NOT NULL,
+            state INTEGER NOT NULL,
+            priority INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            behind INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            deadline REAL,
+            due REAL,
+            turn INTEGER NOT NULL,
+            not_before REAL,
+            token TEXT,
+            leased_at REAL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO items (id, queue, key, in_line, state, priority, place, attempt, behind, put_at,
+        deadline, due, turn, not_before, token, leased_at, history, kind, value)
+        SELECT id, queue, key, 0, state, priority, place, attempt, next_id IS NOT NULL, put_at,
+        deadline, due, turn, not_before, token, leased_at, history, kind, value
+        FROM items_6 ORDER BY id
+        """,
+        """
+        INSERT INTO items (id, queue, key, in_line, state, priority, place, attempt, behind, put_at,
+        deadline, turn, not_before, kind, value)
+        SELECT next_id, queue, key, next_id, 3, next_priority, 0, 0, 0, next_put_at,
+        next_deadline, 0, next_not_before, next_kind, next_value
+        FROM items_6 WHERE next_id IS NOT NULL ORDER BY next_id
+        """,
+        # Its indexes go, also the one that only stores with caps for patterns have.
+        "DROP TABLE items_6",
+        "CREATE UNIQUE INDEX items_by_key ON items (queue, key, in_line)",
+        "CREATE INDEX items_by_state ON items (queue, state)",
+        "CREATE INDEX items_ready ON items (queue, priority DESC, place, kind) WHERE state = 0",
+        "CREATE INDEX items_timed ON items (queue, due, turn) WHERE due IS NOT NULL",
+        """
+        CREATE INDEX items_hurried ON items (queue, deadline, id, kind)
+        WHERE state = 0 AND deadline IS NOT NULL
+        """,
+        "ALTER TABLE queues RENAME COLUMN buffered TO in_line",
+        "ALTER TABLE queues ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE buried RENAME TO buried_6",
+        """
+        CREATE TABLE buried (
+            id INTEGER PRIMARY KEY,
+            number INTEGER NOT NULL,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            buried_at REAL NOT NULL,
+            holds INTEGER NOT NULL,
+            error TEXT NOT NULL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, holds,
+        error, history, kind, value)
+        SELECT id, number, queue, key, priority, attempt, put_at, buried_at, 0, error, history,
+        kind, value FROM buried_6 ORDER BY id
+        """,
+        "DROP TABLE buried_6",
+        "CREATE INDEX buried_by_age ON buried (queue, number)",
+        "CREATE INDEX buried_by_queue ON buried (queue)",
+        "CREATE INDEX buried_by_key ON buried (queue, key)",
+        "ALTER TABLE done RENAME TO done_6",
+        """
+        CREATE TABLE done (
+            id INTEGER PRIMARY KEY,
+            queue INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            put_at REAL NOT NULL,
+            ended_at REAL,
+            due REAL NOT NULL,
+            outcome INTEGER NOT NULL,
+            history BLOB,
+            kind TEXT NOT NULL DEFAULT '',
+            value BLOB NOT NULL
+        ) STRICT
+        """,
+        """
+        INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
+        value)
+        SELECT id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value
+        FROM done_6 ORDER BY id
+        """,
+        "DROP TABLE done_6",
+        "CREATE INDEX done_by_due ON done (queue, due, outcome)",
+        "CREATE INDEX done_by_queue ON done (queue)",
+        "CREATE INDEX done_by_key ON done (queue, key, outcome, ended_at)",
     ),
 )
 

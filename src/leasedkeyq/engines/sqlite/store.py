@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from leasedkeyq import checks
-from leasedkeyq.engines.sqlite.inspection import Browse, Count, Heads, Look, Results, Sweep
+from leasedkeyq.engines.sqlite.inspection import (
+    Browse,
+    Count,
+    Heads,
+    Line,
+    Look,
+    Results,
+    Sweep,
+)
 from leasedkeyq.engines.sqlite.schema import (
     OLDEST_SQLITE,
     SOUND_SQLITE,
@@ -59,7 +67,7 @@ CHECKPOINT_AT: Final = "PRAGMA wal_autocheckpoint"
 FEW_ITEMS: Final = 16
 FEW_BYTES: Final = 65536
 """So many items, with values of so many bytes together, may be in one of them."""
-MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Browse, Results)
+MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Line, Browse, Results)
 """Requests that often have nothing to write."""
 SMALL: Final = (Release, Extend, Bury, Requeue, Discard, Sweep)
 FAULTS_OF_THE_REQUEST: Final = frozenset(
@@ -176,6 +184,12 @@ class SqliteStore(BatchedStore):
     ) -> Awaitable[list[tuple[StoredItem, ...]] | StoreError]:
         """As `Store.do_look`."""
         return self._writer.submit(Look(queue, tuple(keys)))
+
+    def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Awaitable[list[StoredItem] | StoreError]:
+        """As `Store.do_line`."""
+        return self._writer.submit(Line(queue, key, after, limit))
 
     def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /

@@ -21,14 +21,28 @@ from leasedkeyq.engines.sqlite.inspection import (
     Count,
     Heads,
     Inspection,
+    Line,
     Look,
     ReadRequest,
     Results,
     Sweep,
 )
-from leasedkeyq.engines.sqlite.schema import AVAILABLE, IN_FLIGHT, SCHEDULED
+from leasedkeyq.engines.sqlite.schema import (
+    AVAILABLE,
+    BUFFERED,
+    HELD,
+    IN_FLIGHT,
+    IN_LINE,
+    SCHEDULED,
+)
 from leasedkeyq.engines.sqlite.token_buckets import TokenBuckets
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, keys_in_flight
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    LeaseEnd,
+    keys_in_flight,
+    keys_present,
+    repeated,
+)
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
 from leasedkeyq.model.requests import (
@@ -45,6 +59,7 @@ from leasedkeyq.model.requests import (
     Discard,
     Extend,
     Limits,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -60,12 +75,17 @@ from leasedkeyq.stores.item_row import decode_history
 
 EXPIRY_CHUNK: Final = 200
 """So many items that have come due are read at a time."""
+LINE_CHUNK: Final = 200
+"""So many values of a line are removed in an event loop; the thread removes more."""
 FORGET_CHUNK: Final = 500
 """So many old results are deleted in one transaction, and as many more as are kept in it."""
 TOKEN_BYTES: Final = 16
 PORTION: Final = 32
 """So many new items are inserted by one statement: a put by 100 callers takes 0.89 of the time."""
 NO_LIMIT: Final = 2**62
+_REFUSING: Final = frozenset(("reject", "only_new"))
+"""Policies by which a put may be refused."""
+COMPLETED: Final = OUTCOMES.index("completed")
 FAILED: Final = OUTCOMES.index("failed")
 CANCELLED: Final = OUTCOMES.index("cancelled")
 
@@ -79,13 +99,14 @@ WRITE_COUNTERS: Final = f"UPDATE counters SET {', '.join(f'{name} = ?' for name 
 # more items there are.
 _SIZES: Final = (
     "available",
-    "buffered",
+    "in_line",
     "scheduled",
     "in_flight",
     "buried",
     "done",
     "done_failed",
     "done_cancelled",
+    "held",
 )
 READ_QUEUE: Final = f"SELECT id, {', '.join(_SIZES)} FROM queues WHERE name = ?"
 WRITE_QUEUE: Final = f"UPDATE queues SET {', '.join(f'{name} = ?' for name in _SIZES)} WHERE id = ?"
@@ -93,10 +114,10 @@ WRITE_QUEUE: Final = f"UPDATE queues SET {', '.join(f'{name} = ?' for name in _S
 # What the moves of the state machine need of an item. Values are not read: they may be large, and
 # stay where they are. The order is that of the fields of `ItemRow`.
 _ITEM: Final = """
-    id, key, state, priority, place, attempt, put_at, due, turn, not_before, token, history,
-    next_id, next_priority, next_not_before, next_put_at
+    id, key, state, priority, place, attempt, due, turn, not_before, token, history, behind
 """
-LIVE: Final = f"SELECT {_ITEM} FROM items WHERE queue = ? AND key = ?"
+_HEAD: Final = "queue = ? AND key = ? AND in_line = 0"
+LIVE: Final = f"SELECT {_ITEM} FROM items WHERE {_HEAD}"
 COMING_DUE: Final = f"""
     SELECT {_ITEM} FROM items WHERE queue = ? AND due <= ? AND due IS NOT NULL
     ORDER BY due, turn LIMIT {EXPIRY_CHUNK}
@@ -107,44 +128,70 @@ EARLIEST: Final = """
 
 # `RETURNING` would tell which keys were new, but not at which of the rows; a key that is live is
 # rare, and looked for before many rows are inserted at a time.
-_NEW: Final = "(?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"
+_NEW: Final = "(?, ?, ?, 0, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)"
 INSERT: Final = {
     size: f"""
     INSERT INTO items
-    (id, queue, key, state, priority, place, attempt, put_at, deadline, due, turn, kind, value)
-    VALUES {", ".join([_NEW] * size)} ON CONFLICT (queue, key) DO NOTHING
+    (id, queue, key, in_line, state, priority, place, attempt, behind, put_at, deadline, due, turn,
+    kind, value)
+    VALUES {", ".join([_NEW] * size)} ON CONFLICT (queue, key, in_line) DO NOTHING
     """
     for size in (PORTION, 1)
 }
-ANY_LIVE: Final = f"""
-    SELECT 1 FROM items WHERE queue = ? AND key IN ({", ".join("?" * PORTION)}) LIMIT 1
+_PORTION_OF_HEADS: Final = f"""
+    FROM items WHERE queue = ? AND key IN ({", ".join("?" * PORTION)}) AND in_line = 0
 """
+ANY_LIVE: Final = f"SELECT 1 {_PORTION_OF_HEADS} LIMIT 1"
+STATES_OF_KEYS: Final = f"SELECT key, state {_PORTION_OF_HEADS}"
+STATE_OF_KEY: Final = f"SELECT state, behind FROM items WHERE {_HEAD}"
 UPDATE_VALUE: Final = "UPDATE items SET kind = ?, deadline = ?, value = ? WHERE id = ?"
 # A put on a leased item without a buffer: where it goes when the lease ends is decided now.
 UPDATE_LEASED: Final = """
     UPDATE items SET kind = ?, deadline = ?, value = ?, priority = ?, place = ?, not_before = ?
     WHERE id = ?
 """
-BUFFER: Final = """
-    UPDATE items SET place = ?, next_id = ?, next_priority = ?, next_not_before = ?,
-    next_put_at = ?, next_deadline = ?, next_kind = ?, next_value = ? WHERE id = ?
+
+# A value in line is a row like its head, and has no place yet. The head counts it: so it is known
+# without a look whether a key has a line, and how long that is.
+INSERT_IN_LINE: Final = """
+    INSERT INTO items (id, queue, key, in_line, state, priority, place, attempt, behind, put_at,
+    deadline, turn, not_before, kind, value) VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, ?, ?, ?)
 """
-_NO_BUFFER: Final = """
-    next_id = NULL, next_priority = NULL, next_not_before = NULL, next_put_at = NULL,
-    next_deadline = NULL, next_kind = NULL, next_value = NULL
+LENGTHEN: Final = f"UPDATE items SET behind = behind + ? WHERE {_HEAD}"
+SHORTEN: Final = "UPDATE items SET behind = ? WHERE id = ?"
+BUFFER: Final = "UPDATE items SET behind = 1, place = ? WHERE id = ?"
+_LINE_VALUE: Final = """
+    SELECT id, state, priority, not_before FROM items INDEXED BY items_by_key
+    WHERE queue = ? AND key = ? AND in_line > 0 ORDER BY in_line
 """
-UNBUFFER: Final = f"UPDATE items SET {_NO_BUFFER} WHERE id = ?"
+FIRST_IN_LINE: Final = f"{_LINE_VALUE} LIMIT 1"
+LAST_IN_LINE: Final = f"{_LINE_VALUE} DESC LIMIT 1"
+NEWEST_OF_KEY: Final = """
+    SELECT id FROM items INDEXED BY items_by_key WHERE queue = ? AND key = ?
+    ORDER BY in_line DESC LIMIT 1
+"""
+UPDATE_IN_LINE: Final = """
+    UPDATE items SET kind = ?, deadline = ?, value = ?, priority = ?, not_before = ? WHERE id = ?
+"""
 _MOVED: Final = """
     state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?, not_before = ?, token = ?,
     history = ?
 """
 MOVE: Final = f"UPDATE items SET {_MOVED} WHERE id = ?"
-# The buffered value takes the place of the value, within the row: the key stays where it is.
-MOVE_AND_REPLACE: Final = f"""
-    UPDATE items SET {_MOVED}, id = next_id, put_at = next_put_at, deadline = next_deadline,
-    kind = next_kind, value = next_value, {_NO_BUFFER} WHERE id = ?
+# Of a value in line that becomes the head, after the row of the old head was deleted.
+PROMOTE: Final = f"UPDATE items SET {_MOVED}, in_line = 0, behind = ? WHERE id = ?"
+# The same for the usual case, an item that begins anew and is available, without a look at it.
+PROMOTE_READY: Final = """
+    UPDATE items SET state = 0, place = ?, in_line = 0, behind = ?, not_before = NULL
+    WHERE queue = ? AND key = ? AND in_line = (
+        SELECT min(in_line) FROM items WHERE queue = ? AND key = ? AND in_line > 0
+    ) AND (not_before IS NULL OR not_before <= ?)
 """
 DELETE_ITEM: Final = "DELETE FROM items WHERE id = ?"
+IS_IN_LINE: Final = """
+    SELECT 1 FROM items WHERE id = ? AND queue = ? AND key = ? AND in_line > 0
+"""
+DELETE_LINE: Final = "DELETE FROM items WHERE queue = ? AND key = ? AND in_line > 0"
 
 # A claim reads first and updates by row id: `UPDATE ... WHERE id IN (SELECT ... LIMIT ?) RETURNING`
 # takes twice the time. `INDEXED BY` makes a claim fail loudly rather than scan and sort.
@@ -153,7 +200,7 @@ _READY: Final = """
 """
 _CLAIMED: Final = "id, key, attempt, priority, put_at, kind, deadline, value"
 NEXT_READY: Final = f"SELECT {_CLAIMED} {_READY} LIMIT ?"
-READY_KEY: Final = f"SELECT {_CLAIMED} FROM items WHERE queue = ? AND key = ? AND state = 0 {{}}"
+READY_KEY: Final = f"SELECT {_CLAIMED} FROM items WHERE {_HEAD} AND state = 0 {{}}"
 READY_ID: Final = f"SELECT {_CLAIMED} FROM items WHERE id = ?"
 LEASE: Final = """
     UPDATE items SET state = 2, token = ?, attempt = ?, due = ?, turn = ?, leased_at = ?
@@ -163,9 +210,7 @@ LEASE: Final = """
 # Where caps or deadlines choose, items are passed over: so their values are read only afterwards.
 _CANDIDATE: Final = "id, key, put_at, deadline"
 CANDIDATES: Final = f"SELECT {_CANDIDATE} {_READY}"
-CANDIDATE: Final = f"""
-    SELECT {_CANDIDATE} FROM items WHERE queue = ? AND key = ? AND state = 0 {{}}
-"""
+CANDIDATE: Final = f"SELECT {_CANDIDATE} FROM items WHERE {_HEAD} AND state = 0 {{}}"
 _HURRIED: Final = """
     FROM items INDEXED BY items_hurried WHERE queue = ? AND state = 0 AND deadline IS NOT NULL
 """
@@ -180,23 +225,25 @@ LEASED: Final = """
     WHERE queue = ? AND state = 2 AND key >= ? ORDER BY key
 """
 
-# An acknowledgement checks its lease and deletes the item in one statement; with a buffered value
-# there is more to do.
-_HELD: Final = "queue = ? AND key = ? AND token = ? AND next_id IS NULL"
-DELETE_HELD: Final = f"DELETE FROM items WHERE {_HELD}"
+# An acknowledgement checks its lease and deletes the item in one statement.
+_LEASED: Final = f"{_HEAD} AND token = ?"
+DELETE_LEASED: Final = f"DELETE FROM items WHERE {_LEASED}"
+DELETE_WITH_LINE: Final = f"{DELETE_LEASED} RETURNING behind"
 _KEEP: Final = """
-    INSERT INTO done (id, queue, key, priority, attempt, put_at, due, outcome, history, kind,
-    value)
+    INSERT INTO done (id, queue, key, priority, attempt, put_at, ended_at, due, outcome, history,
+    kind, value)
 """
 _KEEP_ITEM: Final = f"""
-    {_KEEP} SELECT id, queue, key, priority, attempt, put_at, ?, ?, history, kind, ? FROM items
+    {_KEEP} SELECT id, queue, key, priority, attempt, put_at, ?, ?, ?, history, kind, ? FROM items
 """
 KEEP_RESULT: Final = f"{_KEEP_ITEM} WHERE id = ?"
 # The second of two acknowledgements of one lease must not fail here: it is refused afterwards.
-KEEP_HELD: Final = f"{_KEEP_ITEM} WHERE {_HELD} ON CONFLICT DO NOTHING"
-KEEP_BUFFERED: Final = f"""
-    {_KEEP} SELECT next_id, queue, key, next_priority, 0, next_put_at, ?, ?, NULL, next_kind, ?
-    FROM items WHERE id = ?
+KEEP_LEASED: Final = f"{_KEEP_ITEM} WHERE {_LEASED} ON CONFLICT DO NOTHING"
+KEEP_LINE: Final = f"{_KEEP_ITEM} WHERE queue = ? AND key = ? AND in_line > 0"
+NEWEST_RESULT: Final = f"""
+    SELECT id, ended_at FROM done INDEXED BY done_by_key
+    WHERE queue = ? AND key = ? AND outcome = {COMPLETED} AND due > ?
+    ORDER BY ended_at DESC, id DESC LIMIT 1
 """
 EARLIEST_RESULT: Final = "SELECT due FROM done WHERE queue = ? ORDER BY due LIMIT 1"
 OLD_RESULTS: Final = f"""
@@ -208,13 +255,27 @@ FORGET: Final = """
     (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?) RETURNING outcome
 """
 BURY: Final = """
-    INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, error,
+    INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, holds, error,
     history, kind, value)
-    SELECT id, ?, queue, key, priority, attempt, put_at, ?, ?, ?, kind, value FROM items
+    SELECT id, ?, queue, key, priority, attempt, put_at, ?, ?, ?, ?, kind, value FROM items
     WHERE id = ?
 """
+BURIED: Final = "SELECT key, priority, kind, holds, value FROM buried WHERE id = ? AND queue = ?"
 OLDEST_BURIED: Final = "SELECT id, key FROM buried WHERE queue = ? ORDER BY number LIMIT 1"
-DELETE_BURIED: Final = "DELETE FROM buried WHERE id = ? AND queue = ?"
+DELETE_BURIED: Final = "DELETE FROM buried WHERE id = ? AND queue = ? RETURNING holds"
+# The head that a buried item holds stays where it is, without its value, and is not handed out.
+HOLD: Final = f"""
+    UPDATE items SET state = {HELD}, due = NULL, token = NULL, history = NULL, value = x''
+    WHERE id = ?
+"""
+HOLDING: Final = "SELECT id FROM buried WHERE queue = ? AND holds = 1 ORDER BY number"
+WAIT_IN_LINE: Final = f"UPDATE items SET state = {IN_LINE} WHERE id = ?"
+HELD_HEAD: Final = f"SELECT {_ITEM} FROM items WHERE id = ?"
+LIFT_HOLD: Final = "UPDATE buried SET holds = 0 WHERE id = ?"
+REQUEUE_HEAD: Final = """
+    UPDATE items SET state = 0, place = ?, attempt = 0, put_at = ?, deadline = NULL,
+    not_before = NULL, value = ? WHERE id = ?
+"""
 
 _encode_history = msgspec.json.Encoder().encode
 
@@ -223,6 +284,8 @@ Wanted: TypeAlias = tuple[str, bytes, Put]
 """One item of a put: its key, its value, and the request."""
 ClaimedRow: TypeAlias = tuple[int, str, int, int, float, str, float | None, bytes]
 """What a claim reads of an item that it leases."""
+LineRow: TypeAlias = tuple[int, int, int, float | None]
+"""The id of a value in line, its state, its priority, and before when it must not be leased."""
 Candidate: TypeAlias = tuple[int, str, float, float | None]
 """The id of an item, its key, when it was put, and its deadline."""
 
@@ -233,7 +296,8 @@ class QueueRow(msgspec.Struct):
     name: str
     id: int = 0
     available: int = 0
-    buffered: int = 0
+    in_line: int = 0
+    """Values behind heads that are not held."""
     scheduled: int = 0
     in_flight: int = 0
     buried: int = 0
@@ -241,6 +305,8 @@ class QueueRow(msgspec.Struct):
     """Results, also those that are old and not deleted yet."""
     done_failed: int = 0
     done_cancelled: int = 0
+    held: int = 0
+    """Values behind heads that are held."""
     changed: bool = False
     forgot: bool = False
     """Whether results were deleted."""
@@ -263,24 +329,25 @@ class QueueRow(msgspec.Struct):
     @property
     def waiting(self) -> int:
         """What `max_items` limits."""
-        return self.available + self.buffered + self.scheduled
+        return self.available + self.in_line + self.scheduled + self.held
 
     def sizes(self) -> tuple[int, ...]:
         """In the order of `_SIZES`."""
         return (
             self.available,
-            self.buffered,
+            self.in_line,
             self.scheduled,
             self.in_flight,
             self.buried,
             self.done,
             self.done_failed,
             self.done_cancelled,
+            self.held,
         )
 
 
 class ItemRow(msgspec.Struct):
-    """The row of a live key, without its values."""
+    """The row of the head of a key, without its value."""
 
     id: int
     key: str
@@ -288,18 +355,15 @@ class ItemRow(msgspec.Struct):
     priority: int
     place: int
     attempt: int
-    put_at: float
     due: float | None
     turn: int
     not_before: float | None
     token: str | None
     history: bytes | None
-    next_id: int | None
-    next_priority: int
-    next_not_before: float | None
-    next_put_at: float
-    replaced: bool = False
-    """Whether the buffered value takes the place of the value when the row is written."""
+    behind: int
+    """How many values are in its line."""
+    successor: int = 0
+    """The id of the buffered value that takes its place when it is written; 0: it stays."""
 
 
 class TooMuchError(Exception):
@@ -511,51 +575,62 @@ class SqliteTransaction:
         """Take an item that is not in flight out of its place."""
         if item.state == AVAILABLE:
             queue.available -= 1
-        else:
+        elif item.state == SCHEDULED:
             queue.scheduled -= 1
+        else:
+            self._let_go(queue, item)
 
     def _end(self, queue: QueueRow, item: ItemRow) -> None:
         """End the lease; the item is then given its place."""
         queue.in_flight -= 1
         item.token = item.due = None
 
-    def _replace(self, queue: QueueRow, item: ItemRow) -> None:
-        """The buffered value becomes the value, and takes over the attempts and the history."""
-        item.replaced = True
-        queue.buffered -= 1
+    def _let_go(self, queue: QueueRow, item: ItemRow) -> None:
+        """The head of a key is not held any more."""
+        queue.held -= item.behind
+        queue.in_line += item.behind
+
+    def _replace(
+        self, queue: QueueRow, item: ItemRow, not_before: float | None
+    ) -> tuple[bool, float | None]:
+        """Let a buffered value, if there is one, take over the attempts and history of the head.
+
+        Returns whether there is one, and before when the item must not be leased; that is
+        `not_before`, or what the buffered value says.
+        """
+        if not item.behind:
+            return False, not_before
+        number, state, priority, later = self._first_in_line(queue, item.key)
+        if state != BUFFERED:
+            return False, not_before
+        item.successor, item.priority = number, priority
+        item.behind -= 1
+        queue.in_line -= 1
+        return True, later
+
+    def _first_in_line(self, queue: QueueRow, key: str) -> LineRow:
+        return cast("LineRow", self._execute(FIRST_IN_LINE, (queue.id, key)).fetchone())
 
     def _return(
         self, queue: QueueRow, item: ItemRow, due: float | None, front: bool, moment: float
     ) -> None:
         """Bring an item back whose lease has ended before it was done."""
-        not_before = item.not_before
+        replaced, not_before = self._replace(queue, item, item.not_before)
         item.not_before = None
-        if item.next_id is not None:
-            self._replace(queue, item)
-            item.priority = item.next_priority
-            not_before = item.next_not_before
-            front = False
+        front = front and not replaced
         if due is None or (not_before is not None and not_before > due):
             due = not_before
         self._place(queue, item, due, moment, front)
 
     def _write(self, queue: QueueRow, item: ItemRow) -> None:
         queue.changed = True
-        self._execute(
-            MOVE_AND_REPLACE if item.replaced else MOVE,
-            (
-                item.state,
-                item.priority,
-                item.place,
-                item.attempt,
-                item.due,
-                item.turn,
-                item.not_before,
-                item.token,
-                item.history,
-                item.id,
-            ),
-        )
+        values = _moved(item)
+        if item.successor:
+            # Its row goes first: a key has one head.
+            self._execute(DELETE_ITEM, (item.id,))
+            self._execute(PROMOTE, (*values, item.behind, item.successor))
+        else:
+            self._execute(MOVE, (*values, item.id))
 
     def _delete(self, queue: QueueRow, item: ItemRow) -> None:
         queue.changed = True
@@ -580,7 +655,7 @@ class SqliteTransaction:
 
     # Putting
 
-    def put(self, request: Put) -> tuple[int, ...] | LeasedKeyQError:
+    def put(self, request: Put) -> tuple[Placed, ...] | LeasedKeyQError:
         """Put items, all of them or none."""
         queue = self._queue(request.queue)
         if not _goes_through(request):
@@ -589,9 +664,11 @@ class SqliteTransaction:
                 return refusal
         due = None if request.delay is None else self._now + request.delay
         wanted = [(key, value, request) for key, value in request.items]
+        if request.unique_for:
+            return tuple(self._put_unique(queue, one, due) for one in wanted)
         return tuple(self._put_items(queue, wanted, due))
 
-    def _put_together(self, requests: Sequence[Put]) -> list[tuple[int, ...]]:
+    def _put_together(self, requests: Sequence[Put]) -> list[tuple[Placed, ...]]:
         """Apply puts into one queue that nothing can refuse, and that are for now.
 
         With 100 callers that put one item each, a put costs 23 us of processor time so, and 28 us
@@ -599,47 +676,89 @@ class SqliteTransaction:
         """
         queue = self._queue(requests[0].queue)
         wanted = [(key, value, request) for request in requests for key, value in request.items]
-        ids = iter(self._put_items(queue, wanted, None))
-        return [tuple(islice(ids, len(request.items))) for request in requests]
+        placed = iter(self._put_items(queue, wanted, None))
+        return [tuple(islice(placed, len(request.items))) for request in requests]
 
     def _refuse_put(self, queue: QueueRow, request: Put) -> LeasedKeyQError | None:
-        reject = request.policy == "reject" and queue.in_flight
-        if not reject and not request.max_items:
+        policy = request.policy
+        reject = policy == "reject" and queue.in_flight
+        if policy == "append":
+            return self._refuse_growth(queue, request, len(request.items))
+        if not reject and policy != "only_new" and not request.max_items:
             return None
         keys = dict.fromkeys(key for key, _ in request.items)
         leased: list[str] = []
+        present: set[str] = set()
         need = 0
-        sql = "SELECT state, next_id FROM items WHERE queue = ? AND key = ?"
         for key in keys:
-            row = self._execute(sql, (queue.id, key)).fetchone() if queue.id else None
+            row = self._execute(STATE_OF_KEY, (queue.id, key)).fetchone() if queue.id else None
             if row is None:
-                need += 1
-            elif row[0] == IN_FLIGHT:
+                need += self._skipped(queue, key, request) is None
+                continue
+            state, behind = row
+            present.add(key)
+            if state == IN_FLIGHT:
                 leased.append(key)
-                need += row[1] is None and request.policy == "buffer"
+            if policy != "skip" and not behind:
+                need += state == HELD or (state == IN_FLIGHT and policy == "buffer")
         if reject and leased:
             return keys_in_flight(tuple(leased), len(keys))
+        if policy == "only_new":
+            there = repeated((key for key, _ in request.items), present)
+            if there:
+                return keys_present(there, len(request.items))
+        return self._refuse_growth(queue, request, need)
+
+    def _refuse_growth(self, queue: QueueRow, request: Put, need: int) -> LeasedKeyQError | None:
+        """Refuse a put by which more values would wait than may."""
         if request.max_items and need and queue.waiting + need > request.max_items:
             return queue_full(request.queue, request.max_items)
         return None
 
-    def _put_items(self, queue: QueueRow, wanted: Sequence[Wanted], due: float | None) -> list[int]:
-        """Put items in order and return their ids."""
-        ids: list[int] = []
+    def _skipped(self, queue: QueueRow, key: str, request: Put) -> int | None:
+        """The id of the result that a put of a key, which is absent, gives way to, if it does."""
+        if not request.unique_for or not queue.done:
+            return None
+        found = self._execute(NEWEST_RESULT, (queue.id, key, self._now)).fetchone()
+        if found is None or found[1] is None or found[1] + request.unique_for < self._now:
+            return None
+        return cast("int", found[0])
+
+    def _put_unique(self, queue: QueueRow, wanted: Wanted, due: float | None) -> Placed:
+        """Put an item unless its key is there, or has a result that is recent."""
+        key, _, request = wanted
+        if not self._execute(STATE_OF_KEY, (queue.id, key)).fetchone():
+            result = self._skipped(queue, key, request)
+            if result is not None:
+                return Placed(result, "skipped")
+        [placed] = self._put_portion(queue, [wanted], due)
+        return placed
+
+    def _put_items(
+        self, queue: QueueRow, wanted: Sequence[Wanted], due: float | None
+    ) -> list[Placed]:
+        """Put items in order and return where they are."""
+        placed: list[Placed] = []
         for size in (PORTION, 1):
-            while len(wanted) - len(ids) >= size:
-                ids += self._put_portion(queue, wanted[len(ids) : len(ids) + size], due)
-        return ids
+            while len(wanted) - len(placed) >= size:
+                placed += self._put_portion(queue, wanted[len(placed) : len(placed) + size], due)
+        return placed
 
     def _put_portion(
         self, queue: QueueRow, wanted: Sequence[Wanted], wanted_at: float | None
-    ) -> Sequence[int]:
+    ) -> Iterable[Placed]:
         """Put one item or a `PORTION`, by one statement if all are new."""
         size = len(wanted)
         if size > 1:
             keys = {key for key, _, _ in wanted}
             if len(keys) < size or self._execute(ANY_LIVE, (queue.id, *keys)).fetchone():
-                return [self._put_portion(queue, [one], wanted_at)[0] for one in wanted]
+                if all(request.policy == "append" for _, _, request in wanted):
+                    return self._append_portion(queue, wanted, wanted_at)
+                return [
+                    placed
+                    for one in wanted
+                    for placed in self._put_portion(queue, [one], wanted_at)
+                ]
         now, number, item = self._now, queue.id or self._store(queue), self._last_id
         due = wanted_at if wanted_at is not None and wanted_at > now else None
         later = due is not None
@@ -655,10 +774,10 @@ class SqliteTransaction:
             deadline = None if request.deadline is None else now + request.deadline
             rows += (item, number, key, state, priority, place, now, deadline, due, turn)
             rows += (kind, value)
-        queue.changed = True
         if not self._execute(INSERT[size], rows).rowcount:
             # Of several keys none is live, and so this is the only one.
             return (self._put_on_live(queue, *wanted[0], wanted_at),)
+        queue.changed = True
         if due is not None:
             self._schedules = turn
             queue.scheduled += size
@@ -667,21 +786,77 @@ class SqliteTransaction:
             self._back = place
             queue.available += size
         self._last_id = item
-        return range(item - size + 1, item + 1)
+        return [Placed(new, "added") for new in range(item - size + 1, item + 1)]
+
+    def _append_portion(
+        self, queue: QueueRow, wanted: Sequence[Wanted], wanted_at: float | None
+    ) -> Iterable[Placed]:
+        """Put a `PORTION` of values, each behind what its key has by then."""
+        number = queue.id or self._store(queue)
+        keys = [key for key, _, _ in wanted]
+        heads: dict[str, int] = dict(self._execute(STATES_OF_KEYS, (number, *keys)).fetchall())
+        behind: dict[str, int] = {}
+        rows: list[tuple[Any, ...]] = []
+        placed: list[Placed] = []
+        for one in wanted:
+            key, value, request = one
+            if key not in heads:
+                heads[key] = AVAILABLE
+                placed += self._put_portion(queue, [one], wanted_at)
+                continue
+            behind[key] = behind.get(key, 0) + 1
+            rows.append(self._line_row(queue, key, value, request, wanted_at))
+            placed.append(Placed(self._last_id, "appended"))
+        self._many(INSERT_IN_LINE, rows)
+        self._many(LENGTHEN, [(count, number, key) for key, count in behind.items()])
+        for key, count in behind.items():
+            self._count_in_line(queue, heads[key], count)
+        return placed
+
+    def _line_row(
+        self, queue: QueueRow, key: str, value: bytes, request: Put, due: float | None
+    ) -> tuple[Any, ...]:
+        """What `INSERT_IN_LINE` stores of a value that is appended."""
+        self._last_id += 1
+        now, number = self._now, self._last_id
+        deadline = None if request.deadline is None else now + request.deadline
+        not_before = due if due is not None and due > now else None
+        head = (number, queue.id, key, number, IN_LINE, request.priority or 0, now, deadline)
+        return (*head, not_before, request.kind, value)
+
+    def _count_in_line(self, queue: QueueRow, state: int, count: int) -> None:
+        """There are so many values more behind a head in that state."""
+        queue.changed = True
+        if state == HELD:
+            queue.held += count
+        else:
+            queue.in_line += count
 
     def _put_on_live(
         self, queue: QueueRow, key: str, value: bytes, request: Put, due: float | None
-    ) -> int:
+    ) -> Placed:
+        if request.policy == "skip":
+            (newest,) = self._execute(NEWEST_OF_KEY, (queue.id, key)).fetchone()
+            return Placed(newest, "skipped")
         item = cast("ItemRow", self._live(queue, key))
+        if request.policy == "append" or (item.state == HELD and not item.behind):
+            self._execute(INSERT_IN_LINE, self._line_row(queue, key, value, request, due))
+            self._execute(LENGTHEN, (1, queue.id, key))
+            self._count_in_line(queue, item.state, 1)
+            return Placed(self._last_id, "appended")
+        queue.changed = True
         deadline = None if request.deadline is None else self._now + request.deadline
         content = (request.kind, deadline, value)
+        if item.behind:
+            return self._update_last(queue, item, content, request.priority, due)
         if item.state != IN_FLIGHT:
             self._update(queue, item, request.priority, due)
             self._execute(UPDATE_VALUE, (*content, item.id))
-            return item.id
-        if item.next_id is None and request.policy != "buffer":
-            return self._update_leased(item, content, request.priority, due)
-        return self._put_beside(queue, item, content, request.priority, due)
+        elif request.policy == "buffer":
+            return self._buffer(queue, item, content, request.priority, due)
+        else:
+            self._update_leased(item, content, request.priority, due)
+        return Placed(item.id, "updated")
 
     def _update(
         self, queue: QueueRow, item: ItemRow, priority: int | None, due: float | None
@@ -707,7 +882,7 @@ class SqliteTransaction:
         content: tuple[Any, ...],
         priority: int | None,
         due: float | None,
-    ) -> int:
+    ) -> None:
         """Replace the value of an item in flight; where it comes back to is decided now."""
         if priority is not None and priority != item.priority:
             item.priority = priority
@@ -717,34 +892,54 @@ class SqliteTransaction:
             item.not_before = due if due > self._now else None
         order = (item.priority, item.place, item.not_before)
         self._execute(UPDATE_LEASED, (*content, *order, item.id))
-        return item.id
 
-    def _put_beside(
+    def _buffer(
         self,
         queue: QueueRow,
         item: ItemRow,
         content: tuple[Any, ...],
         priority: int | None,
         due: float | None,
-    ) -> int:
-        """Buffer a value beside an item in flight, or update the one that is buffered."""
-        if item.next_id is None:
-            self._last_id += 1
-            item.next_id = self._last_id
-            item.next_put_at = self._now
-            item.next_priority = item.priority
-            item.next_not_before = item.not_before
-            queue.buffered += 1
-        if priority is not None and priority != item.next_priority:
-            item.next_priority = priority
+    ) -> Placed:
+        """Let a value wait behind an item in flight, for when its lease ends in whatever way."""
+        if priority is None or priority == item.priority:
+            priority = item.priority
+        else:
+            # Should the claim be undone, it goes to the back, where a put would move it.
             self._back += 1
             item.place = self._back
+        not_before = item.not_before
         if due is not None:
-            item.next_not_before = due if due > self._now else None
+            not_before = due if due > self._now else None
+        self._last_id += 1
+        number, now = self._last_id, self._now
         kind, deadline, value = content
-        order = (item.place, item.next_id, item.next_priority, item.next_not_before)
-        self._execute(BUFFER, (*order, item.next_put_at, deadline, kind, value, item.id))
-        return item.next_id
+        row = (number, queue.id, item.key, number, BUFFERED, priority, now, deadline, not_before)
+        self._execute(INSERT_IN_LINE, (*row, kind, value))
+        self._execute(BUFFER, (item.place, item.id))
+        queue.in_line += 1
+        return Placed(number, "buffered")
+
+    def _update_last(
+        self,
+        queue: QueueRow,
+        item: ItemRow,
+        content: tuple[Any, ...],
+        priority: int | None,
+        due: float | None,
+    ) -> Placed:
+        """Replace the last value in the line of an item."""
+        last: LineRow = self._execute(LAST_IN_LINE, (queue.id, item.key)).fetchone()
+        number, state, old_priority, not_before = last
+        if priority is None or priority == old_priority:
+            priority = old_priority
+        elif state == BUFFERED:
+            self._back += 1
+            self._execute("UPDATE items SET place = ? WHERE id = ?", (self._back, item.id))
+        if due is not None:
+            not_before = due if due > self._now else None
+        self._execute(UPDATE_IN_LINE, (*content, priority, not_before, number))
+        return Placed(number, "updated")
 
     # Claiming
 
@@ -916,63 +1111,72 @@ class SqliteTransaction:
     def ack(self, request: Ack) -> Refusal | None:
         """End a lease: the work is done."""
         queue = self._queue(request.queue)
-        if request.keep <= 0 and request.token:
-            # The usual case in one step, no result to keep and nothing buffered: by 100 callers an
-            # acknowledgement takes 0.7 of the time.
-            held = (queue.id, request.key, request.token)
-            if self._execute(DELETE_HELD, held).rowcount:
-                queue.in_flight -= 1
-                queue.changed = True
-                return None
-        item = self._held(queue, request.key, request.token)
-        if item is None:
-            return Refusal(request.key, self._now)
-        self._keep(queue, item.id, request, KEEP_RESULT)
-        self._end(queue, item)
-        self._follow(queue, item)
+        leased = (queue.id, request.key, request.token)
+        if request.keep > 0:
+            # As for a deletion below, one statement checks the lease, too.
+            result = self._result(request)
+            if not self._execute(KEEP_LEASED, (*result, *leased)).rowcount:
+                return Refusal(request.key, self._now)
+            self._count_kept(queue, request, 1)
+        if not queue.in_line:
+            # The usual case in one step: by 100 callers an acknowledgement takes 0.7 of the time.
+            if not self._execute(DELETE_LEASED, leased).rowcount:
+                return Refusal(request.key, self._now)
+            behind = 0
+        else:
+            found = self._execute(DELETE_WITH_LINE, leased).fetchall()
+            if not found:
+                return Refusal(request.key, self._now)
+            [(behind,)] = found
+        queue.in_flight -= 1
+        queue.changed = True
+        if behind:
+            self._promote(queue, request.key, behind)
         return None
 
     def _ack_together(self, requests: Sequence[Ack]) -> list[Any]:
-        """Acknowledge all at once if all leases hold and nothing is buffered; else one by one.
+        """Acknowledge all at once if all leases hold and no key has a line; else one by one.
 
         With 100 callers that keep their results, an acknowledgement takes 0.8 of the time.
         """
         queues = [self._queue(request.queue) for request in requests]
-        if not any(queue.buffered for queue in queues):
-            held = [(q.id, r.key, r.token) for q, r in zip(queues, requests, strict=True)]
+        if not any(queue.in_line for queue in queues):
+            leased = [(q.id, r.key, r.token) for q, r in zip(queues, requests, strict=True)]
             kept = [
                 (*self._result(request), *item)
-                for request, item in zip(requests, held, strict=True)
+                for request, item in zip(requests, leased, strict=True)
                 if request.keep > 0
             ]
             self._execute("SAVEPOINT acks")
-            if self._many(KEEP_HELD, kept).rowcount == len(kept) and self._many(
-                DELETE_HELD, held
-            ).rowcount == len(held):
+            if self._many(KEEP_LEASED, kept).rowcount == len(kept) and self._many(
+                DELETE_LEASED, leased
+            ).rowcount == len(leased):
                 self._execute("RELEASE acks")
                 for queue, request in zip(queues, requests, strict=True):
                     queue.in_flight -= 1
                     queue.changed = True
                     if request.keep > 0:
-                        queue.count_result(OUTCOMES.index(request.outcome), 1)
-                self._forgettable += len(kept)
-                return [None] * len(held)
+                        self._count_kept(queue, request, 1)
+                return [None] * len(leased)
             self._execute("ROLLBACK TO acks")
             self._execute("RELEASE acks")
         return [self.ack(request) for request in requests]
 
-    def _result(self, request: Ack | Cancel) -> tuple[float, int, bytes]:
-        """Until when a result is kept, its outcome, and the result."""
+    def _result(self, request: Ack | Cancel) -> tuple[float, float, int, bytes]:
+        """When an item has ended, until when its result is kept, its outcome, and the result."""
         value = b"null" if request.result is None else request.result
-        return self._now + request.keep, OUTCOMES.index(request.outcome), value
+        now = self._now
+        return now, now + request.keep, OUTCOMES.index(request.outcome), value
 
-    def _keep(self, queue: QueueRow, number: int, request: Ack | Cancel, sql: str) -> None:
+    def _keep(self, queue: QueueRow, number: int, request: Cancel) -> None:
         """Keep the result of an item that goes, if that is wanted."""
         if request.keep > 0:
-            result = self._result(request)
-            self._execute(sql, (*result, number))
-            queue.count_result(result[1], 1)
-            self._forgettable += 1
+            self._execute(KEEP_RESULT, (*self._result(request), number))
+            self._count_kept(queue, request, 1)
+
+    def _count_kept(self, queue: QueueRow, request: Ack | Cancel, count: int) -> None:
+        queue.count_result(OUTCOMES.index(request.outcome), count)
+        self._forgettable += count
 
     def _earliest_result(self, queue: QueueRow) -> float | None:
         row = self._execute(EARLIEST_RESULT, (queue.id,)).fetchone() if queue.done else None
@@ -999,13 +1203,25 @@ class SqliteTransaction:
             queue.forgot = queue.forgot or bool(forgotten)
 
     def _follow(self, queue: QueueRow, item: ItemRow) -> None:
-        """A buffered value follows an item that has gone, and begins anew."""
-        if item.next_id is None:
-            self._delete(queue, item)
-        else:
-            item.attempt, item.history = 0, None
-            self._return(queue, item, None, front=False, moment=self._now)
-            self._write(queue, item)
+        """The head is over: the first of its line, if there is one, begins anew, at the back."""
+        self._delete(queue, item)
+        if item.behind:
+            self._promote(queue, item.key, item.behind)
+
+    def _promote(self, queue: QueueRow, key: str, behind: int) -> None:
+        """The first of so many values in the line of a key, whose head has gone, is the head."""
+        queue.in_line -= 1
+        place = self._back + 1
+        where = (queue.id, key)
+        values = (place, behind - 1, *where, *where, self._now)
+        if self._execute(PROMOTE_READY, values).rowcount:
+            self._back = place
+            queue.available += 1
+            return
+        number, state, priority, due = self._first_in_line(queue, key)
+        item = ItemRow(number, key, state, priority, 0, 0, None, 0, None, None, None, behind - 1)
+        self._place(queue, item, due, self._now)
+        self._execute(PROMOTE, (*_moved(item), item.behind, number))
 
     def release(self, request: Release) -> Refusal | None:
         """End a lease: the item comes back."""
@@ -1031,12 +1247,8 @@ class SqliteTransaction:
         item.attempt -= 1
         item.state = AVAILABLE
         queue.available += 1
-        not_before = item.not_before
+        _, not_before = self._replace(queue, item, item.not_before)
         item.not_before = None
-        if item.next_id is not None:
-            self._replace(queue, item)
-            not_before = item.next_not_before
-            item.priority = item.next_priority
         if due is not None and (not_before is None or due > not_before):
             not_before = due
         if not_before is not None and not_before > self._now:
@@ -1064,66 +1276,138 @@ class SqliteTransaction:
             return Refusal(request.key, self._now)
         self._remember(item, "buried", request.error, self._now)
         self._burials += 1
-        self._execute(BURY, (self._burials, self._now, request.error, item.history, item.id))
+        burial = (self._burials, self._now, request.hold, request.error, item.history, item.id)
+        self._execute(BURY, burial)
         queue.buried += 1
+        self._end(queue, item)
+        if request.hold:
+            self._hold(queue, item)
+        else:
+            self._follow(queue, item)
         while queue.buried > self._limits.buried:
             number, key = self._execute(OLDEST_BURIED, (queue.id,)).fetchone()
             self._discard_buried(queue, number)
             self.dropped.append((queue.name, key))
-        number = item.id
-        self._end(queue, item)
-        self._follow(queue, item)
-        return number
+        return item.id
+
+    def _hold(self, queue: QueueRow, item: ItemRow) -> None:
+        """Let a head keep its place, without being handed out, for the buried item of its id."""
+        queue.changed = True
+        self._execute(HOLD, (item.id,))
+        if item.behind:
+            queue.in_line -= item.behind
+            queue.held += item.behind
+            number, state, *_ = self._first_in_line(queue, item.key)
+            if state == BUFFERED:
+                # What it was to replace is kept: it waits for its turn, too.
+                self._execute(WAIT_IN_LINE, (number,))
 
     def _discard_buried(self, queue: QueueRow, number: int) -> bool:
-        found = self._execute(DELETE_BURIED, (number, queue.id)).rowcount > 0
-        if found:
-            queue.buried -= 1
-            queue.changed = True
-        return found
+        """Forget a buried item; if it held its key, the first of the line of that follows."""
+        found = self._execute(DELETE_BURIED, (number, queue.id)).fetchall()
+        if not found:
+            return False
+        queue.buried -= 1
+        queue.changed = True
+        if found[0][0]:
+            self._drop_head(queue, self._held_head(number))
+        return True
 
-    def cancel(self, request: Cancel) -> bool:
-        """Make a key absent, or one of its two items."""
+    def _held_head(self, number: int) -> ItemRow:
+        """The head in whose place a buried item holds its key."""
+        return ItemRow(*self._execute(HELD_HEAD, (number,)).fetchone())
+
+    def _drop_head(self, queue: QueueRow, item: ItemRow) -> None:
+        """Remove a head, whatever its state: the first of its line takes its place."""
+        if item.state == IN_FLIGHT:
+            self._end(queue, item)
+        else:
+            self._leave(queue, item)
+        self._follow(queue, item)
+
+    def cancel(self, request: Cancel) -> int:
+        """Make a key absent, or remove some of its values."""
         queue = self._queue(request.queue)
         item = self._live(queue, request.key)
         if item is None:
-            return False
-        first = request.id in {None, item.id}
-        second = item.next_id is not None and request.id in {None, item.next_id}
-        if first:
-            self._keep(queue, item.id, request, KEEP_RESULT)
-        if second:
-            self._keep(queue, item.id, request, KEEP_BUFFERED)
-            self._execute(UNBUFFER, (item.id,))
-            queue.buffered -= 1
-            queue.changed = True
-            item.next_id = None
-        if not first:
-            return second
-        if item.state == IN_FLIGHT:
-            self._end(queue, item)
-            self._follow(queue, item)
-        else:
-            self._leave(queue, item)
-            self._delete(queue, item)
-        return True
+            return 0
+        everything = request.id is None and not request.only_line
+        held = item.state == HELD
+        head = not held and (everything or request.id == item.id)
+        if head:
+            self._keep(queue, item.id, request)
+        removed = 0
+        if request.id is None:
+            removed = self._cancel_line(queue, item, request)
+        elif not head:
+            removed = self._cancel_in_line(queue, item, request, request.id)
+        if held and everything:
+            self._execute(LIFT_HOLD, (item.id,))
+        if head or everything:
+            self._drop_head(queue, item)
+        return head + removed
+
+    def _cancel_line(self, queue: QueueRow, item: ItemRow, request: Cancel) -> int:
+        """Remove all values behind a head; return how many."""
+        count = item.behind
+        if not count:
+            return 0
+        if self._brief and count > LINE_CHUNK:
+            raise TooMuchError
+        if request.keep > 0:
+            self._execute(KEEP_LINE, (*self._result(request), queue.id, item.key))
+            self._count_kept(queue, request, count)
+        self._execute(DELETE_LINE, (queue.id, item.key))
+        self._shorten(queue, item, count)
+        return count
+
+    def _cancel_in_line(self, queue: QueueRow, item: ItemRow, request: Cancel, number: int) -> int:
+        """Remove the value of that id from the line of a head; return how many these are."""
+        if not item.behind:
+            return 0
+        if not self._execute(IS_IN_LINE, (number, queue.id, item.key)).fetchone():
+            return 0
+        self._keep(queue, number, request)
+        self._execute(DELETE_ITEM, (number,))
+        self._shorten(queue, item, 1)
+        return 1
+
+    def _shorten(self, queue: QueueRow, item: ItemRow, count: int) -> None:
+        """There are so many values less behind a head."""
+        self._count_in_line(queue, item.state, -count)
+        item.behind -= count
+        self._execute(SHORTEN, (item.behind, item.id))
 
     def requeue(self, request: Requeue) -> bool | LeasedKeyQError:
         """Put a buried item back."""
         queue = self._queue(request.queue)
-        sql = "SELECT key, priority, kind, value FROM buried WHERE id = ? AND queue = ?"
-        row = self._execute(sql, (request.id, queue.id)).fetchone()
+        row = self._execute(BURIED, (request.id, queue.id)).fetchone()
         if row is None:
             return False
-        key, priority, kind, value = row
+        key, priority, kind, holds, value = row
         items = ((key, value),)
         put = Put(
             request.queue, items, request.policy, priority, max_items=request.max_items, kind=kind
         )
+        if holds:
+            return self._refuse_growth(queue, put, 1) or self._requeue_head(
+                queue, request.id, value
+            )
         answer = self.put(put)
         if isinstance(answer, LeasedKeyQError):
             return answer
         return self._discard_buried(queue, request.id)
+
+    def _requeue_head(self, queue: QueueRow, number: int, value: bytes) -> bool:
+        """A buried item that holds its key is the head of that again, and begins anew."""
+        self._let_go(queue, self._held_head(number))
+        self._back += 1
+        self._execute(REQUEUE_HEAD, (self._back, self._now, value, number))
+        self._execute(DELETE_BURIED, (number, queue.id))
+        queue.buried -= 1
+        queue.available += 1
+        queue.changed = True
+        return True
 
     def discard(self, request: Discard) -> bool:
         """Forget a buried item, or a result that is not old."""
@@ -1143,8 +1427,12 @@ class SqliteTransaction:
         count = 0
         if request.part in ("buried", "all"):
             count += queue.buried
+            holding = self._execute(HOLDING, (queue.id,)).fetchall()
             self._execute("DELETE FROM buried WHERE queue = ?", (queue.id,))
             queue.buried = 0
+            if request.part == "buried":
+                for (number,) in holding:
+                    self._drop_head(queue, self._held_head(number))
         if request.part in ("results", "all"):
             count += self._results(queue)[0]
             self._execute("DELETE FROM done WHERE queue = ?", (queue.id,))
@@ -1153,7 +1441,7 @@ class SqliteTransaction:
         if request.part == "all":
             count += queue.waiting + queue.in_flight
             self._execute("DELETE FROM items WHERE queue = ?", (queue.id,))
-            queue.available = queue.buffered = queue.scheduled = queue.in_flight = 0
+            queue.available = queue.in_line = queue.scheduled = queue.in_flight = queue.held = 0
         queue.changed = queue.changed or count > 0
         return count
 
@@ -1179,13 +1467,14 @@ class SqliteTransaction:
             queue = self._queue(name)
             done, failed, cancelled = self._results(queue)
             found = Counts(
-                available=queue.available + queue.buffered,
+                available=queue.available + queue.in_line,
                 scheduled=queue.scheduled,
                 in_flight=queue.in_flight,
                 buried=queue.buried,
                 done=done,
                 done_failed=failed,
                 done_cancelled=cancelled,
+                held=queue.held,
             )
             if request.queues is not None or found != Counts():
                 counts[name] = found
@@ -1196,8 +1485,13 @@ class SqliteTransaction:
         return [self._inspection.head(self._queue(name).id, name) for name in request.queues]
 
     def look(self, request: Look) -> list[tuple[StoredItem, ...]]:
-        """Show the live items of keys."""
-        return self._inspection.look(self._queue(request.queue).id, request)
+        """Show the heads of keys, and the first of their lines."""
+        queue = self._queue(request.queue)
+        return self._inspection.look(queue.id, request, lined=queue.in_line + queue.held > 0)
+
+    def line(self, request: Line) -> list[StoredItem]:
+        """Show a key and its line."""
+        return self._inspection.line(self._queue(request.queue).id, request)
 
     def browse(self, request: Browse) -> list[StoredItem]:
         """List items by id."""
@@ -1224,6 +1518,7 @@ _VERBS: Final[dict[type[SqliteRequest], Callable[[SqliteTransaction, Any], Any]]
     Count: SqliteTransaction.count,
     Heads: SqliteTransaction.heads,
     Look: SqliteTransaction.look,
+    Line: SqliteTransaction.line,
     Browse: SqliteTransaction.browse,
     Results: SqliteTransaction.results,
 }
@@ -1255,8 +1550,28 @@ def _run_end(requests: Sequence[SqliteRequest], start: int) -> int:
 
 
 def _goes_through(put: Put) -> bool:
-    """Whether nothing can refuse a put, and it is for now."""
-    return put.policy != "reject" and not put.max_items and put.delay is None
+    """Whether nothing can refuse a put, it is for now, and no result stands in its way."""
+    return (
+        put.policy not in _REFUSING
+        and not put.max_items
+        and put.delay is None
+        and not put.unique_for
+    )
+
+
+def _moved(item: ItemRow) -> tuple[Any, ...]:
+    """What `_MOVED` sets."""
+    return (
+        item.state,
+        item.priority,
+        item.place,
+        item.attempt,
+        item.due,
+        item.turn,
+        item.not_before,
+        item.token,
+        item.history,
+    )
 
 
 def _of(kinds: Sequence[str] | None) -> str:

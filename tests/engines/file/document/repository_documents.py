@@ -16,6 +16,7 @@ from leasedkeyq.engines.file.store import FileEngine
 from leasedkeyq.model.requests import Claim, Claimed, Put, StoredItem
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.testing.shorthand import EVERY_STATE
+from tests.engines.file.support import ids
 
 NOW = 1_794_792_800.0
 FORM = RepositoryForm(RepositorySettings(name="jobs"))
@@ -83,7 +84,7 @@ def opened(
 
 def put(engine: FileEngine, *keys: str, **options: Any) -> Any:
     items = tuple((key, value(key)) for key in keys)
-    return engine.apply([Put("jobs", items, kind="task", **options)])[0]
+    return ids(engine.apply([Put("jobs", items, kind="task", **options)])[0])
 
 
 def claim(engine: FileEngine, count: int = 1, **options: Any) -> list[Claimed]:

@@ -37,7 +37,8 @@ def filled(path: Path, form: DocumentForm) -> FileEngine:
     engine.apply(
         [
             Put(jobs, (("now", wrap(b'"newer"')),), "buffer"),
-            Bury(jobs, "bad", tokens["bad"], "it failed"),
+            Put(jobs, (("now", wrap(b'"newest"')), ("bad", wrap(b'"next"'))), "append"),
+            Bury(jobs, "bad", tokens["bad"], "it failed", hold=True),
             Ack(jobs, "done", tokens["done"], finished("done", b"7") if one else b"7", 3600.0),
         ]
     )

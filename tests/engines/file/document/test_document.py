@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,8 @@ from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
 from leasedkeyq.engines.file.document.json_fields import NonsenseError, decode_time, encode_time
 from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
+from leasedkeyq.model.items import LineValue
+from leasedkeyq.model.queue_model import Payload
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
@@ -74,8 +77,12 @@ def everything(model: StoreModel) -> list[Any]:
                 value = json.dumps(json.loads(value)).encode()
             found.append((item.id, item.key, item.state, value, item.priority, item.attempt))
             found.append((item.put_at, item.due, item.error, item.history, item.outcome))
-        counts = model.count(name, NOW)
-        found.append((counts.done, counts.done_failed, counts.done_cancelled))
+            found.append((item.kind, item.deadline, item.ended_at, item.holds))
+        for key in sorted(state.lines):
+            line: Mapping[int, LineValue[Payload]] = state.lines[key].line or {}
+            found.append((key, list(line), [number for number, v in line.items() if v.replaces]))
+        found.append(sorted(state.held))
+        found.append(model.count(name, NOW))
     return [*found, model.last_id, model.last_fence]
 
 
@@ -101,7 +108,11 @@ def test_whatever_it_holds_comes_back(
     one, two, three, four = model.claim(Claim(((queue, 9),), 4, lease_time=1.125), NOW)
     model.put(Put(queue, ((two.key, data),), "buffer", -2, 3.0), NOW)
     model.put(Put(queue, ((one.key, data),), "update", 9, 3.0), NOW)
-    model.settle(Bury(queue, three.key, three.token, keys[0]), NOW)
+    model.put(Put(queue, ((two.key, raw),), "append", 1, 60.0, kind="x", deadline=9.0), NOW)
+    model.put(Put(queue, ((keys[4], data),), "append"), NOW)
+    model.put(Put(queue, ((keys[5], data), (keys[5], raw)), "append"), NOW)
+    model.put(Put(queue, ((three.key, data),), "append", deadline=9.0), NOW)
+    model.settle(Bury(queue, three.key, three.token, keys[0], hold=True), NOW)
     model.settle(Ack(queue, four.key, four.token, data, 10.0, outcome), NOW)
     document = document_of(model)
     body = written(document, suffix)
@@ -158,7 +169,7 @@ def test_the_layout_of_a_document() -> None:
     model.put(Put("mail", (("a", b'{"to":["ann"]}'),)), NOW)
     model.put(Put("mail", (("b", b"true"),), priority=2), NOW)
     assert FORM.render_yaml(document_of(model)) == (
-        "version: 1\nrevision: 1\nlast_id: 2\nlast_fence: 0\nqueues:\n  mail:\n    items:\n"
+        "version: 2\nrevision: 1\nlast_id: 2\nlast_fence: 0\nqueues:\n  mail:\n    items:\n"
         "      - key: b\n        value: true\n        priority: 2\n"
         "        place: 2\n        id: 2\n        put_at: 2023-11-14T22:13:20Z\n"
         '      - key: a\n        value: {"to": ["ann"]}\n'

@@ -303,13 +303,13 @@ NONSENSE = [
     ("priority: 3", "priority: high", "priority"),
     ("priority: 3", "priority: 1.5", "priority"),
     ("priority: 3", "priority: 3\n        priority: 33", "priority"),
-    ("version: 1", "version: 27", "version"),
+    ("version: 2", "version: 27", "version"),
     ("put_at: 2", "put_at: tomorrow 2", "time"),
     ("      - key: b\n", "      - nokey: 1\n", "key"),
     ("      - key: b\n", "      - key: [b]\n", "text"),
     ("      - key: b\n", "      - key: b\n        state: lost\n", "state"),
     ("      - key: b\n", "      - key: b\n        lease: {fence: 9}\n", "token"),
-    ("      - key: b\n", "      - key: b\n        next: {value: 9}\n", "lease"),
+    ("      - key: b\n", "      - key: b\n        next: {value: 9}\n", "line"),
     ("      - key: b\n", "      - key: b\n     oops\n", "YAML"),
     ("    items:\n", "    items: none\n    more:\n", "list"),
     ("queues:\n", "queues: 7\nothers:\n", "mapping"),
@@ -382,7 +382,7 @@ def test_damage_without_a_copy_is_an_error_and_nothing_is_touched(path: Path) ->
 def test_a_newer_version_is_not_touched(path: Path) -> None:
     from leasedkeyq.engines.file.document.codec import add_checksum
 
-    text = add_checksum(b"version: 2\nrevision: 1\nqueues: {}\n", yaml=True)
+    text = add_checksum(b"version: 3\nrevision: 1\nqueues: {}\n", yaml=True)
     path.write_bytes(text)
     path.with_name("queue.yaml.bak").write_bytes(text)
     with pytest.raises(errors.StoreError, match="upgrade"):

@@ -7,14 +7,18 @@ How a document looks is the matter of its `Form`: which fields an item has and w
 how entries become text and text becomes entries. `model_mapping` makes a model of a document, and
 brings a document up to date with a model; it sees items as `ItemFacts`, whatever the form.
 
-Leased items keep their line, so that a claim that is undone finds its place. A place is written
-down where there are several priorities, and is forgotten when a person edits the document: then
-the order of the lines counts.
+Leased items stay where they are, so that a claim that is undone finds its place. A place is
+written down where there are several priorities, and is forgotten when a person edits the document:
+then the order of the document counts.
+
+The values in the line of a key are entries, too: they follow the entry of their head, in order, and
+are marked as `Entry.in_line`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -36,8 +40,12 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 
-VERSION = 1
+VERSION = 2
+"""In version 1 no key had a line: at most one buffered value, in the entry of its head."""
 COUNTERS = ("version", "revision", "last_id", "last_fence")
+LINE = "line"
+"""The name above the values in the line of a key."""
+IN_LINE: Final[frozenset[StoredState]] = frozenset(("buffered", "in_line"))
 BUCKETS = "buckets"
 """The field of the head with the buckets of all queues: readers that do not know it let it be."""
 
@@ -58,10 +66,23 @@ class Entry:
         signature: The state that `fields` describe, to see a change without writing it down.
         id: The id of the item.
         key: Its key.
-        new: Whether it had no id when it was read.
+        in_line: Whether it is a value in the line of the entry before it.
+        written_id: The id that stood in the document; 0 if there was none. It is another than
+            `id` where a person has changed the order of a line, or the item is new.
     """
 
-    __slots__ = ("fields", "id", "key", "lead", "new", "notes", "record", "signature", "text")
+    __slots__ = (
+        "fields",
+        "id",
+        "in_line",
+        "key",
+        "lead",
+        "notes",
+        "record",
+        "signature",
+        "text",
+        "written_id",
+    )
 
     def __init__(self, fields: dict[str, str] | None = None) -> None:
         self.fields: dict[str, str] = {} if fields is None else fields
@@ -72,16 +93,21 @@ class Entry:
         self.signature: Signature = ()
         self.id: int = 0
         self.key: str = ""
-        self.new: bool = False
+        self.in_line: bool = False
+        self.written_id: int = 0
+
+    @property
+    def new(self) -> bool:
+        """Whether it had no id when it was read."""
+        return not self.written_id
 
     def update(self, known: dict[str, str], ours: tuple[str, ...]) -> bool:
         """Take over the fields that are ours; fields of others and all comments stay."""
         old = self.fields
         fields = {name: known[name] for name in ours if name in known}
         fields.update((name, text) for name, text in old.items() if name not in ours)
-        for name in [name for name in self.notes if name not in fields]:
-            before, after = self.notes.pop(name)
-            self.lead += before + (f"{after}\n" if after else "")
+        for name in [name for name in self.notes if name not in fields and name != LINE]:
+            self.drop_note(name)
         if fields == old:
             return False
         self.fields = fields
@@ -91,6 +117,17 @@ class Entry:
     def add_lead(self, lines: str) -> None:
         """Add comment lines before it."""
         self.lead += lines
+
+    def add_line_note(self, lines: str) -> None:
+        """Add comment lines before the values in its line."""
+        before, after = self.notes.get(LINE, ("", ""))
+        self.notes[LINE] = (before + lines, after)
+
+    def drop_note(self, name: str) -> None:
+        """Something of it is gone: the comments on that are on the entry now."""
+        before, after = self.notes.pop(name)
+        self.lead += before + (f"{after}\n" if after else "")
+        self.text = ""
 
 
 class Section:
@@ -196,18 +233,11 @@ class LeaseFacts(msgspec.Struct):
         )
 
 
-class BufferedFacts(msgspec.Struct):
-    """A newer value that waits beside a leased one."""
-
-    payload: Payload
-    priority: int
-    due: float | None
-
-
 class ItemFacts(msgspec.Struct, kw_only=True):
     """An item, whatever the form of the document. A payload without an id belongs to a new one."""
 
     key: str
+    """Empty for a value in line that does not tell: it has the key of its head."""
     state: StoredState
     payload: Payload
     priority: int = 0
@@ -215,12 +245,15 @@ class ItemFacts(msgspec.Struct, kw_only=True):
     due: float | None = None
     """When it becomes available, may come back from its lease at the earliest, or is forgotten."""
     lease: LeaseFacts | None = None
-    beside: BufferedFacts | None = None
     place: int | None = None
     error: str = ""
     buried_at: float = 0.0
+    holds: bool = False
+    """Whether it is buried and holds its key."""
     outcome: ResultOutcome = "completed"
     """How it ended, if it is done."""
+    ended_at: float | None = None
+    """When, if that is known."""
 
 
 # Forms
@@ -247,8 +280,13 @@ class HandwrittenReader(Protocol):
         section: Section,
         what: str,
         bare: Callable[[object], dict[str, str]] | None = None,
+        *,
+        lines: bool = False,
     ) -> None:
-        """Read a list of items, with their comments; `bare` makes fields of a plain value."""
+        """Read a list of items, with their comments; `bare` makes fields of a plain value.
+
+        With `lines`, an item can have values in line below it.
+        """
         ...
 
     def plain(self, value: Any) -> Any:
@@ -273,9 +311,12 @@ class Form(ABC):
 
     Attributes:
         fields: The fields of an item that are ours, in their order.
+        nests: Whether values in line stand below the head of their key. Otherwise each is an item
+            of the document like the others.
     """
 
     fields: tuple[str, ...]
+    nests: bool
 
     @abstractmethod
     def start(self) -> Document:
@@ -296,6 +337,22 @@ class Form(ABC):
         Raises:
             NonsenseError: The item has no place in this form.
         """
+
+    @abstractmethod
+    def upgrade(self, section: Section, where: str) -> None:
+        """Bring what documents of version 1 said in another way into today's form.
+
+        Raises:
+            NonsenseError: It cannot be read.
+        """
+
+    def place(self, entry: Entry, *, in_line: bool) -> None:
+        """Let an entry that was the head of its key stand in its line, or the other way round."""
+        entry.in_line = in_line
+
+    def arrange(self, entries: list[Entry]) -> list[Entry]:
+        """Entries of a queue, which came together in any order, as they can stand in a document."""
+        return entries
 
     @abstractmethod
     def open_section(self, document: Document, queue: str) -> Section:
@@ -342,6 +399,14 @@ class Form(ABC):
             NonsenseError: It is not a document of this form.
             msgspec.DecodeError: The same.
         """
+
+
+def by_key(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Entries that were loaded, by their keys."""
+    found: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[entry.key].append(entry)
+    return dict(found)
 
 
 def form_of(names: set[str], forms: Sequence[Form]) -> Form:

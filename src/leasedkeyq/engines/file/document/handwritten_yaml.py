@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.engines.file.document.document import (
+    LINE,
     Document,
     Entry,
     Form,
@@ -78,8 +79,10 @@ def read_item(block: str) -> Entry:
     except (NonsenseError, StoreError) as error:
         # Reading the whole document tells what is wrong, and where.
         raise NotPlainYamlError from error
-    # The values of aliases are counted over the whole document.
+    # The values of aliases are counted over the whole document, and a line has entries of its own.
     if len(section.entries) != 1 or reader.tree.aliased or reader.keep_comments().strip():
+        raise NotPlainYamlError
+    if LINE in section.entries[0].fields:
         raise NotPlainYamlError
     return section.entries[0]
 
@@ -110,6 +113,8 @@ class _Reader:
         section: Section,
         what: str,
         bare: Callable[[object], dict[str, str]] | None = None,
+        *,
+        lines: bool = False,
     ) -> None:
         """As `HandwrittenReader.items`."""
         if items is None:
@@ -126,7 +131,27 @@ class _Reader:
                 continue
             check_mapping(item, f"item {number} of {what}")
             for field in item:
-                self.field(item, field, entry)
+                if lines and field == LINE:
+                    self.above(item, field, entry.add_line_note)
+                    self._line(item[field], section, f"the line of {item.get('key')!r} in {what}")
+                else:
+                    self.field(item, field, entry)
+
+    def _line(self, values: Any, section: Section, what: str) -> None:
+        """Read the values in line of the item that was read last."""
+        if values is None:
+            return
+        check_list(values, f"the values in {what}")
+        for number, value in enumerate(values, 1):
+            entry = Entry()
+            entry.in_line = True
+            section.entries.append(entry)
+            if isinstance(values, YamlList):
+                place = values.places[number - 1]
+                self.anchors.append((place.line, place.column, entry.add_lead, None, ""))
+            check_mapping(value, f"value {number} in {what}")
+            for field in value:
+                self.field(value, field, entry)
 
     def plain(self, value: Any) -> Any:
         """As `HandwrittenReader.plain`."""

@@ -4,16 +4,19 @@
 changed. Both see the items of a queue in one order, see `in_order`.
 """
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from leasedkeyq.engines.file.document.document import (
     BUCKETS,
     COUNTERS,
+    IN_LINE,
+    LINE,
     VERSION,
-    BufferedFacts,
     Document,
     Entry,
     Form,
@@ -32,13 +35,13 @@ from leasedkeyq.engines.file.document.json_fields import (
 from leasedkeyq.engines.file.document.plain_yaml import printable
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Bucket, BucketName
-from leasedkeyq.model.items import Buffered, Item
+from leasedkeyq.model.items import Item, LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel
 from leasedkeyq.model.requests import Limits, StoredItem
 from leasedkeyq.model.store_model import StoreModel
 from leasedkeyq.types import BuriedItem
 
-Stored = Item[str, Payload] | BuriedItem[str, Payload] | StoredItem
+Stored = Item[str, Payload] | LineValue[Payload] | BuriedItem[str, Payload] | StoredItem
 Known = dict[tuple[str, str], ItemFacts]
 """What entries say, by their text and record: most of them are as they were at the last look."""
 BucketRow = tuple[str, bool, str, float, float, float, float]
@@ -60,8 +63,8 @@ def load(
         NonsenseError: The document contradicts itself or the meaning of a queue.
     """
     fields = document.head.fields
-    version = decode_whole(fields, "version", "the document") if "version" in fields else VERSION
-    if version != VERSION:
+    version = decode_whole(fields, "version", "the document") if "version" in fields else 1
+    if not 1 <= version <= VERSION:
         raise NonsenseError(f"version is {version}, and this program knows {VERSION}")
     model = StoreModel(limits)
     model.last_id = decode_whole(fields, "last_id", "the document")
@@ -70,9 +73,11 @@ def load(
     loader.ours = ours
     for name, section in document.sections.items():
         check_text(name, "the name of a queue")
+        if version < VERSION:
+            document.form.upgrade(section, f"queue {name!r}")
         loader.queue(name, section)
     loader.finish()
-    if ours:
+    if ours and version == VERSION:
         for name, queue_model in model.queues.items():
             signatures = {number: signature for number, signature, _, _ in in_order(queue_model)}
             for entry in document.sections[name].entries:
@@ -92,6 +97,14 @@ def _load_buckets(model: StoreModel, text: str) -> None:
             queue_model.buckets.keep(BucketName(pattern, each, key), Bucket(*bucket))
 
 
+class ValueInLine(NamedTuple):
+    """A value in line, as it was read."""
+
+    facts: ItemFacts
+    entry: Entry
+    where: str
+
+
 class ModelLoader:
     """Brings the entries of a document into a model."""
 
@@ -108,6 +121,7 @@ class ModelLoader:
         self.fences: set[int] = set()
         self.tokens: set[str] = set()
         self.new: list[tuple[Entry, Payload]] = []
+        self.lines: list[tuple[QueueModel, Item[str, Payload], list[LineValue[Payload]]]] = []
         self.done: list[tuple[QueueModel, str, ItemFacts]] = []
         self.fenceless: list[Lease[str]] = []
 
@@ -116,8 +130,28 @@ class ModelLoader:
         if not section.entries:
             return
         queue_model = self.model.queues[name] = QueueModel(self.model.limits.buried)
-        for number, entry in enumerate(section.entries, 1):
-            self.item(queue_model, name, section, entry, f"item {number} of queue {name!r}")
+        lines: dict[str, list[ValueInLine]] = {}
+        items = values = 0
+        key, state = "", ""
+        for entry in section.entries:
+            if entry.in_line:
+                values += 1
+                where = f"value {values} in the line of {key!r} in queue {name!r}"
+                if state == "done":
+                    raise NonsenseError(f"{where}: a result has no line")
+            else:
+                items += 1
+                values = 0
+                where = f"item {items} of queue {name!r}"
+            facts = self.read(section, entry, where, key)
+            if facts.state not in IN_LINE:
+                self.item(queue_model, name, facts, entry, where)
+                key, state = entry.key, facts.state
+                continue
+            self._check_id(facts.payload, where)
+            lines.setdefault(entry.key, []).append(ValueInLine(facts, entry, where))
+        for key, line in lines.items():
+            self._line(queue_model, name, key, line)
 
     def finish(self) -> None:
         """Items without an id are new: they get the next ones, in the order of the document."""
@@ -129,45 +163,107 @@ class ModelLoader:
             lease._fence = model.last_fence
         for entry, payload in self.new:
             model.last_id += 1
-            payload.id = model.last_id
-            entry.id = entry.id or payload.id
+            entry.id = payload.id = model.last_id
+        for queue_model, item, values in self.lines:
+            _form_line(queue_model, item, values)
         for queue_model, queue, facts in self.done:
-            due, outcome = facts.due, facts.outcome
             result = facts.payload.stored(
-                queue, facts.key, "done", facts.priority, facts.attempt, due=due, outcome=outcome
+                queue,
+                facts.key,
+                "done",
+                facts.priority,
+                facts.attempt,
+                due=facts.due,
+                outcome=facts.outcome,
+                ended_at=facts.ended_at,
             )
             queue_model.keep(result)
         self.known.clear()
         self.known.update(self.seen)
 
-    def item(
-        self, queue_model: QueueModel, queue: str, section: Section, entry: Entry, where: str
-    ) -> None:
-        """Bring in one item."""
+    def read(self, section: Section, entry: Entry, where: str, head: str) -> ItemFacts:
+        """What an entry says; `head` is the key of the item before it."""
         try:
             facts = self._read(section, entry, where)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise NonsenseError(f"{where}: {error}") from error
-        self._number(facts.payload, where, entry)
-        entry.id = facts.payload.id
+        entry.id = entry.written_id = facts.payload.id
         entry.key = facts.key
-        entry.new = not entry.id
+        entry.in_line = facts.state in IN_LINE
+        if entry.in_line and self.form.nests:
+            if facts.key and facts.key != head:
+                raise NonsenseError(f"{where}: its key is {facts.key!r}; a line has one key")
+            entry.key = head
+        return facts
+
+    def item(
+        self, queue_model: QueueModel, queue: str, facts: ItemFacts, entry: Entry, where: str
+    ) -> None:
+        """Bring in one item that is not in a line."""
+        self._check_id(facts.payload, where)
+        if not facts.payload.id:
+            self.new.append((entry, facts.payload))
         if facts.state == "done":
             self.done.append((queue_model, queue, facts))
         elif facts.state == "buried":
-            state = queue_model.state
-            state._burials += 1
-            state.buried[state._burials] = BuriedItem(
-                state._burials,
-                facts.key,
-                facts.payload,
-                facts.priority,
-                facts.attempt,
-                facts.error,
-                facts.buried_at,
-            )
+            self._buried(queue_model, facts, where)
         else:
             self._live(queue_model, facts, where)
+
+    def _buried(self, queue_model: QueueModel, facts: ItemFacts, where: str) -> None:
+        state = queue_model.state
+        state._burials += 1
+        state.buried[state._burials] = BuriedItem(
+            state._burials,
+            facts.key,
+            facts.payload,
+            facts.priority,
+            facts.attempt,
+            facts.error,
+            facts.buried_at,
+            facts.holds,
+        )
+        if facts.holds:
+            state.held[facts.key] = self._head(queue_model, facts, where), state._burials
+
+    def _line(
+        self, queue_model: QueueModel, queue: str, key: str, values: Sequence[ValueInLine]
+    ) -> None:
+        """Bring in the line of a key.
+
+        Ids rise along a line. Where they do not, a person has changed the order or added a value:
+        from there on they are others, as those in use before stay what they were.
+        """
+        if key not in queue_model.state.items:
+            # Its head is gone, so the first one is that.
+            first = values[0]
+            state = "available" if first.facts.due is None else "scheduled"
+            self.ids.discard(first.facts.payload.id)
+            facts = msgspec.structs.replace(first.facts, key=key, state=state)
+            self.item(queue_model, queue, facts, first.entry, first.where)
+            values = values[1:]
+        item = queue_model.state.items[key]
+        last = item.value.id
+        rising = bool(last)
+        line: list[LineValue[Payload]] = []
+        for facts, entry, where in values:
+            payload = facts.payload
+            replaces = facts.state == "buffered"
+            if replaces and (line or item.lease is None):
+                message = "a buffered value is a newer value of a key that is leased"
+                raise NonsenseError(
+                    f"{where}: {message}, and the first behind that; take away its state, and it "
+                    "waits its turn"
+                )
+            rising = rising and payload.id > last
+            if rising:
+                last = payload.id
+            else:
+                payload = msgspec.structs.replace(payload, id=0)
+                self.new.append((entry, payload))
+            line.append(LineValue(0, payload, facts.priority, facts.due, replaces=replaces))
+        if line:
+            self.lines.append((queue_model, item, line))
 
     def _read(self, section: Section, entry: Entry, where: str) -> ItemFacts:
         mark = (entry.text, entry.record)
@@ -178,16 +274,25 @@ class ModelLoader:
             self.seen[mark] = facts
         return facts
 
-    def _live(self, queue_model: QueueModel, facts: ItemFacts, where: str) -> None:
+    def _head(self, queue_model: QueueModel, facts: ItemFacts, where: str) -> Item[str, Payload]:
+        """The head of a key, which has no place yet."""
         state = queue_model.state
         if facts.key in state.items:
-            raise NonsenseError(f"{where}: the key {facts.key!r} is there twice")
+            message = f"the key {facts.key!r} is there twice"
+            if facts.holds or facts.key in state.held:
+                message += ", and held by a buried item; more of its values go to its line"
+            raise NonsenseError(f"{where}: {message}")
         item: Item[str, Payload] = Item(facts.key, facts.payload, facts.priority)
         item.attempt = facts.attempt
         state.items[facts.key] = item
+        return item
+
+    def _live(self, queue_model: QueueModel, facts: ItemFacts, where: str) -> None:
+        state = queue_model.state
+        item = self._head(queue_model, facts, where)
         if facts.lease is not None:
             item.not_before = facts.due
-            self._lease(queue_model, item, facts, facts.lease, where)
+            self._lease(queue_model, item, facts.lease, where)
         elif facts.due is not None:
             state._schedules += 1
             state.timers.set(item, facts.due, state._schedules)
@@ -200,7 +305,6 @@ class ModelLoader:
         self,
         queue_model: QueueModel,
         item: Item[str, Payload],
-        facts: ItemFacts,
         lease: LeaseFacts,
         where: str,
     ) -> None:
@@ -223,19 +327,28 @@ class ModelLoader:
         state.in_flight[item.key] = item
         if lease.expires_at is not None:
             state._expire_at(item, lease.expires_at)
-        beside = facts.beside
-        if beside is not None:
-            self._number(beside.payload, where, Entry())
-            item.buffered = Buffered(beside.payload, beside.priority, beside.due)
-            state.buffered += 1
 
-    def _number(self, payload: Payload, where: str, entry: Entry) -> None:
+    def _check_id(self, payload: Payload, where: str) -> None:
         if payload.id in self.ids:
             raise NonsenseError(f"{where}: the id {payload.id} is there twice")
         if payload.id:
             self.ids.add(payload.id)
-        else:
-            self.new.append((entry, payload))
+
+
+def _form_line(
+    queue_model: QueueModel, item: Item[str, Payload], values: Sequence[LineValue[Payload]]
+) -> None:
+    """Let values, which have their ids now, wait behind an item."""
+    item.line = OrderedDict()
+    for value in values:
+        value.number = value.value.id
+        item.line[value.number] = value
+    state = queue_model.state
+    state.lines[item.key] = item
+    if item.key in state.held:
+        state.behind_held += len(values)
+    else:
+        state.in_line += len(values)
 
 
 # From the model to the document
@@ -293,30 +406,59 @@ def _sync_section(section: Section, form: Form, queue: str, queue_model: QueueMo
     old = {entry.id: entry for entry in section.entries}
     entries: list[Entry] = []
     changed = False
+    key = ""
     for number, signature, item, place in in_order(queue_model):
+        in_line = isinstance(item, LineValue)
+        if not isinstance(item, LineValue):
+            key = item.key
         entry = old.get(number)
         if entry is None:
             entry = Entry()
             entry.id = number
+        if entry.in_line is not in_line:
+            form.place(entry, in_line=in_line)
+            changed = True
         if entry.signature != signature:
-            fields, record = form.write(section, _facts(item, place))
+            fields, record = form.write(section, _facts(queue_model, key, item, place))
             if entry.update(fields, form.fields) or record != entry.record:
                 changed = True
                 entry.record = record
-                _check(section, entry, form, queue)
+                _check(section, entry, form, queue, key)
             entry.signature = signature
         entries.append(entry)
+    if form.nests:
+        changed |= _keep_line_notes(section.entries, entries)
     if entries != section.entries:
         changed = True
         _replace(section, entries)
     return changed
 
 
-def _check(section: Section, entry: Entry, form: Form, queue: str) -> None:
+def _check(section: Section, entry: Entry, form: Form, queue: str, key: str) -> None:
     """Never write what we would not read: a number without bounds, a key that is no text."""
     check_text(queue, "the name of a queue")
     loader = ModelLoader(StoreModel(), form, 0.0)
-    loader.item(QueueModel(1), queue, section, entry, f"an item of queue {queue!r}")
+    where = f"an item of queue {queue!r}"
+    facts = loader.read(section, entry, where, key)
+    if not entry.in_line:
+        loader.item(QueueModel(1), queue, facts, entry, where)
+
+
+def _keep_line_notes(old: Sequence[Entry], new: Sequence[Entry]) -> bool:
+    """Comments on the line of a key stay with the line, whatever item is its head."""
+    noted = [entry for entry in old if entry.notes and LINE in entry.notes]
+    if not noted:
+        return False
+    heads = {head.key: head for head, value in pairwise(new) if value.in_line and not head.in_line}
+    changed = False
+    for entry in noted:
+        head = heads.get(entry.key)
+        if head is None:
+            entry.drop_note(LINE)
+        elif head is not entry:
+            head.notes[LINE] = entry.notes.pop(LINE)
+        changed |= head is not entry
+    return changed
 
 
 def _replace(section: Section, entries: list[Entry]) -> None:
@@ -335,7 +477,15 @@ def _replace(section: Section, entries: list[Entry]) -> None:
     section.entries = entries
 
 
-def _facts(item: Stored, place: int | None) -> ItemFacts:
+def _facts(queue_model: QueueModel, key: str, item: Stored, place: int | None) -> ItemFacts:
+    if isinstance(item, LineValue):
+        return ItemFacts(
+            key=key,
+            state="buffered" if item.replaces else "in_line",
+            payload=item.value,
+            priority=item.priority,
+            due=item.not_before,
+        )
     if isinstance(item, StoredItem):
         return ItemFacts(
             key=item.key,
@@ -345,6 +495,7 @@ def _facts(item: Stored, place: int | None) -> ItemFacts:
             attempt=item.attempt,
             due=item.due,
             outcome=item.outcome or "completed",
+            ended_at=item.ended_at,
         )
     facts = ItemFacts(
         key=item.key,
@@ -357,6 +508,7 @@ def _facts(item: Stored, place: int | None) -> ItemFacts:
         facts.state = "buried"
         facts.error = item.error
         facts.buried_at = item.buried_at
+        facts.holds = queue_model.state.holds_key(item.id)
         return facts
     facts.place = place
     lease: Lease[str] | None = item.lease
@@ -368,8 +520,6 @@ def _facts(item: Stored, place: int | None) -> ItemFacts:
     elif item.next is None:
         facts.state = "scheduled"
         facts.due = item.timer[0]
-    if (beside := item.buffered) is not None:
-        facts.beside = BufferedFacts(beside.value, beside.priority, beside.not_before)
     return facts
 
 
@@ -382,19 +532,23 @@ def in_order(queue_model: QueueModel) -> Iterator[tuple[int, Signature, Stored, 
     With each comes its id, and a signature, which is another when the item has changed.
 
     An item keeps its place while it is leased, even if its priority changes meanwhile. Among
-    items of several priorities that place has to be written down.
+    items of several priorities that place has to be written down. The line of an item follows it;
+    that of a key which a buried item holds follows that.
     """
     state = queue_model.state
     placed: list[Item[str, Payload]] = []
     waiting: list[Item[str, Payload]] = []
     for item in state.items.values():
-        (placed if item.lease is not None or item.next is not None else waiting).append(item)
+        if item.lease is not None or item.next is not None:
+            placed.append(item)
+        elif item.key not in state.held:
+            waiting.append(item)
     placed.sort(key=lambda item: (-item.priority, item.position))
     waiting.sort(key=lambda item: item.timer[:2])
     mixed = _number(queue_model, placed)
     for item in placed + waiting:
         place = item.position if mixed and (item.lease or item.next) else None
-        lease, beside = item.lease, item.buffered
+        lease = item.lease
         signature: Signature = (
             item.value,
             item.priority,
@@ -403,14 +557,26 @@ def in_order(queue_model: QueueModel) -> Iterator[tuple[int, Signature, Stored, 
             lease and lease.expires_at,
             item.not_before,
             lease is None and item.timer and item.timer[0],
-            beside and (beside.value, beside.priority, beside.not_before),
             place,
         )
         yield item.value.id, signature, item, place
-    for buried in state.buried.values():
-        yield buried.value.id, ("buried", buried), buried, None
+        if item.line is not None:
+            yield from _line_in_order(item)
+    for number, buried in state.buried.items():
+        held = state.holds_key(number)
+        yield buried.value.id, ("buried", buried, held), buried, None
+        if held and (item := state.items[buried.key]).line is not None:
+            yield from _line_in_order(item)
     for done in queue_model.done.values():
         yield done.id, ("done", done), done, None
+
+
+def _line_in_order(
+    item: Item[str, Payload],
+) -> Iterator[tuple[int, Signature, LineValue[Payload], None]]:
+    for number, value in (item.line or {}).items():
+        signature = (value.value, value.priority, value.not_before, value.replaces)
+        yield number, signature, value, None
 
 
 def _number(queue_model: QueueModel, placed: list[Item[str, Payload]]) -> bool:

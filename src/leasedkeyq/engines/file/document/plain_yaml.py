@@ -38,6 +38,8 @@ class Style(NamedTuple):
     """The fields in which a plain word is written without quotes."""
     times: frozenset[str]
     """The fields in which a time is written without quotes."""
+    line: str = ""
+    """How the line of text begins that is above the values in line of an item."""
 
 
 # Writing
@@ -117,9 +119,9 @@ class ItemReader:
         self._free = 0
         self._seen: Cache = {}
 
-    def read(self, at: int, comments: str) -> tuple[Entry, int]:
+    def read(self, at: int, comments: str, style: Style | None = None) -> tuple[Entry, int]:
         """Read the item that begins at a line; return it and where it ends."""
-        style = self._style
+        style = style or self._style
         end = _end_of_item(self._lines, at, style)
         block = "".join(self._lines[at:end])
         entry = Entry()
@@ -153,6 +155,8 @@ class ItemReader:
 def _end_of_item(lines: list[str], at: int, style: Style) -> int:
     end = at + 1
     while end < len(lines) and (lines[end].startswith(style.member) or is_comment(lines[end])):
+        if style.line and lines[end].startswith(style.line):
+            break
         end += 1
     # Comments behind the last field are about the next item.
     while is_comment(lines[end - 1]):

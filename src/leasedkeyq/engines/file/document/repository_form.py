@@ -24,6 +24,8 @@ Each item has these fields, all of them, so that a program which reads them plai
 `repository_items` for what they mean to the store. What the store itself has to know, the counters
 and a record for each item, stands in one mapping at the end. Older documents have their items under
 ``queue``. There is one queue, and no other can be put into such a document.
+
+The values in line of an id are items of that id, too, behind its head and in order.
 """
 
 import uuid
@@ -71,7 +73,12 @@ from leasedkeyq.engines.file.document.plain_yaml import (
     split_lines,
 )
 from leasedkeyq.engines.file.document.repository_fields import FIELDS, STATUSES
-from leasedkeyq.engines.file.document.repository_items import read_item, was_written_for, write_item
+from leasedkeyq.engines.file.document.repository_items import (
+    read_item,
+    take_next,
+    was_written_for,
+    write_item,
+)
 
 __all__ = ["RepositoryForm", "RepositorySettings", "StatusTranslation"]
 
@@ -113,6 +120,7 @@ class RepositoryForm(Form):
     """
 
     fields: tuple[str, ...] = FIELDS
+    nests: bool = False
 
     def __init__(
         self, defaults: RepositorySettings, status_map: StatusTranslation | None = None
@@ -152,6 +160,18 @@ class RepositoryForm(Form):
         _give_ids(document, section)
         _give_records(section, records)
         return document
+
+    def upgrade(self, section: Section, where: str) -> None:
+        """As `Form.upgrade`: a buffered value is an item like the others."""
+        entries: list[Entry] = []
+        for entry in section.entries:
+            entries.append(entry)
+            buffered = take_next(entry, f"the item {entry.fields['id']} of {where}")
+            if buffered is not None:
+                fields, record = self.write(section, buffered)
+                entries.append(Entry(fields))
+                entries[-1].record = record
+        section.entries = entries
 
     # Items
 

@@ -2,7 +2,8 @@
 
 The state of an item in the store is its ``status``:
 
-- pending: available, or scheduled where ``scheduled_at`` lies ahead,
+- pending: available, or scheduled where ``scheduled_at`` lies ahead, or in line behind another item
+  of its id, if its record says so,
 - processing: in flight,
 - failed: buried, or done where it was saved so,
 - completed and cancelled: done.
@@ -22,10 +23,11 @@ has the status that it was written for; after that, what the person wrote counts
 import uuid
 from typing import cast
 
-from leasedkeyq.engines.file.document.document import BufferedFacts, Entry, ItemFacts, LeaseFacts
+from leasedkeyq.engines.file.document.document import IN_LINE, Entry, ItemFacts, LeaseFacts
 from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
+    decode,
     decode_history,
     decode_key,
     decode_mapping,
@@ -62,6 +64,8 @@ _STATUS: dict[str, str] = {
     "available": "pending",
     "scheduled": "pending",
     "in_flight": "processing",
+    "buffered": "pending",
+    "in_line": "pending",
     "buried": "failed",
 }
 _NOTHING = dict.fromkeys(OPTIONAL, "null")
@@ -113,7 +117,7 @@ def _shown(facts: ItemFacts, value: dict[str, str], where: str) -> dict[str, str
     """The fields that follow from the state of an item that is not done."""
     count = decode_whole(value, "retry_count", where, least=-LARGEST) + _ended(facts)
     shown = {"status": encode(_STATUS[facts.state]), "retry_count": str(max(count, 0))}
-    if facts.state == "scheduled" and facts.due is not None:
+    if (facts.state == "scheduled" or facts.state in IN_LINE) and facts.due is not None:
         said = decode_moment(value, "scheduled_at", where)
         if said is None or abs(said - facts.due) > SAME_MOMENT:
             shown["scheduled_at"] = encode_utc(facts.due)
@@ -173,7 +177,7 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFac
         facts.outcome = decode_outcome(of, "outcome", where)
     if not known:
         record.pop("own", None)
-        _find(facts, fields, record, where, now)
+        _find(facts, fields, where, now)
     else:
         _recall(facts, fields, record, where, now)
     facts.payload.value = _value(facts, fields, record, where)
@@ -188,13 +192,8 @@ def was_written_for(record: dict[str, str], entry: Entry) -> bool:
     return status == f'"{_STATUS.get(state)}"'
 
 
-def _find(
-    facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str, now: float
-) -> None:
+def _find(facts: ItemFacts, fields: dict[str, str], where: str, now: float) -> None:
     """An item in a state that the store did not bring it to."""
-    if "next" in record:
-        message = "a newer value waits until its lease ends; to drop that, remove its 'next'"
-        raise NonsenseError(f"{where}: {message}")
     if facts.state == "scheduled":
         facts.due = decode_moment(fields, "scheduled_at", where)
     elif facts.state == "in_flight":
@@ -205,29 +204,35 @@ def _find(
     elif facts.state == "buried":
         facts.error = _error(fields, where)
         facts.buried_at = now
-    elif fields["status"] == '"completed"' and fields["completed_at"] == "null":
-        fields["completed_at"] = encode_utc(now)
+    elif facts.state == "done":
+        facts.ended_at = now
+        if fields["status"] == '"completed"' and fields["completed_at"] == "null":
+            fields["completed_at"] = encode_utc(now)
 
 
 def _recall(
     facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str, now: float
 ) -> None:
     """An item in the state for which its record was written."""
-    if facts.state != "available":
+    if facts.state in IN_LINE:
+        scheduled = decode_moment(fields, "scheduled_at", where)
+        same = _is_schedule(scheduled, decode_moment(record, "due", where))
+        facts.due = decode_moment(record, "not_before", where) if same else scheduled
+    elif facts.state != "available":
         facts.due = decode_moment(record, "due", where)
     if "place" in record:
         facts.place = decode_whole(record, "place", where, least=-LARGEST)
     if facts.state == "in_flight":
         facts.lease = LeaseFacts.decode(record["lease"], where)
-        if "next" in record:
-            parts = decode_mapping(record["next"], "next", where)
-            facts.beside = _read_beside(parts, where, now)
     if facts.state == "buried":
         moment = decode_moment(record, "buried_at", where)
         facts.buried_at = now if moment is None else moment
+        facts.holds = decode(record.get("hold", "false"), bool, "hold", where)
         facts.error = _error(record if "error_message" in record else fields, where)
-    if facts.state == "done" and "priority" in record:
-        facts.priority = decode_whole(record, "priority", where, least=-LARGEST)
+    if facts.state == "done":
+        facts.ended_at = decode_moment(record, "ended_at", where)
+        if "priority" in record:
+            facts.priority = decode_whole(record, "priority", where, least=-LARGEST)
 
 
 def _value(facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str) -> bytes:
@@ -281,9 +286,7 @@ def _state(
         elif _STATUS[state] != status:
             known = False
         elif status == "pending":
-            known = scheduled == due or (
-                scheduled is not None and due is not None and abs(scheduled - due) <= SAME_MOMENT
-            )
+            known = state in IN_LINE or _is_schedule(scheduled, due)
         else:
             known = state != "in_flight" or "lease" in record
         if known:
@@ -296,15 +299,23 @@ def _state(
     return ("buried" if status == "failed" else "done"), False
 
 
+def _is_schedule(scheduled: float | None, due: float | None) -> bool:
+    """Whether a document says of an item what the store has said of it."""
+    if scheduled is None or due is None:
+        return scheduled is due
+    return abs(scheduled - due) <= SAME_MOMENT
+
+
 def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> dict[str, str]:
     """The record of an item: all that its fields do not tell.
 
     ``own`` are the fields in its value where others are shown.
     """
-    payload, lease, beside = facts.payload, facts.lease, facts.beside
-    due = None if facts.due is None else encode_time(facts.due)
-    if facts.state == "available" and fields["scheduled_at"] != "null":
-        # That time has come. Another one in the document would be the work of a person.
+    payload, lease = facts.payload, facts.lease
+    due = not_before = None if facts.due is None else encode_time(facts.due)
+    in_line = facts.state in IN_LINE
+    if (facts.state == "available" or in_line) and fields["scheduled_at"] != "null":
+        # That time has come, or does not count. Another one would be the work of a person.
         due = fields["scheduled_at"]
     buried = facts.state == "buried"
     live = None if buried or facts.state == "done" else payload.deadline
@@ -322,11 +333,13 @@ def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> di
         if facts.state == "done"
         else None,
         "due": due,
+        "not_before": not_before if in_line else None,
         "deadline": None if live is None else encode_time(live),
         "lease": None if lease is None else lease.encode(),
-        "next": None if beside is None else encode_mapping(_beside(beside, fields["id"])),
         "place": None if facts.place is None else str(facts.place),
         "buried_at": encode_time(facts.buried_at) if buried else None,
+        "hold": "true" if facts.holds else None,
+        "ended_at": None if facts.ended_at is None else encode_time(facts.ended_at),
         "error_message": "null" if silent else None,
         "own": encode_mapping(own) if own else None,
     }
@@ -337,33 +350,41 @@ def _unless(text: str, known: str) -> str | None:
     return None if text == known else text
 
 
-def _beside(beside: BufferedFacts, name: str) -> dict[str, str]:
-    payload = beside.payload
-    value = read_value(payload.value, LIVE_VALUE, f"the newer value of {name}")
-    parts = {"value": encode_mapping(value), "number": str(payload.id)}
-    parts["put_at"] = encode_time(payload.put_at)
-    kind = encode(payload.kind)
-    if kind != value["type"]:
-        parts["kind"] = kind
-    if beside.priority:
-        parts["priority"] = str(beside.priority)
-    if beside.due is not None:
-        parts["due"] = encode_time(beside.due)
-    if payload.deadline is not None:
-        parts["deadline"] = encode_time(payload.deadline)
-    return parts
+# Documents of version 1
 
 
-def _read_beside(parts: dict[str, str], where: str, now: float) -> BufferedFacts:
+def take_next(entry: Entry, where: str) -> ItemFacts | None:
+    """Take the buffered value, which was a part of its record, off an item.
+
+    Raises:
+        NonsenseError: It cannot be read.
+    """
+    if '"next": ' not in entry.record:
+        return None
+    record = decode_mapping(entry.record, "its record", where)
+    text = record.pop("next", None)
+    if text is None:
+        return None
+    entry.record = encode_mapping(record)
+    return _read_next(decode_key(entry.fields, "id", where), text, where)
+
+
+def _read_next(key: str, text: str, where: str) -> ItemFacts:
+    parts = decode_mapping(text, "next", where)
     value = read_value(parts.get("value", "null").encode(), LIVE_VALUE, where)
     put_at = decode_moment(parts, "put_at", where)
     payload = Payload(
         make_value(value),
         decode_whole(parts, "number", where),
-        now if put_at is None else put_at,
+        decode_time(value["created_at"], where) if put_at is None else put_at,
         (),
         decode_text(parts if "kind" in parts else value, _kind(parts), where),
         decode_moment(parts, "deadline", where),
     )
-    priority = decode_whole(parts, "priority", where, least=-LARGEST)
-    return BufferedFacts(payload, priority, decode_moment(parts, "due", where))
+    return ItemFacts(
+        key=key,
+        state="buffered",
+        payload=payload,
+        priority=decode_whole(parts, "priority", where, least=-LARGEST),
+        due=decode_moment(parts, "due", where),
+    )

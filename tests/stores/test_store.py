@@ -203,17 +203,13 @@ async def test_names_that_no_store_can_have_are_refused_in_their_requests(name: 
             await store.edit("q", Changes(request))
 
 
-async def test_a_delay_without_end_is_refused_and_what_is_no_request_is_raised() -> None:
+async def test_what_is_no_request_to_settle_is_raised_before_anything_happens() -> None:
     store = MemoryStore()
-    never: Any = Release("q", "a", "token", delay=float("inf"))
+    await store.put([ONE])
     claim: Any = Claim((("q", 1),))
-    answers = await store.settle([never, Cancel("q", "a")])
-    assert [str(answer) for answer in answers] == [
-        "the request cannot be stored: delay must be finite, got inf",
-        "0",
-    ]
     with pytest.raises(TypeError, match="Claim is no request to put or settle something"):
         await store.settle([Cancel("q", "a"), claim])
+    assert (await store.count())["q"] == Counts(available=1)
 
 
 class Changes:

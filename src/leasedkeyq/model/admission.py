@@ -119,13 +119,7 @@ def _check_ending(request: Ack | Cancel, limits: Limits) -> None:
         check_size("result", request.key, request.result, limits)
 
 
-def _check_release(release: Release, _: Limits) -> None:
-    _check_texts(release, (release.queue, release.key, release.token))
-    if not isfinite(release.delay):
-        raise ValueError(f"delay must be finite, got {release.delay}")
-
-
-def _check_lease(change: Extend | Bury, _: Limits) -> None:
+def _check_lease(change: Release | Extend | Bury, _: Limits) -> None:
     _check_texts(change, (change.queue, change.key, change.token))
 
 
@@ -141,7 +135,7 @@ def _check_queue(change: Purge | Discard, _: Limits) -> None:
 _CHECKS: Final[dict[type, Callable[[Any, Limits], None]]] = {
     Put: _check_put,
     Ack: _check_ack,
-    Release: _check_release,
+    Release: _check_lease,
     Extend: _check_lease,
     Bury: _check_lease,
     Cancel: _check_cancel,

@@ -286,7 +286,7 @@ class Store(Closable, ABC):
 
         Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`,
         `LimitExceededError` for a result that is beyond `limits`, and `UnstorableError` for an
-        outcome that is none, for a delay without end, and for names that no store can have.
+        outcome that is none and for names that no store can have.
         """
         self._check_usable()
         admitted, refusals = admit(requests, self.limits)

@@ -1,11 +1,16 @@
-"""How long a hand edit holds up the next call, in documents of some thousand items."""
+"""How long calls and hand edits take in documents of some thousand items, or with a long line."""
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from leasedkeyq.engines.file.document.queues_form import QueuesForm
+from leasedkeyq.model.requests import Ack, Cancel, Put
 from leasedkeyq.repository import QueueItem, QueueRepository
+from tests.engines.file.support import SUFFIXES, claim, opened
+from tests.engines.file.test_races import RacingOps
 
 ITEMS = 2000
 LIMIT = 1.0
@@ -53,3 +58,46 @@ def test_a_script_that_writes_all_of_it_in_its_own_style(path: Path, flow: bool 
     document["items"][3]["priority"] = 7
     path.write_text(yaml.dump(document, Dumper=yaml.CSafeDumper, default_flow_style=flow))
     assert cost_of_a_look(path) < 3 * LIMIT
+
+
+def values(count: int) -> Put:
+    return Put("jobs", tuple(("k", b"%d" % number) for number in range(count)), "append")
+
+
+@SUFFIXES
+def test_a_change_of_a_long_line_writes_one_value(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is put together of those of all values; but only that of one is made."""
+    engine = opened(tmp_path / f"queue.{suffix}")
+    engine.apply([values(1000)])
+    written: list[int] = []
+    write = QueuesForm.write
+
+    def counted(form: QueuesForm, section: Any, facts: Any) -> Any:
+        written.append(facts.payload.id)
+        return write(form, section, facts)
+
+    monkeypatch.setattr(QueuesForm, "write", counted)
+    engine.apply([Put("jobs", (("k", b"0"),), "append")])
+    (lease,) = claim(engine)
+    engine.apply([Ack("jobs", "k", lease.token)])
+    engine.apply([Cancel("jobs", "k", id=500)])
+    assert written == [1001, 1, 2]
+
+
+def test_an_edit_that_comes_while_a_long_line_is_written(tmp_path: Path) -> None:
+    path, ops = tmp_path / "queue.yaml", RacingOps()
+    engine = opened(path, ops=ops)
+    engine.apply([values(2 * ITEMS)])
+
+    def by_hand() -> None:
+        text = path.read_text()
+        path.write_text(text.replace("# sum", "          - value: new\n# sum"))
+
+    ops.race = by_hand
+    began = time.process_time()
+    engine.apply([Put("jobs", (("k", b"0"),), "append")])
+    assert time.process_time() - began < 3 * LIMIT
+    found = engine.read(lambda model, now: model.line("jobs", "k", now))
+    assert [item.value for item in found[-2:]] == [b"0", b'"new"']

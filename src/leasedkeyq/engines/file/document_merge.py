@@ -149,6 +149,8 @@ def _in_order(
         entries = list(taken.values())
     # A new item stands where the person put it: behind the one that it followed.
     added = set(map(id, new))
+    last = [entry for entry in _at_end_of_line(edited) if id(entry) in added]
+    added.difference_update(map(id, last))
     behind: dict[int, list[Entry]] = {0: []}
     place = 0
     for entry in edited:
@@ -160,7 +162,22 @@ def _in_order(
     ordered = behind.pop(0)
     for entry in entries:
         ordered += [entry, *behind.get(entry.written_id, ())]
-    return ordered
+    return ordered + last
+
+
+def _at_end_of_line(edited: list[Entry]) -> list[Entry]:
+    """The new values at the end of a line.
+
+    They go behind what the store has appended meanwhile, as that has ids which are in use.
+    """
+    known: set[str] = set()
+    last: list[Entry] = []
+    for entry in reversed(edited):
+        if entry.in_line and not entry.new:
+            known.add(entry.key)
+        elif entry.in_line and entry.key not in known:
+            last.append(entry)
+    return last[::-1]
 
 
 def _merge_item(before: Entry, mine: Entry, their: Entry, merge: Merge) -> Entry:

@@ -230,6 +230,7 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     pytest.importorskip("ruamel.yaml")
     model = StoreModel()
     model.put(Put("mail", (("a", b'{"to":["ann"]}'), ("b", b"-1.5e3"), ("c", b'"x # y"'))), NOW)
+    model.put(Put("mail", (("a", b"1"), ("a", b'"two"'), ("c", b"[3]")), "append"), NOW)
     changed = misspelled(FORM.render_yaml(document_of(model)), data)
     try:
         ours = FORM.parse_yaml(changed, {})
@@ -240,7 +241,7 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
     def told(document: Document) -> Any:
         return {
             name: [
-                {field: json.loads(value) for field, value in entry.fields.items()}
+                (entry.in_line, {field: json.loads(text) for field, text in entry.fields.items()})
                 for entry in section.entries
             ]
             for name, section in document.sections.items()

@@ -445,19 +445,28 @@ def _check(section: Section, entry: Entry, form: Form, queue: str, key: str) -> 
 
 
 def _keep_line_notes(old: Sequence[Entry], new: Sequence[Entry]) -> bool:
-    """Comments on the line of a key stay with the line, whatever item is its head."""
+    """Comments on the line of a key stay with the line, whatever item is its head.
+
+    Where no line is left, they are on the item.
+    """
     noted = [entry for entry in old if entry.notes and LINE in entry.notes]
     if not noted:
         return False
+    items: dict[str, Entry] = {}
+    for entry in new:
+        if not entry.in_line:
+            items.setdefault(entry.key, entry)
     heads = {head.key: head for head, value in pairwise(new) if value.in_line and not head.in_line}
     changed = False
     for entry in noted:
         head = heads.get(entry.key)
+        item = head or items.get(entry.key)
+        if item is None or head is entry:
+            continue
+        item.notes[LINE] = entry.notes.pop(LINE)
         if head is None:
-            entry.drop_note(LINE)
-        elif head is not entry:
-            head.notes[LINE] = entry.notes.pop(LINE)
-        changed |= head is not entry
+            item.drop_note(LINE)
+        changed = True
     return changed
 
 

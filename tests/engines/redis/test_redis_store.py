@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import KeyAlreadyInFlightError, StoreError
+from leasedkeyq import KeyAlreadyInFlightError, RedisStore, StoreError
 from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import AskServer, RedisLink, Steps
 from leasedkeyq.engines.redis.loop_link import LoopConnection, OnReply
@@ -22,6 +22,7 @@ from leasedkeyq.model.requests import (
     Claim,
     Counts,
     Limits,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -138,7 +139,7 @@ def test_numbers_go_on_from_the_last_one_though_the_clock_was_set_back(
         puts = [Put("q", ((f"k{number}", b"1"),)) for number in range(6)]
         answers = [*await store.put(puts[:1]), *await store.put(puts[1:3])]
         answers += [*await store.put(puts[3:4]), *await store.put(puts[4:])]
-        ids = [number for answer in answers if isinstance(answer, tuple) for number in answer]
+        ids = [placed.id for answer in answers if isinstance(answer, tuple) for placed in answer]
         claim = Claim((("q", 1),))
         found = [*await store.claim([claim]), *await store.claim([claim] * 2)]
         found += await store.claim([Claim((("q", 3),), 3)])
@@ -257,6 +258,19 @@ def test_names_of_empty_queues_do_not_pile_up(server: Server, prefix: str) -> No
 # Calls that are repeated
 
 
+async def append_and_ack(store: RedisStore) -> None:
+    """Append to the line of `k00000`, alone and in a batch, and work on all of it."""
+    for number in range(3):
+        puts = [Put("q", (("k00000", b"%d" % each),), "append") for each in range(number)]
+        await store.put(puts)
+    assert len((await store.line("q", "k00000")).items) == 1 + 3
+    for expected in (b"1", b"0", b"0", b"1"):
+        [[value]] = await store.claim([Claim((("q", 1),), 1, "k00000")])
+        assert value.value == expected
+        assert await store.settle([Ack("q", "k00000", value.token)]) == [None]
+    assert await store.count() == {"q": Counts(available=1, buried=1, done=1)}
+
+
 @pytest.mark.parametrize("way", ["from the event loop", "from a thread"])
 def test_a_call_that_is_repeated_changes_nothing_twice(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, way: str
@@ -308,17 +322,18 @@ def test_a_call_that_is_repeated_changes_nothing_twice(
         ]
         assert await store.edit("q", lambda _: [many(2)])
         assert await store.count() == {"q": Counts(available=2, buried=1)}
+        again = Put("q", (("k00000", b"1"),), priority=1)
         for keep in (0.0, 60.0):
             [[old]] = await store.claim([Claim((("q", 1),))])
             assert (old.key, old.value) == ("k00000", b"1")
             assert await store.settle([Ack("q", "k00000", old.token, b"1", keep)]) == [None]
             assert await store.settle([Ack("q", "k00000", old.token)]) != [None]
-            [new] = await store.put([Put("q", (("k00000", b"1"),), priority=1)])
-            assert await store.put([Put("q", (("k00000", b"1"),))]) == [new]
+            [added, updated] = [*await store.put([again]), *await store.put([again])]
             [items] = await store.claim([Claim((("q", 2),), 2, None, 60.0, ("", "no"))])
-            assert (items[0].id,) == new
+            assert [added, updated] == [(Placed(items[0].id, how),) for how in ("added", "updated")]
             await store.settle([Release("q", i.key, i.token, undo=True) for i in items])
         assert await store.count() == {"q": Counts(available=2, buried=1, done=1)}
+        await append_and_ack(store)
         await store.close()
 
     asyncio.run(main())
@@ -453,7 +468,8 @@ def test_a_batch_over_several_queues_stores_everything(server: Server, prefix: s
         ]
         answers: list[Any] = list(await store.put(puts))
         [[a, b], [c, same], [_, b_again, a_again], _] = answers
-        assert (a, b, c) == (a_again, b_again, same)
+        assert (a.id, b.id, c.id) == (a_again.id, b_again.id, same.id)
+        assert {placed.outcome for placed in (a_again, b_again, same)} == {"updated"}
         [items, none] = await store.claim([Claim((("q", 9), ("r", 9)), 9), Claim((("q", 9),), 9)])
         assert [(item.key, item.value) for item in items] == [
             *[("a", b"2"), ("b", b"2"), ("d", b"1")],

@@ -27,6 +27,7 @@ from leasedkeyq.engines.redis.wire import (
     caps_form,
     claimed,
     counts,
+    cut_form,
     damaged_queue,
     encode,
     forms_of,
@@ -80,7 +81,7 @@ LARGE: Final = 8 * 1024 * 1024
 TOO_LARGE: Final = 512 * 1024 * 1024
 """Bytes that a server takes in one call unless it is set up otherwise (proto-max-bulk-len)."""
 
-RECORDS: Final = ("l", "i", "n", "b", "d")
+RECORDS: Final = ("l", "i", "b", "n", "d")
 """Keys of a queue with records, in the order in which they are repaired."""
 INDEXES: Final = ("o", "r", "t", "u", "p", "bk", "dk")
 """Keys of a queue that tell which records there were."""
@@ -253,7 +254,19 @@ class RedisEngine:
             reply = yield from self._call(keys, packed, [*names], recorded=recorded)
         except ServerFullError as error:
             return (yield from self._while_full(requests, error))
-        return (yield from self._answers(keys, requests, reply.answers))
+        done = len(reply.answers)
+        answers = yield from self._answers(keys, requests[:done], reply.answers)
+        return [*answers, *(yield from self._go_on(requests[done:]))]
+
+    def _go_on(self, requests: list[Any]) -> Steps[list[Any]]:
+        """The requests behind one that took more than one call. What was done before counts."""
+        if not requests:
+            return []
+        forms = forms_of(requests)
+        try:
+            return (yield from self._run(requests, forms, encode(forms)))
+        except StoreError as error:
+            return [error] * len(requests)
 
     def _prepare(self, requests: Sequence[RedisRequest], forms: list[list[Any]]) -> Steps[None]:
         """What is to be asked before a call: names new queues and, on a cluster, gives ids."""
@@ -277,11 +290,37 @@ class RedisEngine:
                     errors[damaged] = yield from self._damage(queues)
                 found.append(errors[damaged])
                 continue
+            if is_list(answer) and answer and answer[0] in (b"long", b"stale"):
+                found.append((yield from self._asked_again(keys, request, answer[0])))
+                continue
             items = answer_of(request, answer)
             if isinstance(request, Claim) and is_cut_short(answer):
                 items = yield from self._completed(keys, request, answer, items)
             found.append(items)
         return found
+
+    def _asked_again(self, keys: list[str], request: Any, why: bytes) -> Steps[Any]:
+        """The answer to a request that the script could not apply as it was.
+
+        ``"long"``: a change of more than one call may do, which is made in steps. ``"stale"``: a
+        put whose ids, on a cluster, are below those of the line by now; it is given others.
+        """
+        removed = 0
+        try:
+            more = why == b"long"
+            while more:
+                form = encode([cut_form(request)])
+                reply = yield from self._call(keys, form, [request.queue], recorded=True)
+                [answer] = reply.answers
+                if is_damage(answer):
+                    return (yield from self._damage([request.queue]))
+                removed += answer[0]
+                more = bool(answer[1])
+            forms = forms_of([request])
+            [last] = yield from self._run([request], forms, encode(forms))
+        except StoreError as error:
+            return error
+        return last + removed if removed and isinstance(last, int) else last
 
     def _completed(
         self, keys: list[str], request: Claim, answer: Any, items: tuple[Claimed, ...]
@@ -717,7 +756,7 @@ class RedisEngine:
                 named = ["keys", queue, edit.keys, place]
                 [[behind, found]] = yield from self._while_held(held, [named], recorded=False)
                 items += [shown(queue, item, reveal=True) for item in found]
-                place = [*behind[:2], behind[2].decode()] if behind else []
+                place = [*behind[:2], raw(behind[2])] if behind else []
             return sorted(items, key=lambda item: item.id)
         after = 0
         states = list(range(len(STATES)))

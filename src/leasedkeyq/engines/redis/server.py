@@ -18,7 +18,7 @@ SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
 UNKNOWN: Final = "unknown"
 REPLICA: Final = ("slave", "replica")
 """What a replica calls itself, by INFO and by HELLO."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 """How the keys of a store are laid out. Another number means that an older program, or a newer
 one, would misread them."""
 
@@ -132,7 +132,10 @@ def check_format(link: RedisLink, prefix: str) -> None:
         )
     way_out = "upgrade leasedkeyq"
     if int(found) < FORMAT:
-        way_out = "empty the queues with the leasedkeyq that filled them, or use another prefix"
+        way_out = (
+            "empty the queues with the leasedkeyq that filled them and delete the key "
+            f"{key!r}, or use another prefix"
+        )
     raise StoreError(
         f"{link.address}: the prefix {prefix!r} has keys of version {int(found)}, this leasedkeyq "
         f"knows version {FORMAT}: {way_out}"

@@ -24,7 +24,7 @@ from leasedkeyq.engines.redis.loop_link import LoopLink
 from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
 from leasedkeyq.engines.redis.subscriber import Subscribers
-from leasedkeyq.engines.redis.wire import Read, counts, shown
+from leasedkeyq.engines.redis.wire import EXACT, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.admission import check_names
 from leasedkeyq.model.requests import (
@@ -34,6 +34,7 @@ from leasedkeyq.model.requests import (
     Counts,
     Durability,
     Limits,
+    Placed,
     Put,
     RepairReport,
     StoredItem,
@@ -183,7 +184,9 @@ class RedisStore(BatchedStore):
         """As `Store.outage`."""
         return self._link.outage
 
-    def do_put(self, requests: Sequence[Put]) -> Awaitable[list[tuple[int, ...] | LeasedKeyQError]]:
+    def do_put(
+        self, requests: Sequence[Put]
+    ) -> Awaitable[list[tuple[Placed, ...] | LeasedKeyQError]]:
         """As `Store.do_put`."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY:
             self._look_again()
@@ -253,6 +256,20 @@ class RedisStore(BatchedStore):
         found = await self._read("look", queue, list(keys))
         return [tuple(shown(queue, item) for item in items) for items in found]
 
+    async def do_line(
+        self, queue: str, key: str, after: int, limit: int, /
+    ) -> Sequence[StoredItem]:
+        """As `Store.do_line`."""
+        items: list[StoredItem] = []
+        while len(items) < limit:
+            asked = (key, min(after, EXACT), limit - len(items))
+            behind, found = await self._read("line", queue, *asked)
+            items += [shown(queue, item) for item in found]
+            if not behind:
+                break
+            after = int(float(behind))
+        return items[:limit]
+
     async def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
@@ -321,9 +338,10 @@ class RedisStore(BatchedStore):
 
         For a queue whose calls raise `StoreDamagedError`, as somebody else has deleted, overwritten
         or evicted one of its keys. What belongs together is put together again, from the records
-        of items, leases, buffered values, buried items and results. What cannot be read is set
+        of items, leases, values in line, buried items and results. What cannot be read is set
         aside on the server, under names that the report has. An item whose lease is gone is
-        available again. A queue that is not damaged stays as it is. Others wait meanwhile.
+        available again, and a line whose head is gone goes on with its first value. A queue that is
+        not damaged stays as it is. Others wait meanwhile.
 
         Instruments are not told of it: they measure what every store does, and it is rare.
 

@@ -14,6 +14,7 @@ from leasedkeyq.errors import (
     LeaseEnd,
     StoreDamagedError,
     keys_in_flight,
+    keys_present,
 )
 from leasedkeyq.model.requests import (
     OUTCOMES,
@@ -28,6 +29,7 @@ from leasedkeyq.model.requests import (
     Counts,
     Discard,
     Extend,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -40,6 +42,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.store_model import queue_full
 from leasedkeyq.model.urgency import Rank
+from leasedkeyq.types import PutOutcome
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -53,7 +56,15 @@ LONGEST_KIND: Final = 2**16 - 1
 """Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
 TOKEN_SIZE: Final = 32
-BURIED: Final = 4
+ASIDE_STATES: Final = (STATES.index("buried"), STATES.index("done"))
+PUT_OUTCOMES: Final[dict[int, PutOutcome]] = {
+    ord("a"): "added",
+    ord("u"): "updated",
+    ord("b"): "buffered",
+    ord("p"): "appended",
+    ord("s"): "skipped",
+}
+"""What the letters of the script mean."""
 PARTS: Final = {
     "i": "the items",
     "o": "the order of the items",
@@ -61,8 +72,9 @@ PARTS: Final = {
     "t": "when items and leases come due",
     "u": "the deadlines of the available items",
     "l": "the leases",
-    "n": "the buffered values",
-    "p": "the order of the buffered values",
+    "n": "the values in line",
+    "p": "the order of the values in line",
+    "h": "the keys that buried items hold",
     "b": "the buried items",
     "bo": "the order of the buried items",
     "bk": "the keys of the buried items",
@@ -173,6 +185,7 @@ def _put(request: Put) -> list[Any]:
         request.max_items,
         request.kind,
         seconds(request.deadline),
+        seconds(request.unique_for),
         0,
     ]
 
@@ -250,7 +263,7 @@ def _extend(request: Extend) -> list[Any]:
 
 
 def _bury(request: Bury) -> list[Any]:
-    return ["bury", request.queue, request.key, request.token, request.error]
+    return ["bury", request.queue, request.key, request.token, request.error, request.hold]
 
 
 def _cancel(request: Cancel) -> list[Any]:
@@ -262,7 +275,17 @@ def _cancel(request: Cancel) -> list[Any]:
         seconds(request.keep),
         or_false(request.id),
         OUTCOMES.index(request.outcome),
+        request.only_line,
     ]
+
+
+def cut_form(request: Cancel | Purge) -> list[Any]:
+    """What is to be repeated before a change that takes more than one call."""
+    if isinstance(request, Purge):
+        return ["cut_buried", request.queue]
+    outcome = OUTCOMES.index(request.outcome)
+    kept = (_result(request), seconds(request.keep), outcome)
+    return ["cut_line", request.queue, request.key, *kept]
 
 
 def _requeue(request: Requeue) -> list[Any]:
@@ -368,11 +391,21 @@ def answer_of(request: RedisRequest, answer: Any) -> Any:
         case Unpark():
             return (answer[0], leased(answer[1].decode(), *answer[2:])) if answer else None
         case Put() if not answer or isinstance(answer[0], int):
-            return tuple(answer)
+            return _placed(answer)
         case _ if is_list(answer):
             return _refusal(request, answer)
         case _:
             return _outcome(request, answer)
+
+
+def _placed(answer: list[Any]) -> tuple[Placed, ...]:
+    """Where a put has left its values: ids and, unless all were added, a letter for each."""
+    if not answer or isinstance(answer[-1], int):
+        return tuple([Placed(number, "added") for number in answer])
+    *ids, letters = answer
+    return tuple(
+        [Placed(number, PUT_OUTCOMES[letter]) for number, letter in zip(ids, letters, strict=True)]
+    )
 
 
 def _outcome(request: RedisRequest, answer: Any) -> Any:
@@ -382,7 +415,7 @@ def _outcome(request: RedisRequest, answer: Any) -> Any:
             return None
         case Extend():
             return float(answer) if answer else None
-        case Cancel() | Requeue() | Discard():
+        case Requeue() | Discard():
             return bool(answer)
         case _:
             return answer
@@ -391,6 +424,8 @@ def _outcome(request: RedisRequest, answer: Any) -> Any:
 def _refusal(request: Any, answer: list[Any]) -> LeasedKeyQError:
     if answer[0] == b"inflight":
         return keys_in_flight(tuple(key.decode() for key in answer[1]), answer[2])
+    if answer[0] == b"present":
+        return keys_present(tuple(key.decode() for key in answer[1]), answer[2])
     if answer[0] == b"full":
         return queue_full(request.queue, request.max_items)
     return Refusal(request.key)
@@ -489,7 +524,7 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
     lease: bytes = found[3]
     error = ""
     key: str
-    if code >= BURIED:
+    if code in ASIDE_STATES:
         keys, errors = ASIDE.unpack_from(record)
         start = ASIDE.size + keys
         key = record[ASIDE.size : start].decode()
@@ -524,8 +559,10 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         kind=record[ITEM.size : start].decode(),
         leased_at=leased_at,
         token=token,
-        deadline=None if code >= BURIED else deadline or None,
+        deadline=None if code in ASIDE_STATES else deadline or None,
         outcome=outcome,
+        ended_at=place or None if state == "done" else None,
+        holds=state == "buried" and bool(ending),
     )
 
 
@@ -542,7 +579,7 @@ def _history(packed: bytes) -> tuple[Attempt, ...]:
 
 def counts(found: Sequence[int]) -> Counts:
     """How many items are in each state."""
-    available, scheduled, in_flight, buried, done, failed, cancelled = found
+    available, scheduled, in_flight, buried, done, failed, cancelled, held = found
     return Counts(
         available=available,
         scheduled=scheduled,
@@ -551,4 +588,5 @@ def counts(found: Sequence[int]) -> Counts:
         done=done,
         done_failed=failed,
         done_cancelled=cancelled,
+        held=held,
     )

@@ -13,7 +13,7 @@ from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
 from leasedkeyq.engines.redis.store import RedisStore
 from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.errors import StoreError
-from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Counts, Purge, Put, Refusal
+from leasedkeyq.model.requests import Ack, Cap, Claim, Claimed, Counts, Placed, Purge, Put, Refusal
 from leasedkeyq.stores.store import Claimer
 from leasedkeyq.telemetry import StoreMetrics
 from tests.engines.redis.support import keys_of, opened, until
@@ -119,12 +119,12 @@ def test_what_is_put_is_leased_at_once(server: Server, prefix: str) -> None:
         async with scene(server, prefix) as (store, worker):
             assert await worker.claim() == ()
             assert worker.left_at()
-            [numbers] = await store.put([Put("q", (("a", b"value"),), kind="k", priority=3)])
+            [placed] = await store.put([Put("q", (("a", b"value"),), kind="k", priority=3)])
             await until(lambda: worker.given)
             [item] = worker.given
             shown = (item.queue, item.key, bytes(item.value), item.kind, item.priority, item.id)
             assert shown[:-1] == ("q", "a", b"value", "k", 3)
-            assert (shown[-1],) == numbers
+            assert placed == (Placed(shown[-1], "added"),)
             assert item.attempt == 1
             assert (await store.count(["q"]))["q"].in_flight == 1
             assert not worker.left_at()

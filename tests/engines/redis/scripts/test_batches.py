@@ -76,7 +76,7 @@ def test_puts_into_several_queues_in_one_batch(prefix: str) -> None:
         ]
         answers = await store.put(turn)
         assert all(isinstance(answer, tuple) for answer in answers)
-        assert await store.settle([Requeue("a", buried.id)]) == [True]
+        assert await store.settle([Requeue("a", buried.id, "update")]) == [True]
         found = await store.count()
         waiting = {name: counts.available for name, counts in found.items()}
         assert waiting == {"a": 3, "b": 4, "c": 3}

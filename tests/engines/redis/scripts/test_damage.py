@@ -31,7 +31,6 @@ from leasedkeyq.model.requests import (
     Release,
     Requeue,
     StoredItem,
-    StoredState,
     Urgency,
 )
 from leasedkeyq.testing.shorthand import EVERY_STATE
@@ -82,6 +81,11 @@ class Populated:
                 Bury("q", "worse", worse.token, "no"),
             ]
         )
+        # A key that a buried item holds, with a line.
+        await store.put([Put("q", (("paused", b"0"),))])
+        [[paused]] = await store.claim([Claim((("q", 1),), 1, "paused")])
+        await store.settle([Bury("q", "paused", paused.token, "no", hold=True)])
+        await store.put([Put("q", (("paused", b"1"), ("paused", b"2")), "append")])
         held = ("held", "timed", "both")
         await store.put([Put("q", tuple((key, b"3") for key in held))])
         [[one]] = await store.claim([Claim((("q", 1),), 1, "held")])
@@ -99,6 +103,7 @@ class Populated:
         await store.put(
             [soon, Put("q", waiting, priority=3), Put("q", (("later", b"6"),), delay=600.0)]
         )
+        await store.put([Put("q", (("later", b"9"),), "append")])
         await store.claim([Claim((("q", 1),), 1, None, 600.0, caps=CAPS)])
         claimer = store.claimer(lambda item: None)
         await claimer.claim([Claim((("q", 1),), 1, None, 600.0, ("other kind",))], idle=True)
@@ -133,6 +138,12 @@ VERBS: dict[str, Callable[[RedisStore, dict[str, Claimed]], Awaitable[object]]] 
     "put later": lambda store, _: store.put([Put("q", (("y", b"1"),), delay=9.0)]),
     "put beside": lambda store, _: store.put([Put("q", (("held", b"1"),), "buffer")]),
     "put full": lambda store, _: store.put([Put("q", (("full", b"1"),), max_items=5)]),
+    "append": lambda store, _: store.put([Put("q", (("both", b"5"), ("later", b"7")), "append")]),
+    "append one": lambda store, _: store.put([Put("q", (("later", b"8"),), "append")]),
+    "put last": lambda store, _: store.put([Put("q", (("paused", b"3"), ("later", b"9")))]),
+    "skip": lambda store, _: store.put(
+        [Put("q", (("paused", b"3"), ("done", b"9")), "skip", unique_for=600.0)]
+    ),
     "claim": lambda store, _: store.claim([Claim((("q", 1),), 1, None, 60.0)]),
     "claim many": lambda store, _: store.claim([Claim((("q", 2),), 2, None, 60.0)] * 3),
     "claim kinds": lambda store, _: store.claim([Claim((("q", 2),), 2, None, 60.0, ("",))]),
@@ -151,6 +162,10 @@ VERBS: dict[str, Callable[[RedisStore, dict[str, Claimed]], Awaitable[object]]] 
     ),
     "release": lambda store, held: store.settle([Release("q", "held", held["held"].token)]),
     "bury": lambda store, held: store.settle([Bury("q", "held", held["held"].token)]),
+    "hold": lambda store, held: store.settle([Bury("q", "both", held["both"].token, hold=True)]),
+    "cancel line": lambda store, _: store.settle(
+        [Cancel("q", "later", only_line=True), Cancel("q", "paused", None, 60.0)]
+    ),
     "cancel": lambda store, _: store.settle([Cancel("q", "later"), Cancel("q", "held")]),
     "requeue": lambda store, _: store.settle([Requeue("q", 1), Discard("q", 1)]),
     "purge": lambda store, _: store.settle([Purge("q", "buried"), Purge("q", "results")]),
@@ -158,6 +173,7 @@ VERBS: dict[str, Callable[[RedisStore, dict[str, Claimed]], Awaitable[object]]] 
     "count": lambda store, _: store.count(["q"]),
     "heads": lambda store, _: store.heads(["q"]),
     "look": lambda store, _: store.look("q", ["a1", "both"]),
+    "line": lambda store, _: store.line("q", "later"),
     "browse": lambda store, _: store.browse("q", states=EVERY_STATE),
     "results": lambda store, _: store.results("q", [1]),
     "edit": lambda store, _: store.edit("q", lambda items: [Put("q", (("e", b"1"),))]),
@@ -283,10 +299,11 @@ def expect_kept(part: str, before: Any, after: Any, lost: set[str]) -> None:
     if part == "i":
         assert lost == live
         assert found == keys | {
-            "available": {"both"},
+            "available": {"both", "later"},
             "scheduled": set(),
             "in_flight": set(),
             "buffered": set(),
+            "in_line": {"paused"},
         }
     elif part == "l":
         assert lost == set()
@@ -297,11 +314,17 @@ def expect_kept(part: str, before: Any, after: Any, lost: set[str]) -> None:
         }
         [both] = [item for item in after.values() if item.key == "both"]
         assert both.value == b"4"
+    elif part == "n":
+        assert lost == keys["buffered"] | keys["in_line"]
+        assert found == keys | {"buffered": set(), "in_line": set()}
+    elif part == "b":
+        # The line of a key that was held goes on.
+        assert lost == keys["buried"]
+        assert found == keys | {"buried": set(), "available": keys["available"] | {"paused"}}
+        assert [item.value for item in after.values() if item.key == "paused"] == [b"1", b"2"]
     else:
-        states: dict[str, StoredState] = {"n": "buffered", "b": "buried", "d": "done"}
-        state = states[part]
-        assert lost == keys[state]
-        assert found == keys | {state: set()}
+        assert lost == keys["done"]
+        assert found == keys | {"done": set()}
 
 
 def test_a_repair_of_a_sound_queue_changes_nothing(prefix: str) -> None:
@@ -326,6 +349,18 @@ def test_a_repair_of_a_sound_queue_changes_nothing(prefix: str) -> None:
 def test_records_that_nobody_can_read_are_set_aside(part: str, prefix: str) -> None:
     async def work(populated: Populated, client: Any) -> None:
         store = populated.store
+        if part == "n":
+            for number, member in enumerate(client.zrange(populated.key(part), 0, -1)):
+                client.zrem(populated.key(part), member)
+                client.zadd(populated.key(part), {b"nonsense%d" % number: 0})
+            with pytest.raises(StoreDamagedError):
+                await store.browse("q", states=EVERY_STATE, limit=1000)
+            report = await store.repair("q")
+            assert set(report.lost) == {"both", "later", "paused"}
+            [aside] = report.set_aside
+            assert sorted(client.hkeys(aside)) == [b"nonsense%d" % number for number in range(4)]
+            await works(store)
+            return
         [name, *_] = [
             name
             for name in client.hkeys(populated.key(part))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.engines.redis import server as redis_server
 from leasedkeyq.engines.redis.store import RedisStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Counts, Put
@@ -38,28 +37,35 @@ async def put_one(store: RedisStore) -> None:
 
 def test_a_store_is_marked_when_it_is_opened(server: Server, prefix: str) -> None:
     asyncio.run(put_one(opened(server, prefix)))
-    assert mark_of(server, prefix) == b"1"
+    assert mark_of(server, prefix) == b"2"
     asyncio.run(opened(server, prefix).close())
 
 
 def test_a_newer_layout_is_refused(server: Server, prefix: str) -> None:
-    set_mark(server, prefix, "2")
+    set_mark(server, prefix, "3")
     with pytest.raises(StoreError) as caught:
         opened(server, prefix)
     assert str(caught.value).endswith(
-        f"the prefix {prefix!r} has keys of version 2, this leasedkeyq knows version 1: upgrade "
+        f"the prefix {prefix!r} has keys of version 3, this leasedkeyq knows version 2: upgrade "
         "leasedkeyq"
     )
-    assert mark_of(server, prefix) == b"2"
+    assert mark_of(server, prefix) == b"3"
 
 
-def test_an_older_layout_is_refused(
-    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asyncio.run(put_one(opened(server, prefix)))
-    monkeypatch.setattr(redis_server, "FORMAT", 2)
-    with pytest.raises(StoreError, match="of version 1, this leasedkeyq knows version 2: empty"):
+def test_an_older_layout_is_refused(server: Server, prefix: str) -> None:
+    """Before there were lines, a buffered value was elsewhere."""
+    set_mark(server, prefix, "1")
+    with pytest.raises(StoreError) as caught:
         opened(server, prefix)
+    assert str(caught.value).endswith(
+        f"the prefix {prefix!r} has keys of version 1, this leasedkeyq knows version 2: empty the "
+        f"queues with the leasedkeyq that filled them and delete the key '{prefix}:format', or use "
+        "another prefix"
+    )
+    assert mark_of(server, prefix) == b"1"
+    with server.client() as client:
+        client.delete(f"{prefix}:format")
+    asyncio.run(put_one(opened(server, prefix)))
 
 
 def test_a_key_of_somebody_else_is_refused(server: Server, prefix: str) -> None:
@@ -75,7 +81,7 @@ def test_a_server_without_memory_is_opened_without_a_mark(prefix: str) -> None:
         with full.client() as client:
             client.config_set("maxmemory", 0)
         asyncio.run(put_one(opened(full, prefix)))
-        assert mark_of(full, prefix) == b"1"
+        assert mark_of(full, prefix) == b"2"
 
 
 def test_one_mark_for_a_cluster(prefix: str) -> None:

@@ -9,9 +9,12 @@
 --   i   hash  key -> item record            o   zset  key by id
 --   r   zset  place..key by -priority       t   zset  turn..key by the moment at which it is due
 --   l   hash  key -> lease record           m   string  notes on the queue, see below
---   n   hash  key -> buffered item record   p   zset  key by the id of the buffered item
---   b   hash  id -> buried record           bo  zset  id by id   bk  zset  key..id   bt  zset  id by age
---   d   hash  id -> result record           do  zset  id by id   dk  zset  key..id   dt  zset  id by due
+--   n   zset  key..id..record of each value in line, by these bytes
+--   p   zset  key..id by id, of the values in line
+--   h   hash  key -> id of the buried item that holds it, and '\0' -> how many values are in their lines
+--   b   hash  id -> buried record           bo  zset  id by id   bt  zset  id by age
+--   d   hash  id -> result record           do  zset  id by id   dt  zset  id by due
+--   bk  zset  key..0..id of buried items    dk  zset  key..end..id of results, by these bytes
 --   df  zset  id by due, of the results that failed, and   dc   of those that were cancelled
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
 --   s   set   workers that have parked a claim, see parked_claims.lua
@@ -39,8 +42,8 @@ local micros = (time[1] - 1767225600) * 1000000 + time[2]
 local now = input[4] or time[1] + time[2] / 1000000
 
 -- Notes: when they were written; the moment before which nothing comes due, and that before which no
--- result is to be forgotten; the count of buffered items; the last number given, on a cluster; until
--- when the queue is edited; then a '+' if leases are counted by pattern, and the token of the edit. Notes last
+-- result is to be forgotten; whether there are lines (1), keys that are held (2) or both (3); the last
+-- number given, on a cluster; until when the queue is edited; then a '+' if leases are counted by pattern, and the token of the edit. Notes last
 -- for a day. Without them a call has to look.
 local NOTES = '>dddddd'
 local NOTES_SIZE = 48
@@ -53,10 +56,20 @@ local DEADLINE_AT = 41
 local NO_DEADLINE = spack('>d', 0)
 local STATE_AT = 53
 local KIND_AT = 54 -- where it says how long the kind is
--- The record of a result has its outcome in the place of the state: 0 completed, 1 failed, 2 cancelled.
--- Those that did not complete have an index of their own, so that they are counted without a look.
+-- The record of a result has its outcome in the place of the state (0 completed, 1 failed, 2 cancelled), and
+-- its end in that of its place. Results that did not complete have an index of their own, so that they are
+-- counted without a look. The record of a buried item has the state 1 while the item holds its key.
 local OUTCOMES = { 'f', 'c' }
 local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned ones
+
+-- The line of a key is a range of `n`, as keys have no NUL: its first and its last value, one of its values and
+-- a page of it are found at once, however long it is, and however many lines there are. A value in line has
+-- no record of its own elsewhere: that would cost 100 bytes more for each. This is what follows the key:
+-- NUL, the id, when it was put, priority, not before when, deadline, whether it is buffered, length of its kind;
+-- then the kind and the value.
+local LINE = '>I8ddddBI2'
+local LINE_SIZE = 43
+local LINE_REST = '>ddddBI2' -- behind the id
 
 -- Parked claims (parked_claims.lua).
 local CLAIM, GIVEN = 0, 1 -- with which the key of a worker begins: its claim, or what that was given
@@ -100,6 +113,16 @@ local function deadline_member(id, key)
   return spack('>I8', id) .. key
 end
 
+-- How the index `p` calls a value in line, and how its entry in `n` begins.
+local function line_member(key, id)
+  return key .. '\0' .. spack('>I8', id)
+end
+
+-- Where the line of a key begins and ends in `n`.
+local function line_range(key)
+  return '[' .. key .. '\0', '(' .. key .. '\1'
+end
+
 -- The first of so many numbers that no other call is given. Ids, fences and places are numbers that follow the
 -- server's time, so that they do not come again even if it has lost some. They are counted for the whole
 -- store; on a cluster, by queue (`last`, in its notes), and the ids of new items come with the request.
@@ -117,13 +140,13 @@ local function reserve_numbers(count, last)
   return first
 end
 
--- The one way to insert an item: its record, its order, and its place among those that are available or
--- come due. One that is leased at once, to a parked claim, has no place. Answers the record.
+-- The one way to insert the head of a key: its record, its order, and its place among those that are available
+-- or come due. One that is leased at once, to a parked claim, has no place. Answers the record.
 --
 -- It writes by `call`, at once; by `write` of writes.lua, while an edit may still be undone; or by `gather`,
 -- so that a batch of puts makes one command of many.
-local function insert(write, base, key, value, kind, id, place, priority, due, deadline, leased)
-  local record = spack(ITEM, id, now, priority, place, due, deadline, 0, due ~= 0 and 1 or 0, #kind, 0)
+local function insert(write, base, key, value, kind, id, place, priority, due, deadline, leased, put_at)
+  local record = spack(ITEM, id, put_at or now, priority, place, due, deadline, 0, due ~= 0 and 1 or 0, #kind, 0)
     .. kind .. value
   write('HSET', base .. 'i', key, record)
   write('ZADD', base .. 'o', id, key)
@@ -138,14 +161,20 @@ local function insert(write, base, key, value, kind, id, place, priority, due, d
   return record
 end
 
+-- How an index by key calls what has left its key: the result of a key that has ended last is the last one.
+local function aside_member(key, ended, id)
+  return key .. '\0' .. spack('>dI8', ended, id)
+end
+
 -- Writes what has left its key, by any of these ways: a buried item into `b` or a result into `d`. `order` is
--- by what the oldest of them is found: the age of a buried item, or when a result is to be forgotten.
-local function write_aside(write, part, id, key, record, order, outcome)
+-- by what the oldest of them is found: the age of a buried item, or when a result is to be forgotten. `ended` is
+-- the end of the item of a result, 0 for a buried item.
+local function write_aside(write, part, id, key, record, order, outcome, ended)
   local number = string.format('%.0f', id)
   write('HSET', part, number, record)
   write('ZADD', part .. 'o', id, number)
   write('ZADD', part .. 't', order, number)
-  write('ZADD', part .. 'k', 0, key .. '\0' .. number)
+  write('ZADD', part .. 'k', 0, aside_member(key, ended, id))
   if outcome then
     write('ZADD', part .. outcome, order, number)
   end

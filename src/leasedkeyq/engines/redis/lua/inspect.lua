@@ -1,9 +1,9 @@
--- What can be seen. An item is shown as {state, key, record, lease record or ''}; what has left its
--- key as {state, '', record, ''}.
+-- What can be seen. An item is shown as {state, key, record, lease record or ''}, and so is a value in line, with
+-- the record of an item; what has left its key as {state, '', record, ''}.
 local flaw
 
 if reads then
-  local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE = 0, 1, 2, 3, 4, 5
+  local AVAILABLE, SCHEDULED, IN_FLIGHT, BUFFERED, BURIED, DONE, IN_LINE = 0, 1, 2, 3, 4, 5, 6
 
   -- A leased item has the state that it would have without its lease: whether there is one is looked up.
   local function live(queue, key)
@@ -19,6 +19,10 @@ if reads then
     return { state == 1 and SCHEDULED or AVAILABLE, key, raw, '' }
   end
 
+  local function show_line(key, value)
+    return { value.replaces and BUFFERED or IN_LINE, key, pack_item(value), '' }
+  end
+
   -- The part of a queue that does not fit the others, if that can be seen without looking at all of it.
   -- Each item is available, leased or comes due; each part has an index or more that are as large.
   function flaw(queue)
@@ -28,7 +32,7 @@ if reads then
     if order ~= items or items < ready + leased then
       return order < items and 'o' or 'i'
     end
-    for part, indexes in pairs({ n = { 'p' }, b = { 'bo', 'bk', 'bt' }, d = { 'do', 'dk', 'dt' } }) do
+    for part, indexes in pairs({ b = { 'bo', 'bk', 'bt' }, d = { 'do', 'dk', 'dt' } }) do
       local size = call('HLEN', queue[part])
       for _, index in ipairs(indexes) do
         local listed = call('ZCARD', queue.base .. index)
@@ -37,8 +41,16 @@ if reads then
         end
       end
     end
-    if call('HLEN', queue.n) ~= queue.buffered then
-      return 'n'
+    local lined, ordered = call('ZCARD', queue.n), call('ZCARD', queue.p)
+    if lined ~= ordered or queue.lined ~= (lined > 0) then
+      return ordered < lined and 'p' or 'n'
+    elseif queue.holding ~= (call('EXISTS', queue.h) == 1) then
+      return 'h'
+    end
+    for _, key in ipairs(queue.holding and call('HRANDFIELD', queue.h, 10) or {}) do
+      if key ~= '\0' and call('HEXISTS', queue.b, call('HGET', queue.h, key)) == 0 then
+        return 'h'
+      end
     end
     for _, member in ipairs(call('ZRANGE', queue.t, 0, 4)) do
       local key, due = sub(member, 9), sunpack('>I8', member) > MIDDLE
@@ -126,16 +138,19 @@ if reads then
     return damaged or answer
   end
 
-  -- {'count', names}: {available, scheduled, in flight, buried, done, of these failed, cancelled} of each
-  -- queue, by the sizes of its keys.
+  -- {'count', names}: {available, scheduled, in flight, buried, done, of these failed, cancelled; values in line
+  -- behind buried items} of each queue, by the sizes of its keys.
   function verbs.count(request)
     local answer = {}
     for number, name in ipairs(request[2]) do
       local queue = at(name)
       local ready, leased = call('ZCARD', queue.r), call('HLEN', queue.l)
+      local behind = tonumber(queue.holding and call('HGET', queue.h, '\0') or 0)
+      local lined = queue.lined and call('ZCARD', queue.n) or 0
       answer[number] = {
-        ready + queue.buffered, call('HLEN', queue.i) - ready - leased, leased,
+        ready + lined - behind, call('HLEN', queue.i) - ready - leased, leased,
         call('HLEN', queue.b), results_of(queue, 't'), results_of(queue, 'f'), results_of(queue, 'c'),
+        behind,
       }
     end
     return answer
@@ -166,27 +181,42 @@ if reads then
     return { ranks, in_time and 0 or 1 }
   end
 
-  -- The item of a key, and the buffered value beside it.
-  local function add_live(queue, key, answer)
-    local found = live(queue, key)
-    if found then
-      answer[#answer + 1] = found
-      local beside = found[1] == IN_FLIGHT and queue.buffered > 0 and call('HGET', queue.n, key)
-      if beside then
-        answer[#answer + 1] = { BUFFERED, key, beside, '' }
-      end
-    end
-  end
-
-  -- {'look', name, keys}: the items of each key.
+  -- {'look', name, keys}: the head of each key and the first of its line.
   function verbs.look(request)
     local queue = at(request[2])
     local answer = {}
     for number, key in ipairs(request[3]) do
-      answer[number] = {}
-      add_live(queue, key, answer[number])
+      local first = first_in_line(queue, key)
+      local found = { live(queue, key) }
+      found[#found + 1] = first and show_line(key, first)
+      answer[number] = found
     end
     return answer
+  end
+
+  -- Adds values in the line of a key to an answer, at most so many, from one on. Answers how many, and the last.
+  local function add_line(queue, key, from, most, answer)
+    local _, last = line_range(key)
+    local members = queue.lined and call('ZRANGEBYLEX', queue.n, from, last, 'LIMIT', 0, most) or {}
+    local value
+    for _, member in ipairs(members) do
+      value = unpack_line(member, key)
+      answer[#answer + 1] = show_line(key, value)
+    end
+    return #members, value
+  end
+
+  -- {'line', name, key, after, limit}: the values of a key by id behind `after`, its head among them: at most a
+  -- page, and the id to go on behind; '' at the end.
+  function verbs.line(request)
+    local queue, key, after, limit = at(request[2]), request[3], request[4], min(request[5], 500)
+    local answer = {}
+    local head = live(queue, key)
+    if head and sunpack('>d', head[3]) > after then
+      answer[1] = head
+    end
+    local found, last = add_line(queue, key, '[' .. line_member(key, after + 1), limit, answer)
+    return { found == limit and text(last.id) or '', answer }
   end
 
   -- A result is there until its time is over, though it is forgotten a little later.
@@ -196,27 +226,32 @@ if reads then
   end
 
   -- Items of some keys, in every state: some hundreds from a place on, and the place to go on from,
-  -- '' at the end. A place is the number of a key, what to look at (live items, buried ones,
+  -- '' at the end. A place is the number of a key, what to look at (heads, lines, buried items,
   -- results), and behind which member of an index.
   function verbs.keys(request)
     local queue, keys = at(request[2]), request[3]
     local number, part, behind = unpack(request[4])
-    local parts = { { 'b', BURIED }, { 'd', DONE } }
+    local parts = { false, { 'b', BURIED }, { 'd', DONE } }
     local answer, steps, most = {}, 0, 500
     while number <= #keys do
       if steps >= most then
         return { { number, part, behind }, answer }
       end
       local key, full = keys[number], false
-      steps = steps + 1
+      steps = (part ~= 1 or queue.lined) and steps + 1 or steps
       if part == 0 then
-        add_live(queue, key, answer)
+        answer[#answer + 1] = live(queue, key)
+      elseif part == 1 then
+        local from = behind == '' and line_range(key) or '[' .. behind
+        local found, last = add_line(queue, key, from, most, answer)
+        steps = steps + found
+        full, behind = found == most, found > 0 and line_member(key, last.id + 1) or ''
       else
         local name, state = unpack(parts[part])
         local start = behind == '' and '[' .. key .. '\0' or '(' .. behind
         local members = call('ZRANGEBYLEX', queue[name] .. 'k', start, '(' .. key .. '\1', 'LIMIT', 0, most)
         for _, member in ipairs(members) do
-          local raw = call('HGET', queue[name], string.sub(member, #key + 2))
+          local raw = call('HGET', queue[name], text(sunpack('>I8', member, #key + 10)))
           if raw and (state == BURIED or still_kept(raw)) then
             answer[#answer + 1] = { state, '', raw, '' }
           end
@@ -225,7 +260,7 @@ if reads then
         full, behind = #members == most, members[#members] or ''
       end
       if not full then
-        part, behind = (part + 1) % 3, ''
+        part, behind = (part + 1) % 4, ''
         number = part == 0 and number + 1 or number
       end
     end
@@ -308,13 +343,12 @@ if reads then
         end
       end
     end
-    -- Of the keys of an index, those with the lowest ids behind `after`.
-    local function add_few(keys)
+    -- Of what is shown in no order, those with the lowest ids behind `after`.
+    local function add_first(few)
       local shown_few = {}
-      for number = 1, #keys do
-        local shown = show_live(queue, keys[number], states, prefixed)
-        local id = shown and sunpack('>d', shown[3])
-        if shown and id > after then
+      for _, shown in ipairs(few) do
+        local id = sunpack('>d', shown[3])
+        if id > after then
           shown_few[#shown_few + 1] = { id, shown }
         end
       end
@@ -334,16 +368,30 @@ if reads then
         + (states[SCHEDULED] and call('ZCARD', queue.t) or 0)
         + (states[IN_FLIGHT] and call('HLEN', queue.l) or 0)
       if few <= 4 * CHUNK and few * (math.floor(few / most) + 1) < call('ZCARD', queue.o) then
-        add_few(keys_in(queue, states))
+        local shown_few = {}
+        for _, key in ipairs(keys_in(queue, states)) do
+          shown_few[#shown_few + 1] = show_live(queue, key, states, prefixed) or nil
+        end
+        add_first(shown_few)
       else
         add_all(queue.o, function(key)
           return show_live(queue, key, states, prefixed)
         end)
       end
     end
-    if states[BUFFERED] then
-      add_all(queue.p, function(key)
-        return prefixed(key) and { BUFFERED, key, there(call('HGET', queue.n, key)), '' }
+    if states[BUFFERED] and not states[IN_LINE] and call('HLEN', queue.l) <= 4 * CHUNK then
+      -- They are behind leased items, and all lines together may be long.
+      local keys = {}
+      for _, key in ipairs(queue.lined and call('HKEYS', queue.l) or {}) do
+        local first = prefixed(key) and first_in_line(queue, key)
+        keys[#keys + 1] = first and first.replaces and show_line(key, first) or nil
+      end
+      add_first(keys)
+    elseif states[BUFFERED] or states[IN_LINE] then
+      add_all(queue.p, function(member)
+        local key = sub(member, 1, -10)
+        local value = prefixed(key) and (in_line(queue, key, sunpack('>I8', member, #key + 2)) or there(nil))
+        return value and states[value.replaces and BUFFERED or IN_LINE] and show_line(key, value)
       end)
     end
     for part, state in pairs({ b = BURIED, d = DONE }) do

@@ -1,5 +1,7 @@
 -- How items go from one state to the next.
-local save, enter, make_ready, place, leave, end_lease, next_of, drop_next, replace, bring_back, remember
+local save, enter, make_ready, place, leave, end_lease, replace, bring_back, remember
+local first_in_line, last_in_line, in_line, line_size, write_line, take_out, leave_line
+local holder, add_behind, hold, let_go
 local verbs, dropped = {}, {} -- what requests ask for; {queue, key, ...} of buried items that were dropped
 local find_earliest, advance, set_aside, drop_aside, forget, results_of, end_edit, text, now_text
 
@@ -52,10 +54,73 @@ if puts or moves then
     end
   end
 
-  -- Most queues have no buffered values at all: their notes save a look at each key.
-  function next_of(queue, key)
-    local raw = queue.buffered > 0 and call('HGET', queue.n, key)
-    return raw and unpack_item(raw)
+  -- Most queues have no lines at all: their notes save a look at each key.
+  function first_in_line(queue, key)
+    if not queue.lined then
+      return nil
+    end
+    local least, most = line_range(key)
+    local member = call('ZRANGEBYLEX', queue.n, least, most, 'LIMIT', 0, 1)[1]
+    return member and unpack_line(member, key)
+  end
+
+  function last_in_line(queue, key)
+    if not queue.lined then
+      return nil
+    end
+    local least, most = line_range(key)
+    local member = call('ZREVRANGEBYLEX', queue.n, most, least, 'LIMIT', 0, 1)[1]
+    return member and unpack_line(member, key)
+  end
+
+  -- The value in the line of a key that has this id.
+  function in_line(queue, key, id)
+    if not queue.lined or id < 0 or id >= 2 * MIDDLE then
+      return nil
+    end
+    local member = call('ZRANGEBYLEX', queue.n, '[' .. line_member(key, id), '(' .. line_member(key, id + 1),
+      'LIMIT', 0, 1)[1]
+    return member and unpack_line(member, key)
+  end
+
+  function line_size(queue, key)
+    return queue.lined and call('ZLEXCOUNT', queue.n, line_range(key)) or 0
+  end
+
+  -- A new value in line, or one that has changed and was taken out before. `how`: see `insert` in input.lua.
+  function write_line(queue, key, value, how)
+    how('ZADD', queue.n, 0, pack_line(key, value))
+    how('ZADD', queue.p, value.id, line_member(key, value.id))
+    queue.changed = true
+    if not queue.lined then
+      queue.lined, queue.noted = true, true
+    end
+  end
+
+  -- Takes a value out of `n`. Its bytes need not be named for that, but to undo it.
+  function take_out(queue, key, value)
+    if journal then
+      zrem(queue.n, value.member)
+    else
+      call('ZREMRANGEBYLEX', queue.n, '[' .. line_member(key, value.id), '(' .. line_member(key, value.id + 1))
+    end
+    queue.changed, queue.left_line = true, true -- At the end it is seen whether there are others.
+  end
+
+  -- A value leaves the line of its key.
+  function leave_line(queue, key, value)
+    take_out(queue, key, value)
+    zrem(queue.p, line_member(key, value.id))
+  end
+
+  -- The id of the buried item that holds a key.
+  function holder(queue, key)
+    return queue.holding and call('HGET', queue.h, key)
+  end
+
+  -- So many more values are behind buried items that hold their keys.
+  function add_behind(queue, count)
+    hset(queue.h, '\0', string.format('%.0f', (call('HGET', queue.h, '\0') or 0) + count))
   end
 end
 
@@ -101,25 +166,22 @@ if moves then
     end
   end
 
-  -- The buffered value of a key has gone, or becomes its item.
-  function drop_next(queue, key)
-    hdel(queue.n, key)
-    zrem(queue.p, key)
-    queue.buffered, queue.noted = queue.buffered - 1, true
-  end
-
-  -- The buffered item takes the place of the one whose lease has ended.
-  function replace(queue, key, following)
-    drop_next(queue, key)
+  -- A buffered value takes the place of the head whose lease has ended, and takes over its attempts and its
+  -- history. Any other value in line goes on waiting. Answers the buffered value.
+  function replace(queue, key, item)
+    local following = first_in_line(queue, key)
+    if not following or not following.replaces then
+      return nil
+    end
+    leave_line(queue, key, following)
     zadd(queue.o, following.id, key)
+    following.attempt, following.history = item.attempt, item.history
+    return following
   end
 
-  -- The buffered item takes over the attempts and the history of the one that failed.
   function bring_back(queue, key, item, due, moment, front)
-    local following = next_of(queue, key)
+    local following = replace(queue, key, item)
     if following then
-      replace(queue, key, following)
-      following.attempt, following.history = item.attempt, item.history
       item = following
       front = false
     end
@@ -181,6 +243,26 @@ if moves then
     return most
   end
 
+  -- A buried item holds its key from now on: its line waits, and what a buffered value was to replace is kept.
+  function hold(queue, key, id)
+    local first = first_in_line(queue, key)
+    if first and first.replaces then
+      take_out(queue, key, first)
+      first.replaces = false
+      write_line(queue, key, first, write)
+    end
+    hset(queue.h, key, string.format('%.0f', id))
+    add_behind(queue, line_size(queue, key))
+    queue.holding, queue.noted = true, true
+  end
+
+  -- The key is not held any more.
+  function let_go(queue, key)
+    hdel(queue.h, key)
+    add_behind(queue, -line_size(queue, key))
+    queue.let_go = true -- At the end it is seen whether others are held.
+  end
+
   -- The queue is free for others from now on.
   function end_edit(queue)
     call('DEL', queue.m) -- That needs no memory, and then there is some for new notes.
@@ -194,7 +276,8 @@ if keeps then
   function set_aside(queue, part, key, error, item, order, how)
     local outcome = part == 'd' and OUTCOMES[item.state]
     queue.changed = true
-    write_aside(how or write, queue[part], item.id, key, pack_aside(key, error, item), order, outcome)
+    write_aside(how or write, queue[part], item.id, key, pack_aside(key, error, item), order, outcome,
+      part == 'd' and item.place or 0)
     if part == 'd' and order < queue.over then
       queue.over, queue.noted = order, true
     end
@@ -211,7 +294,7 @@ if keeps then
     hdel(base, number)
     zrem(base .. 'o', number)
     zrem(base .. 't', number)
-    zrem(base .. 'k', key .. '\0' .. number)
+    zrem(base .. 'k', aside_member(key, part == 'd' and item.place or 0, item.id))
     if part == 'd' and OUTCOMES[item.state] then
       zrem(base .. OUTCOMES[item.state], number)
     end

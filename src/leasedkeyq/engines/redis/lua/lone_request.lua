@@ -3,8 +3,8 @@
 -- server's time: 24 microseconds for a put against 48 without this file, 30 against 50 for a claim, 18
 -- against 42 for an ack; and a caller that waits for each put or ack makes a fifth more of them. Whatever
 -- is out of the ordinary is left to them, before anything is written: a queue that is edited, whose leases
--- are counted by pattern or that was not used for long, something that is due, buffered items, a repeated
--- call.
+-- are counted by pattern or that was not used for long, something that is due, a put that is more than a new
+-- key, a plain update or an append, a repeated call.
 local FEW = 10 -- items of such a claim
 local GIVEN_SIZE = 1024 * 1024 -- bytes of a value that is sent to a worker without its asking
 local request = requests[1]
@@ -12,7 +12,7 @@ local plain = false
 if recorded and request and not requests[2] and names[1] and not names[2] and edit_token == '' then
   local verb = request[1]
   if verb == 'put' then
-    plain = request[3][1] and not request[3][2] and not request[7] and request[8] == 0
+    plain = request[3][1] and not request[3][2] and not request[7] and request[8] == 0 and request[11] == 0
   elseif verb == 'claim' then
     local room = min(request[2][2], request[3])
     plain = room > 0 and room <= FEW and not request[2][3] and not request[4] and not request[7]
@@ -50,8 +50,9 @@ while plain do -- once; `break` leaves the request to the rest
   if not notes or #notes > NOTES_SIZE or before and tonumber(sub(before, 1, SERIAL_SIZE)) >= serial then
     break
   end
-  local written, earliest, over, buffered, last = sunpack(NOTES, notes)
-  if earliest <= now or over + 1 <= now or buffered > 0 or written + RENEWED_AFTER < micros then
+  local written, earliest, over, lines, last = sunpack(NOTES, notes)
+  local lined, holding = lines % 2 == 1, lines >= 2
+  if earliest <= now or over + 1 <= now or written + RENEWED_AFTER < micros then
     break
   end
   local answer, kept -- what is told, and what of it is kept in case the answer is lost
@@ -61,14 +62,28 @@ while plain do -- once; `break` leaves the request to the rest
     local key, value, kind, priority = request[3][1], request[4][1], request[9], request[6]
     local deadline = request[10] and now + request[10] or 0
     local raw, id = call('HGET', base .. 'i', key), nil
-    if raw then
+    local outcome
+    if raw and request[5] == 'append' and not clustered then
+      id = reserve_numbers(1)
+      local name = line_member(key, id)
+      call('ZADD', base .. 'n', 0, name
+        .. spack(LINE_REST, now, priority or 0, 0, deadline, 0, #kind) .. kind .. value)
+      call('ZADD', base .. 'p', id, name)
+      if not lined then
+        lines, noted = lines + 1, true
+      end
+      outcome = 'p'
+    elseif raw then
       local _, old, before_that, kinds, past
       id, _, old, _, _, before_that, _, _, kinds, past = sunpack(ITEM, raw)
-      if request[5] ~= 'update' or (priority and priority ~= old) or before_that ~= deadline then
+      if request[5] ~= 'update' or lined or (priority and priority ~= old) or before_that ~= deadline then
         break
       end
       call('HSET', base .. 'i', key, sub(raw, 1, KIND_AT - 1) .. spack('>I2I4', #kind, past) .. kind
         .. sub(raw, ITEM_SIZE + kinds + 1, ITEM_SIZE + kinds + past) .. value)
+      outcome = 'u'
+    elseif holding and call('HEXISTS', base .. 'h', key) == 1 then
+      break
     else
       -- If nothing else is there, a worker that found nothing may have parked its claim. Not one of the
       -- putter's own: it would start what it does not know yet to be put.
@@ -94,7 +109,7 @@ while plain do -- once; `break` leaves the request to the rest
       local place = reserve_numbers(turn and 2 or 1, last) -- with the fence of a lease
       id = place
       if clustered then
-        id, last, noted = request[11], place, true
+        id, last, noted = request[12], place, true
       end
       local record = insert(call, base, key, value, kind, id, place, priority or 0, 0, deadline, turn)
       if turn then
@@ -116,7 +131,7 @@ while plain do -- once; `break` leaves the request to the rest
         end
       end
     end
-    answer = { id }
+    answer = { id, outcome }
     kept = answer
 
   elseif verb == 'claim' then
@@ -202,17 +217,45 @@ while plain do -- once; `break` leaves the request to the rest
     if lease and token ~= '' and sub(lease, 25) == token then
       local fence, _, expires = sunpack('>ddd', lease)
       local raw = keep > 0 and call('HGET', base .. 'i', key)
+      local first
+      if lined then
+        local least, most = line_range(key)
+        first = call('ZRANGEBYLEX', base .. 'n', least, most, 'LIMIT', 0, 1)[1]
+      end
       call('HDEL', base .. 'l', key)
-      call('HDEL', base .. 'i', key)
-      call('ZREM', base .. 'o', key)
+      if first then
+        -- The first of its line follows it.
+        local at = #key + 2
+        local id, put_at, its_priority, due, deadline, _, kinds = sunpack(LINE, first, at)
+        at = at + LINE_SIZE
+        local name, place = line_member(key, id), reserve_numbers(1, last)
+        call('ZREMRANGEBYLEX', base .. 'n', '[' .. name, '(' .. line_member(key, id + 1))
+        call('ZREM', base .. 'p', name)
+        due = due > now and due or 0
+        insert(call, base, key, sub(first, at + kinds), sub(first, at, at + kinds - 1), id, place,
+          its_priority, due, deadline, false, put_at)
+        if clustered then
+          last, noted = place, true
+        end
+        if due ~= 0 and due < earliest then
+          earliest, noted = due, true
+        end
+        if call('EXISTS', base .. 'n') == 0 then
+          lines, noted = lines - 1, true
+        end
+      else
+        call('HDEL', base .. 'i', key)
+        call('ZREM', base .. 'o', key)
+      end
       if expires ~= 0 then
         call('ZREM', base .. 't', place_member(-fence, key))
       end
       if raw then
         local id, put_at, priority, _, _, _, attempt, _, kinds, past = sunpack(ITEM, raw)
         write_aside(call, base .. 'd', id, key, spack('>I4I4', #key, 0) .. key
-          .. spack(ITEM, id, put_at, priority, 0, now + keep, 0, attempt + 1, outcome, kinds, past)
-          .. sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds + past) .. request[5], now + keep, OUTCOMES[outcome])
+          .. spack(ITEM, id, put_at, priority, now, now + keep, 0, attempt + 1, outcome, kinds, past)
+          .. sub(raw, ITEM_SIZE + 1, ITEM_SIZE + kinds + past) .. request[5], now + keep, OUTCOMES[outcome],
+          now)
         if now + keep < over then
           over, noted = now + keep, true
         end
@@ -228,7 +271,7 @@ while plain do -- once; `break` leaves the request to the rest
     redis.pcall('PUBLISH', base .. 'w', client)
   end
   if noted then
-    call('SET', base .. 'm', spack(NOTES, micros, earliest, over, 0, last, 0), 'EX', NOTES_LIFETIME)
+    call('SET', base .. 'm', spack(NOTES, micros, earliest, over, lines, last, 0), 'EX', NOTES_LIFETIME)
   end
   keep_answer({ { kept } }, changed)
   return { 'done', { answer }, changed and names or nil }

@@ -1,36 +1,85 @@
--- Putting. A refusal is a table: {'inflight', keys, of} or {'full'}.
+-- Putting. A refusal is a table: {'inflight', keys, of}, {'present', keys, of}, {'full'} or {'stale'}.
 local next_given = false -- the id of the next new item, on a cluster
+local waiting
+
+-- What a put has done with a value, as its answer has it.
+local ADDED, UPDATED, BUFFERED, APPENDED, SKIPPED = 'a', 'u', 'b', 'p', 's'
 
 if puts then
   -- What `max_items` limits: all that is not in flight.
-  local function waiting(queue)
-    return call('HLEN', queue.i) - call('HLEN', queue.l) + queue.buffered
+  function waiting(queue)
+    local lined = queue.lined and call('ZCARD', queue.n) or 0
+    return call('HLEN', queue.i) - call('HLEN', queue.l) + lined
+  end
+
+  -- The id of the result of a key that has ended last, if that was at most so many seconds ago. Results whose
+  -- time is over have been forgotten before.
+  local function recent_result(queue, key, seconds)
+    local least, most = line_range(key)
+    local member = seconds > 0 and call('ZREVRANGEBYLEX', queue.d .. 'k', most, least, 'LIMIT', 0, 1)[1]
+    if not member then
+      return nil
+    end
+    local ended, id = sunpack('>dI8', member, #key + 2)
+    return ended + seconds >= now and id or nil
+  end
+
+  -- Whether a put of a key that is there adds a value; `held` is the buried item that holds the key.
+  local function grows(queue, key, policy, held, leased)
+    if policy == 'append' then
+      return true
+    elseif policy == 'skip' or policy == 'only_new' or last_in_line(queue, key) then
+      return false
+    end
+    return held or (leased and policy == 'buffer')
+  end
+
+  -- The id behind which a new value of a key has to be, as the order of a line is that of the ids.
+  local function last_id(queue, key, held)
+    local last = last_in_line(queue, key)
+    return last and last.id or tonumber(held) or sunpack('>d', call('HGET', queue.i, key))
   end
 
   -- All of a put is refused, or nothing: so this looks first.
-  local function refuse_put(queue, keys, policy, max_items)
-    local seen, leased, of, need = {}, {}, 0, 0
+  local function refuse_put(queue, request)
+    local keys, policy, max_items = request[3], request[5], request[8]
+    local seen, told, leased, present, of, need, stale = {}, {}, {}, {}, 0, 0, false
     for _, key in ipairs(keys) do
+      local there_before = seen[key]
       if not seen[key] then
-        seen[key] = true
-        of = of + 1
-        if call('HEXISTS', queue.i, key) == 0 then
-          need = need + 1
-        elseif call('HEXISTS', queue.l, key) == 1 then
-          leased[#leased + 1] = key
-          if policy == 'buffer' and call('HEXISTS', queue.n, key) == 0 then
+        seen[key], of = true, of + 1
+        local held = holder(queue, key)
+        there_before = held or call('HEXISTS', queue.i, key) == 1
+        if not there_before then
+          if policy ~= 'skip' or not recent_result(queue, key, request[11]) then
             need = need + 1
           end
+        else
+          local is_leased = call('HEXISTS', queue.l, key) == 1
+          if is_leased then
+            leased[#leased + 1] = key
+          end
+          if grows(queue, key, policy, held, is_leased) then
+            need = need + 1
+            stale = stale or (clustered and last_id(queue, key, held) >= request[12])
+          end
         end
+      end
+      if there_before and not told[key] then
+        told[key], present[#present + 1] = true, key
       end
     end
     if policy == 'reject' and #leased > 0 then
       return { 'inflight', leased, of }
+    elseif policy == 'only_new' and #present > 0 then
+      return { 'present', present, #keys }
     end
+    need = policy == 'append' and #keys or need
     if max_items > 0 and need > 0 and waiting(queue) + need > max_items then
       return { 'full' }
     end
-    return nil
+    -- On a cluster an id is given before its put comes: another put may have been quicker, with a higher one.
+    return stale and { 'stale' } or nil
   end
 
   -- On a cluster, ids are counted for all its servers, and come with the request.
@@ -83,62 +132,113 @@ if puts then
     return item.id
   end
 
-  -- Puts on an item that is in flight.
-  local function put_beside(queue, key, item, value, kind, priority, due, deadline, policy)
-    local following = next_of(queue, key)
-    local target = following or item
-    if not following and policy == 'buffer' then
-      target = {
-        id = next_id(queue), put_at = now, priority = item.priority, place = 0, due = item.due,
-        attempt = 0, state = 0, history = '',
-      }
-      following = target
-      queue.buffered, queue.noted = queue.buffered + 1, true
-      zadd(queue.p, target.id, key)
+  -- Puts at the end of the line of a key. The value is written with those of the next requests, but for an
+  -- edit.
+  local function append(queue, key, value, kind, priority, due, deadline, held)
+    local id = next_id(queue)
+    queue.appended = not journal
+    write_line(queue, key, {
+      id = id, put_at = now, priority = priority or 0, due = due and due > now and due or 0,
+      deadline = deadline, replaces = false, kind = kind, value = value,
+    }, journal and write or gather)
+    if held then
+      add_behind(queue, 1)
     end
+    return id, APPENDED
+  end
+
+  -- Replaces a value that has no place yet: the last of a line, or a leased item.
+  local function update(queue, key, item, target, value, kind, priority, due, deadline)
     target.value, target.kind, target.deadline = value, kind, deadline
     if priority and priority ~= target.priority then
       target.priority = priority
-      -- Should the claim be undone, it goes to the back, where a put would move it.
-      item.place = next_number(queue)
-      if following then
-        save(queue, key, item)
+      if target == item or target.replaces then
+        -- Should the claim be undone, it goes to the back, where a put would move it.
+        item.place = next_number(queue)
+        if target ~= item then
+          save(queue, key, item)
+        end
       end
     end
     if due then
       target.due = due > now and due or 0
     end
-    if following then
-      queue.changed = true
-      hset(queue.n, key, pack_item(target))
-    else
+    if target == item then
       save(queue, key, item)
+    else
+      write_line(queue, key, target, write)
     end
     return target.id
   end
 
-  -- {'put', name, keys, values, policy, priority, delay, max_items, kind, deadline, first id on a cluster}.
-  -- Answers the ids.
+  -- Puts where the key is there, as the policies say that replace the newest value that waits: the last of the
+  -- line, or a head that is not leased. `raw` is the head, or false where a buried item holds the key.
+  local function put_newest(queue, key, raw, value, kind, priority, due, deadline, policy)
+    local last = last_in_line(queue, key)
+    local item = raw and unpack_item(raw)
+    if last then
+      take_out(queue, key, last)
+      return update(queue, key, item, last, value, kind, priority, due, deadline), UPDATED
+    elseif not raw then
+      return append(queue, key, value, kind, priority, due, deadline, true)
+    elseif call('HEXISTS', queue.l, key) == 0 then
+      return put_again(queue, key, item, value, kind, priority, due, deadline), UPDATED
+    elseif policy ~= 'buffer' then
+      return update(queue, key, item, item, value, kind, priority, due, deadline), UPDATED
+    end
+    local buffered = {
+      id = next_id(queue), put_at = now, priority = item.priority, due = item.due, replaces = true,
+    }
+    return update(queue, key, item, buffered, value, kind, priority, due, deadline), BUFFERED
+  end
+
+  -- Those of the keys that come more than once, once.
+  local function distinct(keys)
+    local found, seen = {}, {}
+    for number = 1, #keys do
+      local key = keys[number]
+      if not seen[key] then
+        seen[key], found[#found + 1] = true, key
+      end
+    end
+    return found
+  end
+
+  -- {'put', name, keys, values, policy, priority, delay, max_items, kind, deadline, unique for seconds, first id
+  -- on a cluster}. Answers the ids and then, unless all were added, a letter for each.
   function verbs.put(request)
     local queue, keys, values = at(request[2]), request[3], request[4]
     local policy, priority, max_items, kind = request[5], request[6], request[8], request[9]
-    next_given = request[11]
-    if policy == 'reject' or max_items > 0 then
+    next_given = request[12]
+    if policy == 'reject' or policy == 'only_new' or max_items > 0
+      or (clustered and (policy == 'append' or policy == 'buffer' or queue.holding)) then
       flush()
-      local refusal = refuse_put(queue, keys, policy, max_items)
+      local refusal = refuse_put(queue, request)
       if refusal then
         return refusal
       end
     end
     local due, deadline = request[7] and now + request[7], request[10] and now + request[10] or 0
-    local ids, records, seen = {}, false, false
+    local ids, outcomes, records, seen = {}, false, false, false
     if keys[2] then
       flush()
-      records, seen = records_of(queue, keys), {}
+      records, seen = {}, {}
+      if policy == 'append' then
+        -- A key may come very often, and its head be large.
+        local once = distinct(keys)
+        for number, raw in ipairs(records_of(queue, once)) do
+          records[once[number]] = raw
+        end
+      else
+        records = records_of(queue, keys)
+      end
     end
     for number = 1, #keys do
-      local key, raw = keys[number], nil
-      if records and not seen[key] then
+      local key, raw, held, id, outcome = keys[number], nil, nil, nil, nil
+      if policy == 'append' and records then
+        raw = records[key]
+        records[key] = true -- from now on
+      elseif records and not seen[key] then
         raw, seen[key] = records[number], true
       else
         if queue.fresh[key] then
@@ -146,13 +246,36 @@ if puts then
         end
         raw = call('HGET', queue.i, key)
       end
-      if not raw then
-        ids[number] = put_new(queue, key, values[number], kind, priority, due, deadline)
-      else
-        local change = call('HEXISTS', queue.l, key) == 1 and put_beside or put_again
-        ids[number] = change(queue, key, unpack_item(raw), values[number], kind, priority, due, deadline,
-          policy)
+      held = not raw and holder(queue, key)
+      if queue.appended and policy ~= 'append' then
+        flush()
       end
+      if policy == 'append' and (raw or held) then
+        id, outcome = append(queue, key, values[number], kind, priority, due, deadline, held)
+      elseif policy == 'skip' then
+        local last = (raw or held) and last_in_line(queue, key)
+        id = last and last.id or raw and sunpack('>d', raw) or tonumber(held or nil)
+          or recent_result(queue, key, request[11])
+        outcome = SKIPPED
+      elseif raw or held then
+        id, outcome = put_newest(queue, key, raw, values[number], kind, priority, due, deadline, policy)
+      end
+      if not id then
+        id, outcome = put_new(queue, key, values[number], kind, priority, due, deadline), ADDED
+      end
+      ids[number] = id
+      if outcome ~= ADDED and not outcomes then
+        outcomes = {}
+        for place_in = 1, number - 1 do
+          outcomes[place_in] = ADDED
+        end
+      end
+      if outcomes then
+        outcomes[number] = outcome
+      end
+    end
+    if outcomes then
+      ids[#ids + 1] = table.concat(outcomes)
     end
     return ids
   end

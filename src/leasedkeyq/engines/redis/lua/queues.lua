@@ -23,13 +23,14 @@ local function first_score(index)
 end
 
 -- The notes of a queue answer in one read what a call would have to ask of five keys: whether anything is
--- due, or old, or buffered, or counted, and whether the queue is being edited. Notes that are missing, or
+-- due, or old, or in line, or counted, and whether the queue is being edited. Notes that are missing, or
 -- that the end of an edit has made void, are found out anew.
 local function read_notes(queue)
   local notes = call('GET', queue.m)
   if notes then
-    queue.written, queue.earliest, queue.over, queue.buffered, queue.last, queue.edited =
-      sunpack(NOTES, notes)
+    local lines
+    queue.written, queue.earliest, queue.over, lines, queue.last, queue.edited = sunpack(NOTES, notes)
+    queue.lined, queue.holding = lines % 2 == 1, lines >= 2
     queue.kept = sub(notes, NOTES_SIZE + 1, NOTES_SIZE + 1) == '+'
     if queue.edited > micros then
       queue.editor = sub(notes, NOTES_SIZE + (queue.kept and 2 or 1))
@@ -40,7 +41,8 @@ local function read_notes(queue)
   if queue.earliest == -huge then
     queue.earliest = first_score(queue.t)
     queue.over = first_score(queue.d .. 't')
-    queue.buffered = call('HLEN', queue.n)
+    queue.lined = call('EXISTS', queue.n) == 1
+    queue.holding = call('EXISTS', queue.h) == 1
     queue.kept = call('EXISTS', queue.x) == 1
     queue.noted = notes and true or queue.noted
   end
@@ -54,10 +56,10 @@ for number = 1, #names do
   local queue = {
     name = name, base = base, i = base .. 'i', o = base .. 'o', r = base .. 'r', t = base .. 't',
     l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
-    d = base .. 'd', x = base .. 'x', u = base .. 'u',
-    written = 0, earliest = -huge, over = -huge, buffered = 0, last = 0, edited = 0, editor = '',
+    d = base .. 'd', h = base .. 'h', x = base .. 'x', u = base .. 'u',
+    written = 0, earliest = -huge, over = -huge, last = 0, edited = 0, editor = '',
     changed = false, noted = false, fresh = {}, gone = false, kept = false, asked = false,
-    damaged = false,
+    lined = false, holding = false, appended = false, left_line = false, let_go = false, damaged = false,
   }
   opened[number], queues[name] = queue, queue
   touched = queue
@@ -108,13 +110,14 @@ local BEGINS = { lock = true, repair = true } -- requests with which an edit beg
 -- only if it is asked for here. Rare requests ask for nearly all of them.
 local repairs = false
 local puts, claims, urgent, acks, keeps, releases, changes, caps, counted, reads, parked
-local moves = editing
+local moves, unique = editing, false
 for number = 1, #requests do
   local request = requests[number]
   local verb = request[1]
   if verb == 'put' then
     puts = true
-    moves = moves or request[7] or request[5] == 'buffer' -- with a delay, or beside a leased item
+    moves = moves or request[7] or request[5] == 'buffer' -- with a delay, or behind a leased item
+    unique = unique or request[11] > 0
   elseif verb == 'claim' then
     claims = true
     caps = caps or request[4] or request[7] or request[9] -- of a key, with caps, or the rest of one
@@ -132,7 +135,7 @@ for number = 1, #requests do
   elseif verb == 'park' or verb == 'unpark' then
     parked = true
   elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
-    or verb == 'purge' then
+    or verb == 'purge' or verb == 'cut_line' or verb == 'cut_buried' then
     changes = true
   elseif verb == 'examine' or string.sub(verb, 1, 6) == 'repair' then
     repairs, reads = true, true
@@ -150,7 +153,7 @@ for number = 1, #opened do
   elseif queue.editor == '' and edit_token ~= '' and not (requests[1] and BEGINS[requests[1][1]]) then
     return { 'lost' }
   end
-  moves = moves or queue.earliest <= now or queue.buffered > 0
+  moves = moves or queue.earliest <= now or queue.lined or queue.holding
   keeps = keeps or queue.over <= now
   counted = counted or queue.kept
 end
@@ -159,4 +162,4 @@ caps = caps or reads
 moves = moves or releases or changes or reads
 acks = acks or releases or changes
 puts = puts or changes
-keeps = keeps or changes or reads
+keeps = keeps or changes or reads or unique

@@ -1,13 +1,13 @@
 -- What is damaged in a queue, and how it is made usable again.
 --
--- The records of items, leases, buffered values, buried items and results say where each of them belongs:
+-- The records of items, leases, values in line, buried items and results say where each of them belongs:
 -- the indexes are made anew from them, under other names, while no other call may change the queue, and then
 -- take the place of the old ones. What is no record is set aside.
 if repairs then
   -- {'examine', name}: what is damaged, as {part, the type that it has, or ''}.
   local TYPES = {
-    i = 'hash', l = 'hash', n = 'hash', b = 'hash', d = 'hash', c = 'hash', x = 'hash',
-    o = 'zset', r = 'zset',
+    i = 'hash', l = 'hash', b = 'hash', d = 'hash', h = 'hash', c = 'hash', x = 'hash',
+    n = 'zset', o = 'zset', r = 'zset',
     t = 'zset', p = 'zset', bo = 'zset', bk = 'zset', bt = 'zset', ['do'] = 'zset', dk = 'zset', dt = 'zset',
     df = 'zset', dc = 'zset',
     cf = 'zset', cn = 'zset', u = 'zset', m = 'string', s = 'set',
@@ -42,7 +42,7 @@ if repairs then
     return found
   end
 
-  local INDEXES = { 'o', 'r', 't', 'u', 'p', 'bo', 'bk', 'bt', 'do', 'dk', 'dt', 'df', 'dc' }
+  local INDEXES = { 'o', 'r', 't', 'u', 'p', 'h', 'bo', 'bk', 'bt', 'do', 'dk', 'dt', 'df', 'dc' }
 
   -- The name of an index while it is made.
   local function new_index(queue, part)
@@ -130,27 +130,54 @@ if repairs then
     return 'kept'
   end
 
-  -- Without a lease beside it a buffered value goes where it would have gone at the end of the lease.
-  function mend.n(queue, key, raw)
-    if not readable(raw) then
-      return set_record_aside(queue, 'n', key, raw)
-    elseif call('HEXISTS', queue.l, key) == 1 then
-      call('ZADD', new_index(queue, 'p'), sunpack('>d', raw), key)
-      return 'kept'
+  -- A value in line becomes the head of its key.
+  local function make_head(queue, key, value)
+    leave_line(queue, key, value)
+    value.place, value.state = next_number(queue), value.due > now and 1 or 0
+    value.due = value.state == 1 and value.due or 0
+    call('HSET', queue.i, key, pack_item(value))
+    index_item(queue, key, value)
+  end
+
+  -- A line without a head goes on with its first value. A buffered value without a lease before it goes where
+  -- it would have gone at the end of the lease.
+  function mend.n(queue, member)
+    local stop = string.find(member, '\0', 1, true)
+    local key = stop and sub(member, 1, stop - 1)
+    local kinds = stop and #member >= stop + LINE_SIZE and sunpack('>I2', member, stop + LINE_SIZE - 1)
+    if not kinds or #member < stop + LINE_SIZE + kinds then
+      call('HSET', queue.n .. ':damaged', member, '')
+      call('ZREM', queue.n, member)
+      return 'aside'
     end
-    local item, before = unpack_item(raw), call('HGET', queue.i, key)
-    if before then
-      local old = unpack_item(before)
-      item.attempt, item.history = old.attempt, old.history
+    local value, held = unpack_line(member, key), call('HEXISTS', new_index(queue, 'h'), key) == 1
+    local head, leased = call('HGET', queue.i, key), call('HEXISTS', queue.l, key) == 1
+    local outcome = 'kept'
+    call('ZADD', queue.n, 'XX', 0, member)
+    if not head and not held then
+      local first = first_in_line(queue, key)
+      if first then
+        make_head(queue, key, first)
+        outcome = 'gone' -- its head, or the buried item that held the key
+      end
+    elseif value.replaces and held then
+      take_out(queue, key, value)
+      value.replaces = false
+      member = pack_line(key, value)
+      call('ZADD', queue.n, 0, member)
+    elseif value.replaces and not leased and call('ZSCORE', queue.n, member) then
+      local old = unpack_item(head)
+      value.attempt, value.history = old.attempt, old.history
       call('ZREM', new_index(queue, old.state == 1 and 't' or 'r'), place_member(old.place, key))
       call('ZREM', new_index(queue, 'u'), deadline_member(old.id, key))
+      make_head(queue, key, value)
     end
-    item.place, item.state = next_number(queue), item.due > now and 1 or 0
-    item.due = item.state == 1 and item.due or 0
-    call('HSET', queue.i, key, pack_item(item))
-    call('HDEL', queue.n, key)
-    index_item(queue, key, item)
-    return 'kept'
+    -- It may have become a head just now, or when it was met before.
+    if call('ZSCORE', queue.n, member) and call('ZADD', new_index(queue, 'p'), value.id,
+      line_member(key, value.id)) == 1 and held then
+      call('HINCRBY', new_index(queue, 'h'), '\0', 1)
+    end
+    return outcome, key
   end
 
   -- Buried items and results. The age of a buried one is in its old index alone.
@@ -167,15 +194,29 @@ if repairs then
     local order = part == 'd' and item.due or type(age) == 'string' and age or item.id
     call('ZADD', new_index(queue, part .. 'o'), item.id, number)
     call('ZADD', new_index(queue, part .. 't'), order, number)
-    call('ZADD', new_index(queue, part .. 'k'), 0, key .. '\0' .. number)
+    call('ZADD', new_index(queue, part .. 'k'), 0, aside_member(key, part == 'd' and item.place or 0, item.id))
     if part == 'd' and OUTCOMES[item.state] then
       call('ZADD', new_index(queue, part .. OUTCOMES[item.state]), order, number)
     end
     return 'kept'
   end
 
+  -- A buried item holds its key again, unless that has another head now.
   function mend.b(queue, number, raw)
-    return mend_aside(queue, 'b', number, raw)
+    local outcome = mend_aside(queue, 'b', number, raw)
+    local key, item = nil, nil
+    if outcome == 'kept' then
+      key, item = unpack_aside(raw)
+    end
+    if item and item.state == 1 and call('HEXISTS', queue.i, key) == 0 then
+      call('HSET', new_index(queue, 'h'), key, number)
+      call('HINCRBY', new_index(queue, 'h'), '\0', 0)
+    elseif item and item.state == 1 then
+      local keys, errors = sunpack('>I4I4', raw)
+      item.state = 0
+      call('HSET', queue.b, number, pack_aside(key, sub(raw, 9 + keys, 8 + keys + errors), item))
+    end
+    return outcome
   end
 
   function mend.d(queue, number, raw)
@@ -183,15 +224,18 @@ if repairs then
   end
 
   -- {'repair_part', name, milliseconds, part, cursor}: goes through some records of a part. Answers where
-  -- to go on ('' at the end), how many were set aside, and the keys of leases on nothing.
+  -- to go on ('' at the end), how many were set aside, and the keys of leases on nothing and of lines
+  -- behind nothing.
   function verbs.repair_part(request)
     local queue, part, gone, counts = queues[request[2]], request[4], {}, { kept = 0, aside = 0, gone = 0 }
-    local cursor, found = unpack(call('HSCAN', queue.base .. part, request[5], 'COUNT', CHUNK))
+    queue.lined = true -- as far as is known
+    local scan = part == 'n' and 'ZSCAN' or 'HSCAN'
+    local cursor, found = unpack(call(scan, queue.base .. part, request[5], 'COUNT', CHUNK))
     for number = 1, #found, 2 do
-      local outcome = mend[part](queue, found[number], found[number + 1])
+      local outcome, key = mend[part](queue, found[number], found[number + 1])
       counts[outcome] = counts[outcome] + 1
       if outcome == 'gone' then
-        gone[#gone + 1] = found[number]
+        gone[#gone + 1] = key or found[number]
       end
     end
     hold(queue, request[3])
@@ -200,28 +244,36 @@ if repairs then
 
   -- What a member of an index names: the part with its record, the name of that, and its key.
   local function named(index, member)
-    if index == 'o' or index == 'p' then
-      return index == 'o' and 'i' or 'n', member, member
+    if index == 'o' then
+      return 'i', member, member
     elseif index == 'r' or index == 't' or index == 'u' then
       return 'i', sub(member, 9), sub(member, 9)
     end
-    local at = #member
-    while at > 1 and string.byte(member, at) ~= 0 do
-      at = at - 1
-    end
-    return sub(index, 1, 1), sub(member, at + 1), sub(member, 1, at - 1)
+    local stop = string.find(member, '\0', 1, true)
+    return sub(index, 1, 1), text(sunpack('>I8', member, #member - 7)), sub(member, 1, stop - 1)
+  end
+
+  -- Whether a value is still in line, or has become the head of its key meanwhile.
+  local function is_there(queue, member, id)
+    local key = sub(member, 1, -10)
+    return in_line(queue, key, id) or tonumber(item_id(queue, key) or nil) == id
   end
 
   -- {'repair_lost', name, milliseconds, index, cursor}: as `repair_part`, with the keys in an old index
   -- whose records are gone.
   function verbs.repair_lost(request)
     local queue, index, gone = queues[request[2]], request[4], {}
+    queue.lined = true -- as far as is known
     local cursor, found = unpack(call('ZSCAN', queue.base .. index, request[5], 'COUNT', CHUNK))
     for number = 1, #found, 2 do
       local part, name, key = named(index, found[number])
-      -- A buffered value may have become an item meanwhile.
-      if call('HEXISTS', queue.base .. part, name) == 0
-        and (part ~= 'n' or call('ZSCORE', queue.p, name) ~= item_id(queue, name)) then
+      local there_still
+      if part == 'p' then
+        there_still = is_there(queue, found[number], tonumber(name))
+      else
+        there_still = call('HEXISTS', queue.base .. part, name) == 1
+      end
+      if not there_still then
         gone[#gone + 1] = key
       end
     end
@@ -245,7 +297,8 @@ if repairs then
     end
     call('UNLINK', queue.x)
     queue.lease_counts, queue.kept, queue.damaged, queue.changed = nil, false, false, true
-    queue.buffered = call('HLEN', queue.n)
+    queue.lined = call('EXISTS', queue.n) == 1
+    queue.holding = call('EXISTS', queue.h) == 1
     find_earliest(queue)
     queue.over = first_score(queue.d .. 't')
     end_edit(queue)

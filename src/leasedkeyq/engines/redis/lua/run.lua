@@ -17,11 +17,19 @@ local function finish()
       redis.pcall('PUBLISH', queue.base .. 'w', client)
       changed[#changed + 1] = queue.name
     end
+    -- Whether the last line has ended, or the last key that was held was let go.
+    if queue.left_line and queue.lined and call('EXISTS', queue.n) == 0 then
+      queue.lined, queue.noted = false, true
+    end
+    if queue.let_go and call('HLEN', queue.h) <= 1 then
+      call('DEL', queue.h)
+      queue.holding, queue.noted = false, true
+    end
     if queue.noted or (queue.changed and queue.written + RENEWED_AFTER < micros) then
       -- A queue that has not changed does without new notes if there is no memory for them.
       local write = (queue.changed or queue.editor ~= '') and call or redis.pcall
-      local notes = spack(NOTES, micros, queue.earliest, queue.over, queue.buffered, queue.last,
-        queue.edited)
+      local notes = spack(NOTES, micros, queue.earliest, queue.over,
+        (queue.lined and 1 or 0) + (queue.holding and 2 or 0), queue.last, queue.edited)
       write('SET', queue.m, notes .. (queue.kept and '+' or '') .. queue.editor, 'EX', NOTES_LIFETIME)
     end
     if queue.lease_counts then
@@ -52,6 +60,22 @@ if moves and not repairs then
   end
   if not left then
     return { 'more', {}, finish() }
+  end
+end
+
+-- A put that is unique asks for the newest result of a key: those whose time is over must be gone by then.
+if unique then
+  for number = 1, #opened do
+    local queue = opened[number]
+    if queue.over <= now and not queue.damaged then
+      touched = queue
+      local sound, more = pcall(forget, queue, CHUNK)
+      if not sound then
+        queue.damaged = damage(more)
+      elseif more then
+        return { 'more', {}, finish() }
+      end
+    end
   end
 end
 
@@ -126,6 +150,8 @@ while requests[number] do
   if editing and type(answer) == 'table' and type(answer[1]) == 'string' then
     answers = { 'refused', number - 1, answer }
     break
+  elseif type(answer) == 'table' and answer[1] == 'long' then
+    break -- This takes several calls. The client comes with the requests behind it when it has been done.
   end
 end
 

@@ -20,6 +20,23 @@ if puts or keeps or moves then
   end
 end
 
+-- A value in line as a table, with the fields of an item.
+local function unpack_line(member, key)
+  local at = #key + 2
+  local id, put_at, priority, due, deadline, replaces, kinds = sunpack(LINE, member, at)
+  at = at + LINE_SIZE
+  return {
+    id = id, put_at = put_at, priority = priority, place = 0, due = due, deadline = deadline, attempt = 0,
+    state = 0, kind = sub(member, at, at + kinds - 1), history = '', value = sub(member, at + kinds),
+    replaces = replaces == 1, member = member,
+  }
+end
+
+local function pack_line(key, value)
+  return key .. '\0' .. spack(LINE, value.id, value.put_at, value.priority, value.due, value.deadline,
+    value.replaces and 1 or 0, #value.kind) .. value.kind .. value.value
+end
+
 -- What has left its key: buried items and results.
 if keeps then
   function pack_aside(key, error, item)
@@ -102,7 +119,8 @@ end
 
 -- Writes that can wait are made together, before anybody looks: a batch of puts or of acks then makes one
 -- command for each key of the queue. Of a queue, `fresh` has the keys of new items that are not written yet,
--- `gone` those of acknowledged ones that are not removed yet.
+-- `gone` those of acknowledged ones that are not removed yet, and `appended` is whether values in line are not
+-- written yet.
 local pending, arguments_of = {}, {}
 
 local function flush()
@@ -121,7 +139,7 @@ local function flush()
   end
   for number = 1, #opened do
     local queue = opened[number]
-    queue.fresh, queue.gone = {}, false
+    queue.fresh, queue.gone, queue.appended = {}, false, false
   end
 end
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.errors import KeyAlreadyInFlightError
+from leasedkeyq.errors import KeyAlreadyPresentError
 from leasedkeyq.lanes import (
     CommandCancelledError,
     CommandExitError,
@@ -144,11 +144,11 @@ async def test_a_flood_above_does_not_starve_a_lane_with_a_minimum(build: Build)
 
 
 @everywhere
-async def test_a_second_submit_of_a_waiting_key_joins_the_first(build: Build) -> None:
+async def test_an_update_of_a_waiting_key_joins_the_first(build: Build) -> None:
     manager = build().with_default_lanes().build()
     diary = Diary(manager)
     first = await manager.submit("query", diary.note("old"), key="k")
-    second = await manager.submit("query", diary.note("new"), key="k")
+    second = await manager.submit("query", diary.note("new"), key="k", if_present="update")
     async with manager:
         assert await first == "new"
         assert await second == "new"
@@ -162,10 +162,10 @@ async def test_a_running_key(build: Build) -> None:
     async with manager:
         first = await manager.submit("query", diary.note("first", 1), key="k")
         await asyncio.sleep(0.5)
-        joined = await manager.submit("query", diary.note("joined"), key="k")
-        after = await manager.submit("query", diary.note("after"), key="k", if_in_flight="buffer")
-        with pytest.raises(KeyAlreadyInFlightError):
-            await manager.submit("query", diary.note("no"), key="k", if_in_flight="reject")
+        joined = await manager.submit("query", diary.note("no"), key="k", if_present="skip")
+        after = await manager.submit("query", diary.note("after"), key="k", if_present="update")
+        with pytest.raises(KeyAlreadyPresentError):
+            await manager.submit("query", diary.note("no"), key="k", if_present="reject")
         assert [await first, await joined, await after] == ["first", "first", "after"]
     assert diary.lines == [(0, "first"), (1, "after")]
 

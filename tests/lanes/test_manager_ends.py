@@ -24,7 +24,7 @@ async def test_stopping_a_command_with_another_behind_it_tells_both() -> None:
     async with manager:
         first = await manager.submit("x", Work(slow), key="k")
         await asyncio.sleep(0)
-        second = await manager.submit("x", Work(slow), key="k", if_in_flight="buffer")
+        second = await manager.submit("x", Work(slow), key="k", if_present="update")
         waiting = [asyncio.create_task(handle.wait()) for handle in (first, second)]
         await asyncio.sleep(0)
     async with asyncio.timeout(10):

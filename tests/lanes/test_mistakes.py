@@ -34,8 +34,8 @@ async def test_wrong_submissions() -> None:
             await manager.submit("x", anything)
         with pytest.raises(ValueError, match="timeout must be greater than 0"):
             await manager.submit("x", diary.note("a"), timeout=0)
-        with pytest.raises(ValueError, match="if_in_flight"):
-            await manager.submit("x", diary.note("a"), if_in_flight=anything)
+        with pytest.raises(ValueError, match="if_present"):
+            await manager.submit("x", diary.note("a"), if_present=anything)
         with pytest.raises(TypeError, match="key must be a str"):
             await manager.submit("x", diary.note("a"), key=anything)
         with pytest.raises(CommandPayloadError, match="Expected `str`, got `int`"):

@@ -205,7 +205,7 @@ async def test_cancelling_by_handle_leaves_the_other_command_of_the_key(url: str
         running = await manager.submit("a", echo(1), key="k")
         while running.status != "running":
             await asyncio.sleep(0.01)
-        behind = await manager.submit("a", echo(2), key="k", if_in_flight="buffer")
+        behind = await manager.submit("a", echo(2), key="k", if_present="update")
         assert await behind.cancel()
         go.set()
         assert await running == 1
@@ -215,7 +215,7 @@ async def test_cancelling_by_handle_leaves_the_other_command_of_the_key(url: str
         first = await manager.submit("a", echo(3), key="k")
         while first.status != "running":
             await asyncio.sleep(0.01)
-        second = await manager.submit("a", echo(4), key="k", if_in_flight="buffer")
+        second = await manager.submit("a", echo(4), key="k", if_present="update")
         assert await first.cancel()
         go.set()
         assert await second == 4

@@ -24,6 +24,7 @@ from leasedkeyq.lanes.storage_store import StorageStore
 from leasedkeyq.stores import Store
 from leasedkeyq.testing import Place, StoreConformance
 from tests.lanes.support import clock, now
+from tests.lanes.trouble import soon
 from tests.servers.urls import KINDS, empty_store
 
 
@@ -181,7 +182,7 @@ async def test_the_newer_of_two_commands_of_a_key_is_the_one_that_is_loaded() ->
     await old.manager.start()
     await old.manager.submit("api", old.work("first", 60), key="k")
     await asyncio.sleep(1)
-    await old.manager.submit("api", old.work("second"), key="k", if_in_flight="buffer")
+    await old.manager.submit("api", old.work("second"), key="k", if_present="update")
     saved = dict(storage.commands)
     assert [command.payload["name"] for command in saved.values()] == ["first", "second"]
     await old.manager.close()
@@ -191,6 +192,78 @@ async def test_the_newer_of_two_commands_of_a_key_is_the_one_that_is_loaded() ->
         await new.manager.drain()
     assert new.ran == ["second"]
     assert storage.commands == {}
+
+
+async def test_all_commands_of_a_key_are_loaded_in_order() -> None:
+    storage = ListStorage()
+    old = App(storage)
+    await old.manager.start()
+    for name in ("first", "second", "third"):
+        await old.manager.submit("api", old.work(name, 60), key="k")
+    await asyncio.sleep(1)
+    saved = dict(storage.commands)
+    await old.manager.close()
+    storage.commands = saved  # as it was when the process died
+    new = App(storage)
+    async with new.manager:
+        await new.manager.submit("api", new.work("fourth"), key="k")
+        await new.manager.drain()
+    assert new.ran == ["first", "second", "third", "fourth"]
+    assert storage.commands == {}
+
+
+async def test_a_buffered_command_that_is_loaded_takes_over_the_attempts() -> None:
+    storage = ListStorage()
+    config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(2, 10))
+    old = App(storage, config)
+    await old.manager.start()
+    await old.manager.submit("api", old.work("fails", 1, fails=True), key="k")
+    await soon(lambda: old.ran == ["fails", "fails"])
+    newer = old.work("newer", fails=True)
+    await old.manager.submit("api", newer, key="k", if_present="update")
+    await old.manager.submit("api", old.work("behind"), key="k")
+    saved = dict(storage.commands)
+    await old.manager.close()
+    storage.commands = saved
+    new = App(storage, config)
+    async with new.manager:
+        await new.manager.drain()
+    assert new.ran == ["newer", "behind"]  # two attempts of three were before
+    assert [letter.attempts for letter in storage.letters] == [3]
+
+
+async def test_a_letter_that_is_loaded_holds_its_key() -> None:
+    storage = ListStorage()
+    config = LaneConfig(0, 1, on_dead_letter="pause_key")
+    old = App(storage, config)
+    async with old.manager:
+        for name in ("older", "bad", "behind"):
+            fails = name != "behind"
+            await old.manager.submit("api", old.work(name, fails=fails), key="k")
+        await old.manager.drain()
+        [older] = await old.manager.dlq.list()
+        await old.manager.cancel("api", "k")
+        assert [letter.holds for letter in storage.letters] == [False]
+        for name in ("bad", "behind"):
+            await old.manager.submit("api", old.work(name, fails=name == "bad"), key="k")
+        await old.manager.drain()
+    assert older.holds
+    assert [letter.holds for letter in storage.letters] == [False, True]
+    new = App(storage, config)
+    async with new.manager:
+        await new.manager.drain()
+        assert new.ran == []
+        stats = await new.manager.stats()
+        assert stats.lanes["api"].held == 1
+        letter = next(letter for letter in await new.manager.dlq.list() if letter.holds)
+        assert letter.payload["name"] == "bad"
+        await new.manager.dlq.requeue(letter)
+        await new.manager.drain()
+        assert new.ran == ["bad"]
+        assert await new.manager.dlq.clear() == 2
+        await new.manager.drain()
+    assert new.ran == ["bad", "behind"]
+    assert (storage.commands, storage.letters) == ({}, [])
 
 
 async def test_commands_of_others_have_ids_of_any_kind() -> None:
@@ -283,7 +356,11 @@ def test_the_seven_methods_work_on_every_store(url: str) -> None:
         number = await storage.save_command(
             StoredCommand(lane="api", command_type="work", payload={"name": "b"}, timeout=5)
         )
-        first, second = await storage.load_commands()
+        same = StoredCommand(lane="api", command_type="work", key="k", payload={"name": "c"})
+        behind = await storage.save_command(same)
+        first, second, third = await storage.load_commands()
+        assert (third.id, third.key, third.state) == (behind, "k", "in_line")
+        assert await storage.remove_command(behind)
         assert (first.payload, first.key, first.priority) == ({"name": "a"}, "k", 3)
         assert (second.id, second.payload, second.timeout) == (number, {"name": "b"}, 5)
         assert await storage.remove_command(number)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.errors import KeyAlreadyInFlightError, LeasedKeyQError, LimitExceededError
+from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError, LimitExceededError
 from leasedkeyq.lanes import (
     CommandPayloadError,
     LaneConfig,
@@ -96,7 +96,8 @@ async def test_any_iterable_will_do_and_nothing_is_nothing(build: Build) -> None
 async def test_a_mapping_says_the_keys(build: Build) -> None:
     manager, notes = one_lane(build)
     first = await manager.submit("x", notes.note("old"), key="a")
-    many = await manager.submit_many("x", {"b": notes.note("b"), "a": notes.note("new")})
+    commands = {"b": notes.note("b"), "a": notes.note("new")}
+    many = await manager.submit_many("x", commands, if_present="update")
     assert [handle.key for handle in many] == ["b", "a"]
     async with manager:
         assert [await first, *[await handle for handle in many]] == ["new", "b", "new"]
@@ -116,20 +117,20 @@ async def test_commands_of_several_types(build: Build) -> None:
 
 @everywhere
 @pytest.mark.parametrize("mixed", [False, True])
-async def test_one_key_in_flight_is_enough_to_submit_nothing(build: Build, mixed: bool) -> None:
+async def test_one_key_that_is_there_is_enough_to_submit_nothing(build: Build, mixed: bool) -> None:
     manager, notes = one_lane(build)
     last = notes.shout("c") if mixed else notes.note("c")
     commands: dict[str, Any] = {"a": notes.note("a"), "busy": notes.note("no"), "c": last}
     async with manager:
         busy = await manager.submit("x", notes.note("busy", 5), key="busy")
         await asyncio.sleep(1)
-        with pytest.raises(KeyAlreadyInFlightError) as caught:
-            await manager.submit_many("x", commands, if_in_flight="reject")
+        with pytest.raises(KeyAlreadyPresentError) as caught:
+            await manager.submit_many("x", commands, if_present="reject")
         assert caught.value.keys == ("busy",)
         await busy
         await manager.drain()
         assert notes.names == ["busy"]
-        await manager.submit_many("x", commands, if_in_flight="reject")
+        await manager.submit_many("x", commands, if_present="reject")
         await manager.drain()
     assert sorted(notes.names) == ["a", "busy", "c", "no"]
 
@@ -140,8 +141,8 @@ async def test_keys_in_flight_join_or_wait(build: Build) -> None:
     async with manager:
         first = await manager.submit("x", notes.note("first", 5), key="k")
         await asyncio.sleep(1)
-        (joined,) = await manager.submit_many("x", {"k": notes.note("joined")})
-        (after,) = await manager.submit_many("x", {"k": notes.note("y")}, if_in_flight="buffer")
+        (joined,) = await manager.submit_many("x", {"k": notes.note("no")}, if_present="skip")
+        (after,) = await manager.submit_many("x", {"k": notes.note("y")}, if_present="update")
         assert [await first, await joined, await after] == ["first", "first", "y"]
 
 
@@ -256,8 +257,8 @@ async def test_a_partition_that_refuses_leaves_the_others_theirs() -> None:
         await manager.submit("x", notes.note(busy, 5), key=busy)
         await asyncio.sleep(1)
         commands = {key: notes.note(key) for key in keys}
-        with pytest.raises(KeyAlreadyInFlightError):
-            await manager.submit_many("x", commands, if_in_flight="reject")
+        with pytest.raises(KeyAlreadyPresentError):
+            await manager.submit_many("x", commands, if_present="reject")
         await manager.drain()
     others = [key for key in keys if lane.partition_of(key) is not lane.partition_of(busy)]
     assert others
@@ -270,8 +271,8 @@ async def test_in_memory_the_partitions_are_one_in_this() -> None:
     async with manager:
         await manager.submit("x", notes.note("0", 5), key="0")
         commands = {f"{n}": notes.note(f"{n}") for n in range(20)}
-        with pytest.raises(KeyAlreadyInFlightError):
-            await manager.submit_many("x", commands, if_in_flight="reject")
+        with pytest.raises(KeyAlreadyPresentError):
+            await manager.submit_many("x", commands, if_present="reject")
     assert notes.names == ["0"]
 
 
@@ -313,12 +314,12 @@ def test_many_commands_on_every_store(url: str) -> None:
             held = await manager.submit("x", notes.note("held", 60), key="a")
             while held.status != "running":
                 await asyncio.sleep(0.01)
-            with pytest.raises(KeyAlreadyInFlightError) as caught:
-                await manager.submit_many("x", mixed, if_in_flight="reject")
+            with pytest.raises(KeyAlreadyPresentError) as caught:
+                await manager.submit_many("x", mixed, if_present="reject")
             assert caught.value.keys == ("a",)
             same: dict[str, Any] = {"b": notes.note("b"), "a": notes.note("a")}
-            with pytest.raises(KeyAlreadyInFlightError):
-                await manager.submit_many("x", same, if_in_flight="reject")
+            with pytest.raises(KeyAlreadyPresentError):
+                await manager.submit_many("x", same, if_present="reject")
             await held.cancel()
             await manager.drain(30)
         assert sorted(notes.names) == sorted(["a", "b", "held", *(f"{n}" for n in range(300))])

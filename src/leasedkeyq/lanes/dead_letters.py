@@ -87,6 +87,12 @@ class DeadLetterQueue:
             self._let_go(letter)
         return letter
 
+    def stop_holding(self, lane: str, id: str) -> None:  # noqa: A002  # as in `DeadLetter`
+        """The letter of that id holds its key no more; it stays."""
+        for position, letter in enumerate(self._letters):
+            if letter.id == id and letter.lane == lane:
+                self._letters[position] = msgspec.structs.replace(letter, holds=False)
+
     async def push(self, letter: DeadLetter) -> None:
         """Add a letter."""
         if not isinstance(letter, DeadLetter):

@@ -459,12 +459,19 @@ class MemoryEngine(LaneEngine):
             self._next_in_line(partition, partition.state.unbury(number))
             self.wake(partition)
 
+    def _stop_holding(self, partition: Partition, item: Item[str, Job]) -> None:
+        """The commands of a held key were cancelled: its dead letter stays, and holds nothing."""
+        lane, letter = partition.lane.id, str(item.value.id)
+        _, number = self._holding.pop((lane, letter))
+        partition.state.remove(item.key)
+        partition.state.unbury(number)
+        self.dlq.stop_holding(lane, letter)
+
     async def resubmit_held(self, lane: Lane, letter: DeadLetter, command: Any) -> bool:
         """As `LaneEngine.resubmit_held`."""
-        partition, number = self._holding.get((letter.lane, letter.id), (None, 0))
-        if partition is None or not partition.state.holds_key(number):
+        partition, number = self._holding.pop((letter.lane, letter.id), (None, 0))
+        if partition is None:
             return False
-        del self._holding[letter.lane, letter.id]
         now = self._loop.time()
         timeout = lane.timeout if letter.timeout is None else _limit(letter.timeout)
         priority, kind = letter.priority, letter.command_type
@@ -536,12 +543,12 @@ class MemoryEngine(LaneEngine):
         if item is None:
             return False
         waiting = [value.value for value in state.remove_from_line(key)]
-        held = key in state.held
         runs = item.lease is not None
-        if not runs:
+        if key in state.held:
+            self._stop_holding(partition, item)
+        elif not runs:
             state.remove(key)
-            if not held:
-                waiting.insert(0, item.value)
+            waiting.insert(0, item.value)
         for job in waiting:
             self._end_cancelled(job)
         if runs:

@@ -2,22 +2,29 @@
 
 import os
 from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from leasedkeyq.engines.sqlite.store import SqliteStore
+from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import bury_letter, read_letter
-from leasedkeyq.lanes.durable.envelope import decode_envelope, encode_payload, read_payload
+from leasedkeyq.lanes.durable.envelope import (
+    Envelope,
+    decode_envelope,
+    encode_envelope,
+    plain_payload,
+    read_payload,
+)
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.store import LIVE_STATES, Store
 
 FILE = "commands.db"
-LIVE: tuple[StoredState, ...] = ("available", "scheduled", "in_flight", "buffered")
 
 
 class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +37,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any = None
     """Its arguments."""
     state: str = "available"
-    """``"available"``, ``"scheduled"``, ``"in_flight"`` or ``"buffered"``."""
+    """``"available"``, ``"scheduled"``, ``"in_flight"``, ``"in_line"`` or ``"buffered"``."""
     priority: int = 0
     """Lower goes first, as in `QueueManager.submit`."""
     attempts: int = 0
@@ -41,6 +48,8 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """By when it should be started, as Unix time, if that was said."""
     timeout: float | None = None
     """How long it may run; None: as its lane says; 0: as long as it likes."""
+    unique_for: float = 0.0
+    """As in `QueueManager.submit`."""
 
 
 StoredDeadLetter: TypeAlias = DeadLetter
@@ -112,27 +121,28 @@ class CommandStorage:
         self.store = store
 
     async def save_command(self, command: StoredCommand) -> str:
-        """Store a command for whoever runs its lane; returns its id."""
+        """Store a command for whoever runs its lane, behind others of its key; returns its id."""
         item = encoded_command(command, self.store.limits)
-        put = Put(command.lane, (item,), priority=-command.priority, kind=command.command_type)
-        answer = (await self.store.put([put]))[0]
-        if isinstance(answer, Exception):
+        kind, priority = command.command_type, -command.priority
+        put = Put(command.lane, (item,), "append", priority, kind=kind)
+        [answer] = await self.store.put([put])
+        if isinstance(answer, LeasedKeyQError):
             raise answer
-        return str(answer[0])
+        return str(answer[0].id)
 
     async def load_commands(self, lane: str | None = None) -> list[StoredCommand]:
         """All commands that wait or run, oldest first; nothing is taken."""
         found = [
             stored_command(queue, item)
             for queue in await self._queues(lane)
-            for item in await self._items(queue, LIVE)
+            for item in await self._items(queue, LIVE_STATES)
         ]
         return sorted(found, key=lambda command: int(command.id))
 
     async def remove_command(self, id: str) -> bool:  # noqa: A002  # the name of the seed
         """Remove a command, whatever its state; returns whether it was there."""
         for queue in await self._queues(None):
-            for item in await self._items(queue, LIVE):
+            for item in await self._items(queue, LIVE_STATES):
                 if str(item.id) == id:
                     cancel = Cancel(queue, item.key, id=item.id)
                     return bool((await self.store.settle([cancel]))[0])
@@ -208,16 +218,18 @@ def encoded_command(command: StoredCommand, limits: Limits) -> tuple[str, bytes]
     """The key and the value of the item of a command."""
     key = command.key or os.urandom(8).hex()
     kind, at, timeout = command.command_type, command.submitted_at, command.timeout
-    return key, encode_payload(command.payload, at, kind, key, limits, timeout=timeout)
+    envelope = Envelope(plain_payload(command.payload, kind, key), at, timeout)
+    envelope.unique_for = command.unique_for
+    return key, encode_envelope(envelope, kind, key, limits)
 
 
 def stored_command(queue: str, item: StoredItem) -> StoredCommand:
     """The command of an item."""
     payload, submitted_at = read_payload(item)
-    try:
-        timeout = decode_envelope(item.value).timeout
-    except CommandPayloadError:
-        timeout = None
+    timeout, unique_for = None, 0.0
+    with suppress(CommandPayloadError):
+        envelope = decode_envelope(item.value)
+        timeout, unique_for = envelope.timeout, envelope.unique_for
     return StoredCommand(
         id=str(item.id),
         lane=queue.partition("#")[0],
@@ -228,7 +240,8 @@ def stored_command(queue: str, item: StoredItem) -> StoredCommand:
         priority=-item.priority,
         attempts=item.attempt,
         submitted_at=submitted_at,
-        due=item.due if item.state in ("scheduled", "buffered") else None,
+        due=item.due if item.state in ("scheduled", "buffered", "in_line") else None,
         deadline=item.deadline,
         timeout=timeout,
+        unique_for=unique_for,
     )

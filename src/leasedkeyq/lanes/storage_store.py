@@ -98,25 +98,34 @@ class StorageStore(MemoryStore):
             except Exception as error:
                 raise StoreError(f"the storage cannot be loaded: {error}") from error
             now = self._clock()
-            for letter in sorted(letters, key=lambda letter: letter.failed_at):
-                self._take_letter(letter, min(letter.failed_at, now))
+            letters.sort(key=lambda letter: letter.failed_at)
+            holding = {(letter.lane, letter.key): letter for letter in letters if letter.holds}
+            for letter in letters:
+                if holding.get((letter.lane, letter.key)) is not letter:
+                    self._take_letter(letter, min(letter.failed_at, now))
+            for letter in holding.values():
+                self._take_letter(letter, min(letter.failed_at, now), hold=True)
             for command in commands:
                 self._take_command(command, now)
             self._loaded = True
         if self._behind or self._letters_behind:
             await self._catch_up(())
 
-    def _take_letter(self, letter: DeadLetter, now: float) -> None:
+    def _take_letter(self, letter: DeadLetter, now: float, *, hold: bool = False) -> None:
         model, queue = self._model, letter.lane
         key, value = letter_value(letter, self.limits)
         put = Put(queue, ((key, value),), priority=-letter.priority, kind=letter.command_type)
         model.put(put, now)
         [claimed] = model.claim(Claim(((queue, 1),), 1, key), now)
         model.queues[queue].state.items[key].attempt = max(letter.attempts, 1)
-        model.settle(Bury(queue, key, claimed.token, letter_error(letter)), now)
+        model.settle(Bury(queue, key, claimed.token, letter_error(letter), hold), now)
 
     def _take_command(self, command: StoredCommand, now: float) -> None:
-        """Put a command that was saved. Of two with one key, the later one counts."""
+        """Put a command that was saved, behind those of its key that were saved before it.
+
+        One that was buffered takes the place of the one that ran before it, and its attempts: its
+        run was ended with the process.
+        """
         model = self._model
         key, value = encoded_command(command, self.limits)
         number = int(command.id) if command.id.isdecimal() else 0
@@ -127,13 +136,15 @@ class StorageStore(MemoryStore):
         put = Put(
             command.lane,
             ((key, value),),
+            "update" if command.state == "buffered" else "append",
             priority=-command.priority,
             delay=delay,
             kind=command.command_type,
             deadline=left,
         )
-        [(taken, _)] = cast("tuple[Placed, ...]", model.put(put, now))
-        model.queues[command.lane].state.items[key].attempt = command.attempts
+        [(taken, outcome)] = cast("tuple[Placed, ...]", model.put(put, now))
+        if outcome == "added":
+            model.queues[command.lane].state.items[key].attempt = command.attempts
         saved = self._saved.setdefault((command.lane, key), {})
         if taken in saved:
             # It has taken the place of an older one, and is saved in its place.
@@ -294,9 +305,15 @@ class StorageStore(MemoryStore):
                         places += [place for place in self._saved if place[0] == change.queue]
                 case Ack() | Release() | Bury() | Cancel():
                     places.append((change.queue, change.key))
+                    if isinstance(change, Cancel) and self._is_held(change.queue, change.key):
+                        self._letters_behind = True  # one of them may hold its key no more
                 case _:
                     pass
         return places
+
+    def _is_held(self, queue: str, key: str) -> bool:
+        queue_model = self._model.queues.get(queue)
+        return queue_model is not None and key in queue_model.state.held
 
     # Those that look
 

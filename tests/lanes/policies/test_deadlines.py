@@ -130,15 +130,15 @@ async def test_another_submit_of_its_key_sets_the_deadline_anew(build: Build) ->
     diary = Diary(manager)
     for name in ("a", "b", "c", "d"):
         await manager.submit("x", diary.note(name, 1), key=name)
-    await manager.submit("x", diary.note("d", 1), key="d", deadline=0)
-    await manager.submit("x", diary.note("c", 1), key="c", deadline=0)
-    await manager.submit("x", diary.note("c", 1), key="c")
+    await manager.submit("x", diary.note("d", 1), key="d", if_present="update", deadline=0)
+    await manager.submit("x", diary.note("c", 1), key="c", if_present="update", deadline=0)
+    await manager.submit("x", diary.note("c", 1), key="c", if_present="update")
     async with manager:
         await asyncio.sleep(0.1)
-        handle = await manager.submit("x", diary.note("d again", 1), key="d", if_in_flight="buffer")
+        handle = await manager.submit("x", diary.note("d again", 1), key="d", if_present="update")
         assert handle.status == "pending"
         await manager.submit(
-            "x", diary.note("d at last", 1), key="d", if_in_flight="buffer", deadline=0
+            "x", diary.note("d at last", 1), key="d", if_present="update", deadline=0
         )
         await manager.drain()
     assert diary.names == ["d", "d at last", "a", "b", "c"]

@@ -30,6 +30,6 @@ async def test_it_starts_when_its_delay_is_over(on_store: bool, capacity: int | 
         began = loop.time()
         await manager.submit("jobs", job(), key="k")
         await asyncio.sleep(0.5)
-        await manager.submit("jobs", job(), key="k", if_in_flight="buffer", delay=5.0)
+        await manager.submit("jobs", job(), key="k", if_present="update", delay=5.0)
         await manager.drain(60)
     assert ran == [pytest.approx(0.0, abs=0.1), pytest.approx(5.5, abs=0.1)]

@@ -53,7 +53,7 @@ async def test_a_handle_cancels_its_own_command_and_not_the_one_behind_it(build:
     async with manager:
         first = await manager.submit("x", note("first", 60), key="k")
         await soon(lambda: bool(ran))
-        second = await manager.submit("x", note("second", 1), key="k", if_in_flight="buffer")
+        second = await manager.submit("x", note("second", 1), key="k", if_present="update")
         assert await first.cancel()
         with pytest.raises(CommandCancelledError):
             await first
@@ -135,7 +135,7 @@ async def test_what_waits_behind_a_cancelled_run_is_cancelled_at_once() -> None:
         busy = asyncio.create_task(keep_busy())
         first = await manager.submit("x", note(1, 600), key="k")
         await soon(lambda: 1 in ran)
-        second = await manager.submit("x", note(2, 600), key="k", if_in_flight="buffer")
+        second = await manager.submit("x", note(2, 600), key="k", if_present="update")
         assert await manager.cancel("x", "k")
         for handle in (first, second):
             with pytest.raises(CommandCancelledError):
@@ -183,7 +183,7 @@ async def test_a_handle_cancels_its_own_command_and_not_the_one_before_it() -> N
     async with manager:
         first = await manager.submit("x", note("first"), key="k")
         await asyncio.sleep(0.5)
-        second = await manager.submit("x", note("second"), key="k", if_in_flight="buffer")
+        second = await manager.submit("x", note("second"), key="k", if_present="update")
         assert await second.cancel()
         assert await first == "first"
         with pytest.raises(CommandCancelledError):
@@ -208,7 +208,7 @@ async def test_cancelling_a_key_cancels_all_there_is_of_it(build: Build) -> None
     async with manager:
         handles = [await manager.submit("x", note("first"), key="k")]
         await soon(lambda: bool(ran))
-        handles.append(await manager.submit("x", note("second"), key="k", if_in_flight="buffer"))
+        handles.append(await manager.submit("x", note("second"), key="k", if_present="update"))
         assert await manager.cancel("x", "k")
         for handle in handles:
             with pytest.raises(CommandCancelledError):
@@ -280,7 +280,7 @@ async def test_a_delay_of_nothing_ends_the_waiting(build: Build) -> None:
         manager.pause("x")
         handle = await manager.submit("x", note(), key="k", delay=100)
         assert str(handle.status) == "scheduled"
-        await manager.submit("x", note(), key="k", delay=0)
+        await manager.submit("x", note(), key="k", if_present="update", delay=0)
         assert str(handle.status) == "pending"
         manager.resume("x")
         await handle
@@ -297,7 +297,7 @@ async def test_the_letter_of_a_command_that_was_buffered_has_its_priority() -> N
     async with manager:
         await manager.submit("x", Work(fail), key="k", priority=5)
         await asyncio.sleep(0.5)
-        await manager.submit("x", Work(fail), key="k", if_in_flight="buffer")
+        await manager.submit("x", Work(fail), key="k", if_present="update")
         await manager.drain()
         assert [letter.priority for letter in await manager.dlq.list()] == [5, 5]
 
@@ -319,7 +319,7 @@ async def test_a_key_that_keeps_failing_is_given_up_whatever_is_submitted_meanwh
     async with manager:
         began = now()
         while now() < began + 8.9:
-            await manager.submit("x", note(round(10 * now())), key="k", if_in_flight="buffer")
+            await manager.submit("x", note(round(10 * now())), key="k", if_present="update")
             await asyncio.sleep(0.1)
         letters = await manager.dlq.list()
         await manager.drain()
@@ -348,7 +348,7 @@ def test_a_failing_key_backs_off_under_submits_that_never_end(kind: str, tmp_pat
         async with manager:
             end = now() + 20
             while now() < end and not await manager.dlq.list():
-                await manager.submit("x", note(), key="k", if_in_flight="buffer")
+                await manager.submit("x", note(), key="k", if_present="update")
                 await asyncio.sleep(0.1)
             [letter] = await manager.dlq.list()
             assert (letter.attempts, letter.key) == (4, "k")
@@ -380,7 +380,7 @@ def test_a_command_that_was_replaced_and_is_over_tells_the_result_of_the_other(
 
         first = await submitter.submit("x", note("first"), key="k")
         await store.claim([Claim((("x", 1),), lease_time=0.05)])
-        second = await submitter.submit("x", note("second"), key="k", if_in_flight="buffer")
+        second = await submitter.submit("x", note("second"), key="k", if_present="update")
         await asyncio.sleep(0.1)
         [[lease]] = await store.claim([Claim((("x", 1),), lease_time=60)])
         await store.settle([Ack("x", "k", lease.token, ending("second", 1000), 60)])

@@ -30,8 +30,8 @@ async def test_an_update_moves_a_waiting_command(build: Build) -> None:
     diary = Diary(manager)
     for name in ("a", "b", "c"):
         await manager.submit("x", diary.note(name), key=name)
-    await manager.submit("x", diary.note("c"), key="c", priority=-1)
-    await manager.submit("x", diary.note("a"), key="a", priority=1)
+    await manager.submit("x", diary.note("c"), key="c", if_present="update", priority=-1)
+    await manager.submit("x", diary.note("a"), key="a", if_present="update", priority=1)
     async with manager:
         await manager.drain()
     assert diary.names == ["c", "b", "a"]

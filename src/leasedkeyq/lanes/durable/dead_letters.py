@@ -6,17 +6,23 @@ import logging
 import secrets
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
-from leasedkeyq.lanes.durable.envelope import PARKED, encode_payload, read_payload
+from leasedkeyq.lanes.durable.envelope import (
+    PARKED,
+    Envelope,
+    encode_envelope,
+    plain_payload,
+    read_payload,
+)
 from leasedkeyq.lanes.durable.remote_errors import split
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.model.requests import (
     Bury,
+    Cancel,
     Change,
     Claim,
     Discard,
@@ -193,25 +199,46 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 async def bury_letter(store: Store, queue: str, letter: DeadLetter) -> None:
     """Add a letter to the buried items of a queue."""
     key, value = letter_value(letter, store.limits)
-    if (await store.look(queue, [key]))[0]:
-        key = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
+    own = key
+    while not await _bury_under(store, queue, letter, (own, value)):
+        own = f"{key}-{secrets.token_hex(8)}"  # the key has a command of its own
+
+
+async def _bury_under(
+    store: Store, queue: str, letter: DeadLetter, item: tuple[str, bytes]
+) -> bool:
+    """Bury the item of a letter; returns whether its key was free."""
+    key, _ = item
     # Until it is buried, it must not be of its type: a worker would run it.
-    parked = Put(queue, ((key, value),), "reject", -letter.priority, kind=PARKED)
-    _raise(await store.put([parked]))
-    for item in (await store.claim([Claim(((queue, 1),), 1, key, 60.0)]))[0]:
-        named = Put(queue, ((key, value),), kind=letter.command_type)
-        changes = (named, Bury(queue, key, item.token, letter_error(letter)))
-        await store.edit(queue, partial(_return, changes), keys=[key])
+    [answer] = await store.put([Put(queue, (item,), "only_new", -letter.priority, kind=PARKED)])
+    if isinstance(answer, KeyAlreadyPresentError):
+        return False
+    _raise([answer])
+    [claimed] = await store.claim([Claim(((queue, 1),), 1, key, 60.0)])
+    if not claimed:
+        return False
+    token = claimed[0].token
+    buried = False
 
+    def bury(items: Sequence[StoredItem]) -> list[Put | Change]:
+        nonlocal buried
+        live = [item for item in items if item.state not in ("done", "buried")]
+        if len(live) > 1:
+            # A command was submitted behind it meanwhile. A put would replace that one.
+            return [Cancel(queue, key, id=live[0].id)]
+        buried = True
+        named = Put(queue, (item,), kind=letter.command_type)
+        return [named, Bury(queue, key, token, letter_error(letter))]
 
-def _return(changes: Sequence[Put | Change], _: object) -> Sequence[Put | Change]:
-    return changes
+    await store.edit(queue, bury, keys=[key])
+    return buried
 
 
 def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
     """The key and the value of the item of a letter."""
     key, kind = letter.key or secrets.token_hex(8), letter.command_type
-    return key, encode_payload(letter.payload, letter.submitted_at, kind, key, limits)
+    envelope = Envelope(plain_payload(letter.payload, kind, key), letter.submitted_at)
+    return key, encode_envelope(envelope, kind, key, limits)
 
 
 def letter_error(letter: DeadLetter) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from asyncio import Task, TimerHandle
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -209,9 +209,9 @@ class StoreEngine(LaneEngine):
         """As `LaneEngine.submit_within`."""
         stored = await self._submissions.put_within(connection, lane, commands, terms)
         jobs = [self._submitted(*one, terms) for one in stored]
-        for job in jobs:
+        for job, (_, place, *_) in zip(jobs, stored, strict=True):
             # Until the commit it is not in the store: that is not the end of it.
-            job.uncommitted = True
+            job.uncommitted = place.outcome in ("added", "appended", "buffered")
         return jobs
 
     async def submit_many(
@@ -251,7 +251,8 @@ class StoreEngine(LaneEngine):
             self._results.refresh(partition)
         if place.outcome == "skipped":
             return job
-        if terms.delay is not None and job.status in ("pending", "scheduled"):
+        placed = place.outcome in ("added", "updated")  # one in line waits for the one before it
+        if placed and terms.delay is not None and job.status in ("pending", "scheduled"):
             job.status = "scheduled" if terms.delay else "pending"
         lane = partition.lane
         lane.submitted += 1
@@ -798,7 +799,7 @@ class StoreEngine(LaneEngine):
             for job in running
             if job.key == key and job.partition is partition and job.interruption != "lost"
         }
-        cancelled = await self._cancel_stored(partition, key, lambda number: number not in mine)
+        cancelled = await self._cancel_all(partition, key, mine)
         for job in mine.values():
             if job in running:
                 self._cancel_run(job)
@@ -814,36 +815,69 @@ class StoreEngine(LaneEngine):
         if job in self.running:
             self._cancel_run(job)
             return True
-        return await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
+        return await self._cancel_one(job)
 
     async def _cancel_elsewhere(self, job: Job) -> None:
         """Cancel the command of a job whose lease was lost before: another worker may have it."""
         try:
-            await self._cancel_stored(job.partition, job.key, lambda number: number == job.id)
+            await self._cancel_one(job)
         except Exception as error:
             lane = job.partition.lane.id
             logger.warning("lane %r: key %r was not cancelled: %s", lane, job.key, error)
 
+    async def _cancel_one(self, job: Job) -> bool:
+        """Cancel the command of a job in the store, whatever there is of its key besides."""
+        partition, number = job.partition, job.id
+
+        async def cancel() -> Sequence[int]:
+            keep = partition.lane.keep_results
+            change = Cancel(partition.queue, job.key, CANCELLED, keep, number)
+            [answer] = await self.store.settle([change])
+            if isinstance(answer, LeasedKeyQError):
+                raise answer
+            return [number] if answer else []
+
+        return await self._cancel_stored(partition, job.key, lambda other: other == number, cancel)
+
+    async def _cancel_all(self, partition: Partition, key: str, but: Container[int]) -> bool:
+        """Cancel all commands of a key in the store `but` one that runs here.
+
+        A dead letter that holds the key stays, and holds it no more.
+        """
+
+        async def cancel() -> Sequence[int]:
+            cancelled: list[int] = []
+
+            def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+                live = [item.id for item in items if item.state not in ("done", "buried")]
+                cancelled.extend(number for number in live if number not in but)
+                if not cancelled and not any(item.holds for item in items):
+                    return []
+                only_line = len(cancelled) < len(live)
+                keep = partition.lane.keep_results
+                return [Cancel(partition.queue, key, CANCELLED, keep, only_line=only_line)]
+
+            await self.store.edit(partition.queue, work, keys=[key])
+            return cancelled
+
+        return await self._cancel_stored(partition, key, lambda number: number not in but, cancel)
+
     async def _cancel_stored(
-        self, partition: Partition, key: str, wanted: Callable[[int], bool]
+        self,
+        partition: Partition,
+        key: str,
+        wanted: Callable[[int], bool],
+        cancel: Callable[[], Awaitable[Sequence[int]]],
     ) -> bool:
-        """Cancel those items of a key in the store whose ids are wanted.
+        """Cancel those items of a key in the store whose ids are wanted; `cancel` returns the ids.
 
         One that waits here for a slot does not begin meanwhile.
         """
-        cancelled: list[int] = []
         aside = [job for job in self._prefetch.of_key(partition, key) if wanted(job.id)]
-
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            live = [item.id for item in items if item.state not in ("done", "buried")]
-            cancelled.extend(filter(wanted, live))
-            keep = partition.lane.keep_results
-            return [Cancel(partition.queue, key, CANCELLED, keep, number) for number in cancelled]
-
         for job in aside:
             self._prefetch.remove(job)
         try:
-            await self.store.edit(partition.queue, work, keys=[key])
+            cancelled = await cancel()
         except BaseException:
             for job in aside:
                 self._take_back(job)

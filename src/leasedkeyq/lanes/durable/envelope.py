@@ -94,14 +94,11 @@ def available_since(item: StoredItem) -> float | None:
     return last.ended_at if delay is None else last.ended_at + float(delay[1])
 
 
-def encode_payload(
-    payload: Any, at: float, kind: str, key: str, limits: Limits, *, timeout: float | None = None
-) -> bytes:
-    """Arguments that are at hand as plain values, as the value of an item.
+def plain_payload(payload: Any, kind: str, key: str) -> msgspec.Raw:
+    """Arguments that are at hand as plain values, as the payload of an envelope.
 
     Raises:
         CommandPayloadError: They cannot be written down.
-        LimitExceededError: They are too large.
     """
     try:
         raw = _encoder.encode(payload)
@@ -110,7 +107,7 @@ def encode_payload(
         raise CommandPayloadError(
             f"command {kind!r} cannot be written down: {error}", command_type=kind, key=key
         ) from error
-    return encode_envelope(Envelope(msgspec.Raw(raw), at, timeout), kind, key, limits)
+    return msgspec.Raw(raw)
 
 
 def read_payload(item: StoredItem) -> tuple[Any, float]:

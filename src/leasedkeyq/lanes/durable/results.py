@@ -232,11 +232,13 @@ class ResultWatch:
         keys = list(dict.fromkeys(job.key for job in jobs))
         found = await self._store.look(partition.queue, keys)
         alive = dict(zip(keys, found, strict=True))
+        numbers: dict[str, list[int]] = {}
+        for job in jobs:
+            numbers.setdefault(job.key, []).append(job.id)
         for key, items in alive.items():
             if not items or items[-1].state not in IN_LINE:
                 continue  # there is no line
-            numbers = sorted(job.id for job in jobs if job.key == key)
-            deeper = [number for number in numbers if number > items[-1].id]
+            deeper = sorted(number for number in numbers[key] if number > items[-1].id)
             more: list[StoredItem] = []
             while deeper:
                 cursor = str(deeper[0] - 1)
@@ -251,6 +253,7 @@ class ResultWatch:
     def _end(self, job: Job, item: StoredItem) -> None:
         if not _open(job):
             return
+        job.kind = item.kind or job.kind  # a submission of another type may have been skipped
         returns = self._registry.returns(job.kind)
         result, error = outcome(item.value, returns, job.partition.lane.id, job.kind, job.key)
         job.attempt = item.attempt
@@ -265,6 +268,7 @@ class ResultWatch:
             if item.id == job.id:
                 job.uncommitted = False
                 if _open(job):
+                    job.kind = item.kind
                     job.attempt = item.attempt
                     job.status = _STATUS[item.state]
                 return
@@ -276,6 +280,7 @@ class ResultWatch:
         async for buried in self._buried(job):
             if buried.id == job.id:
                 if _open(job):
+                    job.kind = buried.kind
                     error, timed_out = failure(
                         buried.error,
                         self._registry.module_of(job.kind),

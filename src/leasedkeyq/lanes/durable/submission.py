@@ -65,7 +65,7 @@ class Submissions:
             item = key, encode_envelope(envelope, kind, key, limits)
             [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
         if isinstance(answer, LeasedKeyQError):
-            raise _of_lane(lane, answer)
+            raise _of_lane(lane, answer, 1)
         return partition, answer[0], key, kind, command
 
     async def put_many(
@@ -91,7 +91,9 @@ class Submissions:
             keys, puts = self._puts(lane, commands, terms, carrier)
             answers, refusal = await _put_everywhere(self._store, puts)
         stored = _in_order(lane, zip(keys, commands, strict=True), answers)
-        return stored, None if refusal is None else _of_lane(lane, refusal)
+        if refusal is not None:
+            refusal = _of_lane(lane, refusal, len(commands), len(puts))
+        return stored, refusal
 
     async def put_within(
         self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
@@ -109,7 +111,7 @@ class Submissions:
             answers[partition] = []
             for answer in await self._store.put_within(connection, requests):
                 if isinstance(answer, LeasedKeyQError):
-                    raise _of_lane(lane, answer)
+                    raise _of_lane(lane, answer, len(commands))
                 answers[partition] += answer
         return _in_order(lane, zip(keys, commands, strict=True), answers)
 
@@ -178,11 +180,11 @@ def _put(
     )
 
 
-def _of_lane(lane: Lane, error: BaseException) -> BaseException:
-    """A refusal of the store, in the words of lanes."""
+def _of_lane(lane: Lane, error: BaseException, commands: int, partitions: int = 1) -> BaseException:
+    """A refusal of the store of so many commands, in the words of lanes."""
     if isinstance(error, KeyAlreadyPresentError):
         keys = [str(key) for key in error.keys]
-        return key_present(lane, keys, len(keys))
+        return key_present(lane, keys, commands, partitions=partitions)
     return error
 
 
@@ -213,7 +215,10 @@ async def _put_everywhere(
     """Put into each queue, all or nothing; returns the places, and why a queue took none."""
     if len(puts) == 1:
         [(partition, requests)] = puts.items()
-        return {partition: await _put_into_one(store, requests)}, None
+        try:
+            return {partition: await _put_into_one(store, requests)}, None
+        except KeyAlreadyPresentError as error:
+            return {}, error
     works = [_put_into_one(store, requests) for requests in puts.values()]
     placed: dict[Partition, list[Placed]] = {}
     refusal: BaseException | None = None

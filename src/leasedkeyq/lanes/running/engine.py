@@ -698,12 +698,15 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
-def key_present(lane: Lane, present: Sequence[str], of: int) -> KeyAlreadyPresentError:
-    """The refusal of commands some of whose keys are there."""
+def key_present(
+    lane: Lane, present: Sequence[str], of: int, *, partitions: int = 1
+) -> KeyAlreadyPresentError:
+    """The refusal of commands some of whose keys are there, by one of so many partitions."""
     message = f"lane {lane.id!r}: a command of key {describe(present[0])} waits or runs already"
     if of > 1:
+        nothing = "nothing was" if partitions == 1 else "none of its partition were"
         message = (
             f"lane {lane.id!r}: {len(present)} of {of} keys have commands already, the first is "
-            f"{describe(present[0])}; nothing was submitted"
+            f"{describe(present[0])}; {nothing} submitted"
         )
     return KeyAlreadyPresentError(message, keys=tuple(present))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from leasedkeyq import LeasedKeyQueue
+from leasedkeyq.model import line as line_module
 from leasedkeyq.model import ready as ready_module
 from leasedkeyq.model import timers as timers_module
 from leasedkeyq.model.linkedlist import DoublyLinkedList
@@ -82,10 +83,14 @@ def _walk(line: DoublyLinkedList[Any, Any]) -> list[Any]:
 
 def _check_line(item: Any) -> None:
     assert item.line, f"{item.key!r} has an empty line"
-    numbers = list(item.line)
-    assert numbers == sorted(numbers), f"the line of {item.key!r} is out of order"
-    for place, (number, value) in enumerate(item.line.items()):
-        assert value.number == number
+    values = list(item.line)
+    numbers = [value.number for value in values]
+    assert numbers == sorted(set(numbers)), f"the line of {item.key!r} is out of order"
+    assert len(values) == len(item.line), f"the line of {item.key!r} has lost count"
+    assert (values[0], values[-1]) == (item.line.first, item.line.last)
+    assert len(item.line._places) <= 2 * len(values) + line_module.SMALL, "gone values pile up"
+    for place, value in enumerate(values):
+        assert item.line.get(value.number) is value
         assert not (value.replaces and place), f"{item.key!r}: only the first may be buffered"
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasedkeyq.model import ready, timers
+from leasedkeyq.model import line, ready, timers
 from tests.local.model_rig import Rig, walk_from
 from tests.local.model_steps import ARGUMENTS, CONFIGS, Config, Op
 
@@ -40,6 +40,7 @@ def test_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         # Tidy up the heaps every few steps, and not only when they are large.
         monkeypatch.setattr(timers, "SMALL", 2)
         monkeypatch.setattr(ready, "SMALL", 2)
+        monkeypatch.setattr(line, "SMALL", 1)
     assert walk_from(seed, STEPS_PER_WALK) >= STEPS_PER_WALK
 
 

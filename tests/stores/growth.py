@@ -3,8 +3,24 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from leasedkeyq.model.requests import STATES, Ack, Bury, Change, Claim, Limits, Put
+from leasedkeyq.model.requests import (
+    STATES,
+    Ack,
+    Bury,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Discard,
+    Limits,
+    Placed,
+    Put,
+    Release,
+    Requeue,
+    StoredState,
+)
 from leasedkeyq.stores.store import Store
+from leasedkeyq.types import PutPolicy
 
 SIZES = (1000, 50_000)
 LIMITS = Limits(buried=10**6)
@@ -51,6 +67,79 @@ async def verbs(store: Store, counted: Counted) -> None:
         await note("look", store.look("q", ["k999", "later1"]))
         await note("sweep", store.sweep(["q"]))
     await queue.close()
+
+
+LENGTHS = (20, 100_000)
+"""How many values wait behind one key."""
+LINES = (200, 4000)
+"""How many keys have a line."""
+
+
+async def fill_line(store: Store, length: int) -> None:
+    """One key with so many values behind its head."""
+    for start in range(0, length + 1, 10_000):
+        count = min(10_000, length + 1 - start)
+        await store.put([Put("q", (("long", b"1"),) * count, "append")])
+
+
+async def fill_lines(store: Store, lines: int) -> None:
+    """The key "long" with a few values, and so many other keys with ten values each."""
+    await fill_line(store, 20)
+    for start in range(0, lines, 1000):
+        keys = [f"k{number}" for number in range(start, min(start + 1000, lines))]
+        await store.put([Put("q", tuple((key, b"1") for key in keys) * 10, "append")])
+
+
+async def line_verbs(store: Store, counted: Counted) -> None:
+    """What is done with the key "long" and its line, once it was done before."""
+    for rehearsed in (False, True):
+        note: Counted = counted if rehearsed else _unnoted
+        last = (await _put(store, note, "append", "append")).id
+        await _put(store, note, "update", "update")
+        await _put(store, note, "skip", "skip")
+        await note("refused", store.put([Put("q", (("long", b"1"),), "only_new")]))
+        head, item = await _leased(store, note)
+        await note("release", store.settle([Release("q", "long", item.token, front=True)]))
+        head, item = await _leased(store)
+        await note("undo", store.settle([Release("q", "long", item.token, undo=True)]))
+        head, item = await _leased(store)
+        await note("ack", store.settle([Ack("q", "long", item.token, b"1", 60.0)]))
+        head, item = await _leased(store)
+        await note("bury", store.settle([Bury("q", "long", item.token, hold=True)]))
+        await note("requeue", store.settle([Requeue("q", head)]))
+        head, item = await _leased(store)
+        await store.settle([Bury("q", "long", item.token, hold=True)])
+        await note("put on a held key", store.put([Put("q", (("long", b"1"),), "append")]))
+        await note("discard", store.settle([Discard("q", head)]))
+        middle = str(last - (last - head) // 2)
+        await note("line", store.line("q", "long", limit=10))
+        await note("line from the middle", store.line("q", "long", cursor=middle, limit=10))
+        await note("line at its end", store.line("q", "long", cursor=str(last - 1), limit=10))
+        await note("look", store.look("q", ["long"]))
+        states: tuple[StoredState, ...] = ("available", "in_flight", "in_line")
+        for state in states:
+            await note(f"browse {state}", store.browse("q", states=(state,), limit=10))
+        await note("browse", store.browse("q", cursor=middle, limit=10))
+        await note("count", store.count(["q"]))
+        await note("heads", store.heads(["q"]))
+        await note("sweep", store.sweep(["q"]))
+        await note("cancel the last", store.settle([Cancel("q", "long", id=last)]))
+        await note("cancel none", store.settle([Cancel("q", "long", id=last)]))
+        [[head_item, *_]] = await store.look("q", ["long"])
+        await note("cancel the head", store.settle([Cancel("q", "long", id=head_item.id)]))
+
+
+async def _put(store: Store, note: Counted, name: str, policy: PutPolicy) -> Placed:
+    [answer] = await note(name, store.put([Put("q", (("long", b"1"),), policy)]))
+    placed: Placed = answer[0]
+    return placed
+
+
+async def _leased(store: Store, note: Counted | None = None) -> tuple[int, Claimed]:
+    """The head of the key, leased."""
+    claim = store.claim([Claim((("q", 1),), 1, "long", 60.0)])
+    [[item]] = await (note or _unnoted)("claim", claim)
+    return item.id, item
 
 
 async def _unnoted(_: str, call: Awaitable[Any]) -> Any:

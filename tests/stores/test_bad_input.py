@@ -89,11 +89,17 @@ USING = {
     'await queue.put_many(dict.fromkeys("wxyz", 1))': (
         r"4 items in one put on queue 'jobs'; .* is 3: " + MORE.format("batch_size")
     ),
-    'await store.queue("jobs", maxsize=1).put_many({"x": 1, "y": 2})': r"2 keys do not .* is 1",
+    'await store.queue("jobs", maxsize=1).put_many({"x": 1, "y": 2})': r"2 values do not .* is 1",
+    'await store.queue("jobs", maxsize=1).put_many([("x", 1), ("x", 2)], if_present="append")': (
+        r"2 values do not .* is 1"
+    ),
     'await queue.put("x", 1, priority=2**63)': r"priority must be below 2\*\*63 on a store",
     'await queue.put("x", 1, priority=1.5)': r"priority must be an int",
     'await queue.put("x", 1, delay=-1)': r"delay must not be negative",
     'await queue.put("x", 1, if_in_flight="wait")': r"if_in_flight must be 'update', 'reject' or",
+    'await queue.put("x", 1, if_present="buffer")': r"if_present must be 'append', 'update',",
+    'await queue.put("x", 1, if_present="append", if_in_flight="update")': r"exclude each other",
+    'await queue.put("waiting", 3, if_present="reject")': r"key 'waiting' is in the queue already",
     'await queue.put("leased", 3, if_in_flight="reject")': r"key 'leased' is in flight: it",
     'store.queue("jobs", value_type=3)': r"value_type cannot be 3: ",
     'await numbers.peek("text")': r"key 'text' is not as expected: Expected `int`, got `str`",
@@ -108,6 +114,8 @@ USING = {
     r'await queue.ack(Lease("\ud800", "\ud800"))': r"there is no such lease on key '\\ud800' here",
     "await queue.release(lease, requeue_front=True, delay=1)": r"requeue_front and delay exclude",
     'await queue.bury(lease, ValueError("x"))': r"error must be a str, got ValueError; str\(\)",
+    'await queue.remove("waiting", id=0)': r"id must be at least 1, got 0",
+    'await queue.requeue(buried, if_present="skip")': r"if_present must not be 'skip' here: the",
     "await queue.requeue(buried)": r"no buried item \d+: it was requeued, purged or dropped",
     'await store.browse("jobs", limit=0)': r"limit must be at least 1, got 0",
     'await store.browse("jobs", limit=-1)': r"limit must be at least 1, got -1",

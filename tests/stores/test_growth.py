@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,38 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from tests.stores.growth import LIMITS, SIZES, fill, grown, verbs
+from leasedkeyq.stores.store import Store
+from tests.stores.growth import (
+    LENGTHS,
+    LIMITS,
+    LINES,
+    SIZES,
+    Counted,
+    fill,
+    fill_line,
+    fill_lines,
+    grown,
+    line_verbs,
+    verbs,
+)
+
+Fill = Callable[[Store, int], Awaitable[None]]
+Verbs = Callable[[Store, Counted], Awaitable[None]]
+GROWING: list[tuple[tuple[int, int], Fill, Verbs]] = [
+    (SIZES, fill, verbs),
+    (LENGTHS, fill_line, line_verbs),
+    (LINES, fill_lines, line_verbs),
+]
+"""What is put twice, little and much, and what is done then."""
 
 
-def test_in_memory() -> None:
+@pytest.mark.parametrize("sizes, filled, done", GROWING, ids=["items", "a line", "lines"])
+def test_in_memory(sizes: tuple[int, int], filled: Fill, done: Verbs) -> None:
     """In calls of functions."""
 
     async def costs(size: int) -> dict[str, int]:
         store = MemoryStore(limits=LIMITS)
-        await fill(store, size)
+        await filled(store, size)
         found: dict[str, int] = {}
 
         async def counted(name: str, call: Awaitable[Any]) -> Any:
@@ -37,15 +60,22 @@ def test_in_memory() -> None:
                 sys.setprofile(None)
                 found[name] = calls
 
-        await verbs(store, counted)
+        await done(store, counted)
         await store.close()
         return found
 
-    few, much = [asyncio.run(costs(size)) for size in SIZES]
+    few, much = [asyncio.run(costs(size)) for size in sizes]
     assert grown(few, much) == {}
 
 
-def test_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes, filled, done", GROWING, ids=["items", "a line", "lines"])
+def test_on_sqlite(
+    sizes: tuple[int, int],
+    filled: Fill,
+    done: Verbs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In steps of SQLite's machine."""
     steps = 0
     connect = sqlite_schema.connect
@@ -64,7 +94,7 @@ def test_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def costs(size: int) -> dict[str, int]:
         store = SqliteStore(tmp_path / f"{size}.db", durability="normal", limits=LIMITS)
-        await fill(store, size)
+        await filled(store, size)
         found: dict[str, int] = {}
 
         async def counted(name: str, call: Awaitable[Any]) -> Any:
@@ -73,9 +103,9 @@ def test_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             found[name] = steps - before
             return answer
 
-        await verbs(store, counted)
+        await done(store, counted)
         await store.close()
         return found
 
-    few, much = [asyncio.run(costs(size)) for size in SIZES]
+    few, much = [asyncio.run(costs(size)) for size in sizes]
     assert grown(few, much) == {}

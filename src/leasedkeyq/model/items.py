@@ -1,8 +1,8 @@
 """The values of a key: its live item, and the line behind that."""
 
-from collections import OrderedDict
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
+from leasedkeyq.model.line import Line, LineValue
 from leasedkeyq.model.linkedlist import Node
 
 K = TypeVar("K")
@@ -14,7 +14,7 @@ class Item(Node[K, V]):
 
     It is in flight while it has a `lease`; otherwise it is available while it is linked into a
     list, and while it is not, it is scheduled, or held by a buried item. `line` has the values
-    that wait behind it, by number, oldest first; None for no line. `timer` is its entry among the
+    that wait behind it; None for no line. `timer` is its entry among the
     `Timers`. `number` is set when somebody first asks for it. `since` is the time of its last
     move, kept by the driver of the state, if that wants it.
     """
@@ -37,7 +37,7 @@ class Item(Node[K, V]):
     position: int
     attempt: int
     lease: Any
-    line: "OrderedDict[int, LineValue[V]] | None"
+    line: Line[V] | None
     not_before: float | None
     number: int
     timer: Any
@@ -56,42 +56,17 @@ class Item(Node[K, V]):
         return self.lease is None and self.next is not None
 
     @property
-    def first_in_line(self) -> "LineValue[V] | None":
+    def first_in_line(self) -> LineValue[V] | None:
         """The value that follows it."""
-        return None if self.line is None else next(iter(self.line.values()))
+        return None if self.line is None else self.line.first
 
     @property
-    def buffered(self) -> "LineValue[V] | None":
+    def buffered(self) -> LineValue[V] | None:
         """The value that takes its place when its lease ends before it is done."""
         first = self.first_in_line
         return None if first is None or not first.replaces else first
 
     @property
-    def last_in_line(self) -> "LineValue[V] | None":
+    def last_in_line(self) -> LineValue[V] | None:
         """The newest value that waits behind it."""
-        return None if self.line is None else next(reversed(self.line.values()))
-
-
-class LineValue(Generic[V]):
-    """A value that waits behind the head of its key.
-
-    One that `replaces` is a buffered value: it takes the place of a head whose lease ends before
-    it is done. Only the first value behind a leased head is such a one.
-    """
-
-    __slots__ = ("not_before", "number", "priority", "replaces", "value")
-
-    def __init__(
-        self,
-        number: int,
-        value: V,
-        priority: int,
-        not_before: float | None,
-        *,
-        replaces: bool = False,
-    ) -> None:
-        self.number = number
-        self.value = value
-        self.priority = priority
-        self.not_before = not_before
-        self.replaces = replaces
+        return None if self.line is None else self.line.last

@@ -1,17 +1,17 @@
 """One queue of a `StoreModel`: its state machine, its kept results and its buckets."""
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Buckets
 from leasedkeyq.model.deadlines import Deadlines
-from leasedkeyq.model.id_order import SMALL, IdOrder
-from leasedkeyq.model.items import Item, LineValue
+from leasedkeyq.model.id_order import IdOrder
+from leasedkeyq.model.items import Item
+from leasedkeyq.model.line import Line, LineValue
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Attempt,
@@ -21,11 +21,8 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.state import QueueState
 
-LINES_IN_ORDER: Final = 8
-"""Of how many long lines a queue knows the order of their ids; others are put in order anew."""
 
-
-class Payload(msgspec.Struct):
+class Payload(msgspec.Struct, gc=False):
     """The value of an item in a `QueueState`: the stored bytes, its id, age and history."""
 
     value: bytes
@@ -75,7 +72,6 @@ class QueueModel:
         "_deadlines",
         "_done_ids",
         "_forgetting",
-        "_line_ids",
         "_live_ids",
         "buckets",
         "done",
@@ -96,8 +92,6 @@ class QueueModel:
         """The deadlines of available items; None until they are first asked for."""
         self._forgetting: list[tuple[float, int]] | None = None
         """When which result is forgotten, as a heap; None: not known yet."""
-        self._line_ids: OrderedDict[str, IdOrder[None]] = OrderedDict()
-        """The orders of the long lines that were read in pages last, by key."""
         self._live_ids: IdOrder[str] | None = None
         self._buried_ids: IdOrder[int] | None = None
         self._done_ids: IdOrder[int] | None = None
@@ -133,37 +127,10 @@ class QueueModel:
             )
         return self._done_ids
 
-    def line_behind(self, item: Item[str, Payload], after: int) -> Iterator[LineValue[Payload]]:
-        """The values in the line of an item whose ids are above `after`."""
-        line: Mapping[int, LineValue[Payload]] = item.line or {}
-        if len(line) <= SMALL:
-            return (value for number, value in line.items() if number > after)
-        orders = self._line_ids
-        order = orders.pop(item.key, None)
-        if order is None:
-            order = self._line_order(item.key)
-        orders[item.key] = order
-        if len(orders) > LINES_IN_ORDER:
-            orders.popitem(last=False)
-        return (line[number] for number, _ in order.behind(after))
-
-    def _line_order(self, key: str) -> IdOrder[None]:
-        def line() -> Mapping[int, object]:
-            item = self.state.items.get(key)
-            return (item and item.line) or {}
-
-        return IdOrder(
-            lambda: ((number, None) for number in line()),
-            lambda number, _: number in line(),
-            lambda: len(line()),
-        )
-
     def note_put(self, number: int, key: str) -> None:
         """There is a new live item with that id."""
         if self._live_ids is not None:
             self._live_ids.add(number, key)
-        if self._line_ids and key in self._line_ids:
-            self._line_ids[key].add(number, None)
 
     def note_buried(self, number: int, burial: int) -> None:
         """The item with that id was buried."""
@@ -174,8 +141,8 @@ class QueueModel:
         for key, item in self.state.items.items():
             if key not in self.state.held:
                 yield item.value.id, key
-            for number in item.line or ():
-                yield number, key
+            for value in item.line or ():
+                yield value.number, key
 
     def _is_live(self, number: int, key: str) -> bool:
         item = self.state.items.get(key)
@@ -315,7 +282,9 @@ def _copy_item(item: Item[str, Payload], state: State) -> Item[str, Payload]:
             lease.token, item.key, lease.fence, lease.attempt, lease.expires_at, state._issuer
         )
     if item.line is not None:
-        twin.line = OrderedDict((number, _copy_value(value)) for number, value in item.line.items())
+        twin.line = Line()
+        for value in item.line:
+            twin.line.add(_copy_value(value))
     if item.timer is not None:
         when, order, _ = item.timer
         state.timers.set(twin, when, order)

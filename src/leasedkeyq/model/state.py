@@ -33,7 +33,8 @@ from typing import Any, Generic, TypeVar
 
 from leasedkeyq.errors import LeaseEnd, keys_in_flight, keys_present, lease_refusal
 from leasedkeyq.lease import Lease, LeaseIssuer
-from leasedkeyq.model.items import Item, LineValue
+from leasedkeyq.model.items import Item
+from leasedkeyq.model.line import Line, LineValue
 from leasedkeyq.model.linkedlist import DoublyLinkedList
 from leasedkeyq.model.ready import ReadyItems
 from leasedkeyq.model.timers import Timers
@@ -247,9 +248,9 @@ class QueueState(Generic[K, V]):
         not_before = due if due is not None and due > self.now else None
         newest = LineValue(number, value, priority, not_before)
         if item.line is None:
-            item.line = OrderedDict()
+            item.line = Line()
             self.lines[item.key] = item
-        item.line[number] = newest
+        item.line.add(newest)
         if item.key in self.held:
             self.behind_held += 1
         else:
@@ -556,11 +557,11 @@ class QueueState(Generic[K, V]):
     def _next_in_line(self, item: Item[K, V]) -> LineValue[V]:
         """The first of the line of `item` becomes its value."""
         line: Any = item.line
-        number, first = line.popitem(last=False)
+        first = line.take_first()
         if not line:
             self._end_line(item)
         self.in_line -= 1
-        item.number = number
+        item.number = first.number
         item.value = first.value
         item.priority = first.priority
         following: LineValue[V] = first
@@ -660,14 +661,13 @@ class QueueState(Generic[K, V]):
         if item is None or line is None:
             return []
         if number is None:
-            removed = list(line.values())
-            line.clear()
-        elif number in line:
-            removed = [line.pop(number)]
-        else:
-            return []
-        if not line:
+            removed = list(line)
             self._end_line(item)
+        else:
+            value = line.take(number)
+            removed = [] if value is None else [value]
+            if not line:
+                self._end_line(item)
         if key in self.held:
             self.behind_held -= len(removed)
         else:
@@ -734,7 +734,7 @@ class QueueState(Generic[K, V]):
                 due,
                 self.number_of(item),
             )
-        for value in (item.line or {}).values():
+        for value in item.line or ():
             yield ItemSnapshot(
                 item.key,
                 value.value,
@@ -752,7 +752,8 @@ def _fence_of(item: Item[K, V]) -> int:
 
 
 def _first_number_of(item: Item[K, V]) -> int:
-    return next(iter(item.line or (0,)))
+    first = item.first_in_line
+    return 0 if first is None else first.number
 
 
 def _moment_of(item: Item[K, V]) -> tuple[float, int]:

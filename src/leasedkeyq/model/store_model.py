@@ -24,7 +24,8 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
-from leasedkeyq.model.items import Item, LineValue
+from leasedkeyq.model.items import Item
+from leasedkeyq.model.line import LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel, State
 from leasedkeyq.model.requests import (
     Ack,
@@ -446,7 +447,7 @@ class StoreModel:
             return ()
         if after < item.value.id:
             return tuple(islice(_live(queue, state, item), limit))
-        values = queue_model.line_behind(item, after)
+        values = () if item.line is None else item.line.behind(after)
         return tuple(_in_line(queue, key, value) for value in islice(values, limit))
 
     def browse(
@@ -678,7 +679,7 @@ def _live(
     """The values of a key, in order; a buried item that holds it is none of them."""
     if item.key not in state.held:
         yield _head(queue, item, reveal=reveal)
-    for value in (item.line or {}).values():
+    for value in item.line or ():
         yield _in_line(queue, item.key, value)
 
 
@@ -749,7 +750,7 @@ def _listed(
         lined = (
             _in_line(queue, item.key, value)
             for item in state.lines.values()
-            for value in (item.line or {}).values()
+            for value in item.line or ()
         )
         found.append((state.in_line + state.behind_held, lined))
     few = sum(count for count, _ in found)
@@ -760,10 +761,8 @@ def _listed(
         return
     for number, key in queue_model.live_ids.behind(after):
         item = state.items[key]
-        if item.line is not None and number in item.line:
-            shown = _in_line(queue, key, item.line[number])
-        else:
-            shown = _head(queue, item)
+        value = None if item.line is None else item.line.get(number)
+        shown = _head(queue, item) if value is None else _in_line(queue, key, value)
         if shown.state in states:
             yield shown
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +15,6 @@ from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
 from leasedkeyq.engines.file.document.json_fields import NonsenseError, decode_time, encode_time
 from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
-from leasedkeyq.model.items import LineValue
-from leasedkeyq.model.queue_model import Payload
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
@@ -79,8 +76,8 @@ def everything(model: StoreModel) -> list[Any]:
             found.append((item.put_at, item.due, item.error, item.history, item.outcome))
             found.append((item.kind, item.deadline, item.ended_at, item.holds))
         for key in sorted(state.lines):
-            line: Mapping[int, LineValue[Payload]] = state.lines[key].line or {}
-            found.append((key, list(line), [number for number, v in line.items() if v.replaces]))
+            line = list(state.lines[key].line or ())
+            found.append((key, [(value.number, value.replaces) for value in line]))
         found.append(sorted(state.held))
         found.append(model.count(name, NOW))
     return [*found, model.last_id, model.last_fence]

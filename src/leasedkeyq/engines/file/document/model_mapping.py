@@ -4,7 +4,6 @@
 changed. Both see the items of a queue in one order, see `in_order`.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,7 +34,8 @@ from leasedkeyq.engines.file.document.json_fields import (
 from leasedkeyq.engines.file.document.plain_yaml import printable
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import Bucket, BucketName
-from leasedkeyq.model.items import Item, LineValue
+from leasedkeyq.model.items import Item
+from leasedkeyq.model.line import Line, LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel
 from leasedkeyq.model.requests import Limits, StoredItem
 from leasedkeyq.model.store_model import StoreModel
@@ -339,10 +339,10 @@ def _form_line(
     queue_model: QueueModel, item: Item[str, Payload], values: Sequence[LineValue[Payload]]
 ) -> None:
     """Let values, which have their ids now, wait behind an item."""
-    item.line = OrderedDict()
+    item.line = Line()
     for value in values:
         value.number = value.value.id
-        item.line[value.number] = value
+        item.line.add(value)
     state = queue_model.state
     state.lines[item.key] = item
     if item.key in state.held:
@@ -583,9 +583,9 @@ def in_order(queue_model: QueueModel) -> Iterator[tuple[int, Signature, Stored, 
 def _line_in_order(
     item: Item[str, Payload],
 ) -> Iterator[tuple[int, Signature, LineValue[Payload], None]]:
-    for number, value in (item.line or {}).items():
+    for value in item.line or ():
         signature = (value.value, value.priority, value.not_before, value.replaces)
-        yield number, signature, value, None
+        yield value.number, signature, value, None
 
 
 def _number(queue_model: QueueModel, placed: list[Item[str, Payload]]) -> bool:

@@ -386,7 +386,8 @@ def test_a_process_answers_and_can_be_killed() -> None:
     async def main() -> None:
         worker = Worker(open_memory)
         try:
-            assert await worker.ask(put, [one("a"), one("a")]) == [(1,), (1,)]
+            answers = await worker.ask(put, [one("a"), one("a")])
+            assert answers == [((1, "added"),), ((1, "updated"),)]
             worker.tell(put, "nonsense")
             with pytest.raises(ProcessEndedError, match="Traceback"):
                 await worker.hear()

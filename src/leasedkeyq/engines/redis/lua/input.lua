@@ -14,7 +14,7 @@
 --   h   hash  key -> id of the buried item that holds it, and '\0' -> how many values are in their lines
 --   b   hash  id -> buried record           bo  zset  id by id   bt  zset  id by age
 --   d   hash  id -> result record           do  zset  id by id   dt  zset  id by due
---   bk  zset  key..0..id of buried items    dk  zset  key..end..id of results, by these bytes
+--   bk  zset  key..0..0..id of buried items, and   dk   key..completed..end..id of results, by these bytes
 --   df  zset  id by due, of the results that failed, and   dc   of those that were cancelled
 --   c   hash  bucket -> its tokens          cf  zset  bucket by the moment at which it is full
 --   s   set   workers that have parked a claim, see parked_claims.lua
@@ -161,20 +161,22 @@ local function insert(write, base, key, value, kind, id, place, priority, due, d
   return record
 end
 
--- How an index by key calls what has left its key: the result of a key that has ended last is the last one.
-local function aside_member(key, ended, id)
-  return key .. '\0' .. spack('>dI8', ended, id)
+-- How an index by key calls what has left its key: the last of a key is the one that was completed last. `ended`
+-- and `outcome` are those of a result, as `write_aside` takes them.
+local function aside_member(key, id, ended, outcome)
+  return key .. '\0' .. spack('>BdI8', ended and not outcome and 1 or 0, ended or 0, id)
 end
 
 -- Writes what has left its key, by any of these ways: a buried item into `b` or a result into `d`. `order` is
--- by what the oldest of them is found: the age of a buried item, or when a result is to be forgotten. `ended` is
--- the end of the item of a result, 0 for a buried item.
+-- by what the oldest of them is found: the age of a buried item, or when a result is to be forgotten. Of a
+-- result, `outcome` is the index of those that did not complete, if it is one of them, and `ended` its end; both
+-- are false for a buried item.
 local function write_aside(write, part, id, key, record, order, outcome, ended)
   local number = string.format('%.0f', id)
   write('HSET', part, number, record)
   write('ZADD', part .. 'o', id, number)
   write('ZADD', part .. 't', order, number)
-  write('ZADD', part .. 'k', 0, aside_member(key, ended, id))
+  write('ZADD', part .. 'k', 0, aside_member(key, id, ended, outcome))
   if outcome then
     write('ZADD', part .. outcome, order, number)
   end

@@ -47,6 +47,12 @@ if reads then
     elseif queue.holding ~= (call('EXISTS', queue.h) == 1) then
       return 'h'
     end
+    for _, member in ipairs(ordered > 0 and call('ZRANGE', queue.p, 0, 4) or {}) do
+      local key = sub(member, 1, -10)
+      if call('HEXISTS', queue.i, key) == 0 and not holder(queue, key) then
+        return queue.holding and 'i' or 'h' -- A line is behind nothing.
+      end
+    end
     for _, key in ipairs(queue.holding and call('HRANDFIELD', queue.h, 10) or {}) do
       if key ~= '\0' and call('HEXISTS', queue.b, call('HGET', queue.h, key)) == 0 then
         return 'h'
@@ -251,7 +257,7 @@ if reads then
         local start = behind == '' and '[' .. key .. '\0' or '(' .. behind
         local members = call('ZRANGEBYLEX', queue[name] .. 'k', start, '(' .. key .. '\1', 'LIMIT', 0, most)
         for _, member in ipairs(members) do
-          local raw = call('HGET', queue[name], text(sunpack('>I8', member, #key + 10)))
+          local raw = call('HGET', queue[name], text(sunpack('>I8', member, #member - 7)))
           if raw and (state == BURIED or still_kept(raw)) then
             answer[#answer + 1] = { state, '', raw, '' }
           end

@@ -277,7 +277,7 @@ if keeps then
     local outcome = part == 'd' and OUTCOMES[item.state]
     queue.changed = true
     write_aside(how or write, queue[part], item.id, key, pack_aside(key, error, item), order, outcome,
-      part == 'd' and item.place or 0)
+      part == 'd' and item.place)
     if part == 'd' and order < queue.over then
       queue.over, queue.noted = order, true
     end
@@ -294,9 +294,10 @@ if keeps then
     hdel(base, number)
     zrem(base .. 'o', number)
     zrem(base .. 't', number)
-    zrem(base .. 'k', aside_member(key, part == 'd' and item.place or 0, item.id))
-    if part == 'd' and OUTCOMES[item.state] then
-      zrem(base .. OUTCOMES[item.state], number)
+    local outcome = part == 'd' and OUTCOMES[item.state]
+    zrem(base .. 'k', aside_member(key, item.id, part == 'd' and item.place, outcome))
+    if outcome then
+      zrem(base .. outcome, number)
     end
     return key, item
   end

@@ -229,11 +229,11 @@ while plain do -- once; `break` leaves the request to the rest
         local id, put_at, its_priority, due, deadline, _, kinds = sunpack(LINE, first, at)
         at = at + LINE_SIZE
         local name, place = line_member(key, id), reserve_numbers(1, last)
-        call('ZREMRANGEBYLEX', base .. 'n', '[' .. name, '(' .. line_member(key, id + 1))
-        call('ZREM', base .. 'p', name)
         due = due > now and due or 0
         insert(call, base, key, sub(first, at + kinds), sub(first, at, at + kinds - 1), id, place,
           its_priority, due, deadline, false, put_at)
+        call('ZREMRANGEBYLEX', base .. 'n', '[' .. name, '(' .. line_member(key, id + 1))
+        call('ZREM', base .. 'p', name)
         if clustered then
           last, noted = place, true
         end

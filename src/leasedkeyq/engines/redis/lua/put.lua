@@ -12,16 +12,16 @@ if puts then
     return call('HLEN', queue.i) - call('HLEN', queue.l) + lined
   end
 
-  -- The id of the result of a key that has ended last, if that was at most so many seconds ago. Results whose
-  -- time is over have been forgotten before.
+  -- The id of the result of a key that was completed last, if that was at most so many seconds ago. Results
+  -- whose time is over have been forgotten before.
   local function recent_result(queue, key, seconds)
     local least, most = line_range(key)
     local member = seconds > 0 and call('ZREVRANGEBYLEX', queue.d .. 'k', most, least, 'LIMIT', 0, 1)[1]
     if not member then
       return nil
     end
-    local ended, id = sunpack('>dI8', member, #key + 2)
-    return ended + seconds >= now and id or nil
+    local completed, ended, id = sunpack('>BdI8', member, #key + 2)
+    return completed == 1 and ended + seconds >= now and id or nil
   end
 
   -- Whether a put of a key that is there adds a value; `held` is the buried item that holds the key.
@@ -192,7 +192,27 @@ if puts then
     return update(queue, key, item, buffered, value, kind, priority, due, deadline), BUFFERED
   end
 
-  -- Those of the keys that come more than once, once.
+  -- Puts where the key is there, or a result of it that stands for it. Otherwise answers nothing.
+  local function put_there(queue, key, raw, value, kind, priority, due, deadline, policy, unique_for)
+    local held = not raw and holder(queue, key)
+    if policy == 'append' then
+      if raw or held then
+        return append(queue, key, value, kind, priority, due, deadline, held)
+      end
+      return nil
+    elseif queue.appended then
+      flush()
+    end
+    if policy == 'skip' then
+      local last = (raw or held) and last_in_line(queue, key)
+      local id = last and last.id or raw and sunpack('>d', raw) or tonumber(held)
+      return id or recent_result(queue, key, unique_for), SKIPPED
+    elseif raw or held then
+      return put_newest(queue, key, raw, value, kind, priority, due, deadline, policy)
+    end
+  end
+
+  -- The keys, each once.
   local function distinct(keys)
     local found, seen = {}, {}
     for number = 1, #keys do
@@ -234,10 +254,9 @@ if puts then
       end
     end
     for number = 1, #keys do
-      local key, raw, held, id, outcome = keys[number], nil, nil, nil, nil
-      if policy == 'append' and records then
+      local key, raw, id, outcome = keys[number], nil, nil, ADDED
+      if records and policy == 'append' then
         raw = records[key]
-        records[key] = true -- from now on
       elseif records and not seen[key] then
         raw, seen[key] = records[number], true
       else
@@ -246,22 +265,15 @@ if puts then
         end
         raw = call('HGET', queue.i, key)
       end
-      held = not raw and holder(queue, key)
-      if queue.appended and policy ~= 'append' then
-        flush()
-      end
-      if policy == 'append' and (raw or held) then
-        id, outcome = append(queue, key, values[number], kind, priority, due, deadline, held)
-      elseif policy == 'skip' then
-        local last = (raw or held) and last_in_line(queue, key)
-        id = last and last.id or raw and sunpack('>d', raw) or tonumber(held or nil)
-          or recent_result(queue, key, request[11])
-        outcome = SKIPPED
-      elseif raw or held then
-        id, outcome = put_newest(queue, key, raw, values[number], kind, priority, due, deadline, policy)
+      if raw or queue.holding or policy == 'skip' then
+        id, outcome = put_there(queue, key, raw, values[number], kind, priority, due, deadline, policy,
+          request[11])
       end
       if not id then
         id, outcome = put_new(queue, key, values[number], kind, priority, due, deadline), ADDED
+        if records and policy == 'append' then
+          records[key] = true -- from now on
+        end
       end
       ids[number] = id
       if outcome ~= ADDED and not outcomes then

@@ -154,7 +154,9 @@ if repairs then
     local head, leased = call('HGET', queue.i, key), call('HEXISTS', queue.l, key) == 1
     local outcome = 'kept'
     call('ZADD', queue.n, 'XX', 0, member)
-    if not head and not held then
+    if head and sunpack('>d', head) == value.id then
+      take_out(queue, key, value) -- It is the head already: a call that met damage has not ended.
+    elseif not head and not held then
       local first = first_in_line(queue, key)
       if first then
         make_head(queue, key, first)
@@ -190,13 +192,14 @@ if repairs then
       return set_record_aside(queue, part, number, raw)
     end
     local key, item = unpack_aside(raw)
+    local outcome = part == 'd' and OUTCOMES[item.state]
     local age = part == 'b' and redis.pcall('ZSCORE', queue.b .. 't', number)
     local order = part == 'd' and item.due or type(age) == 'string' and age or item.id
     call('ZADD', new_index(queue, part .. 'o'), item.id, number)
     call('ZADD', new_index(queue, part .. 't'), order, number)
-    call('ZADD', new_index(queue, part .. 'k'), 0, aside_member(key, part == 'd' and item.place or 0, item.id))
-    if part == 'd' and OUTCOMES[item.state] then
-      call('ZADD', new_index(queue, part .. OUTCOMES[item.state]), order, number)
+    call('ZADD', new_index(queue, part .. 'k'), 0, aside_member(key, item.id, part == 'd' and item.place, outcome))
+    if outcome then
+      call('ZADD', new_index(queue, part .. outcome), order, number)
     end
     return 'kept'
   end

@@ -150,8 +150,8 @@ while requests[number] do
   if editing and type(answer) == 'table' and type(answer[1]) == 'string' then
     answers = { 'refused', number - 1, answer }
     break
-  elseif type(answer) == 'table' and answer[1] == 'long' then
-    break -- This takes several calls. The client comes with the requests behind it when it has been done.
+  elseif type(answer) == 'table' and (answer[1] == 'long' or answer[1] == 'stale') then
+    break -- This takes other calls. The client comes with the requests behind it when they have been made.
   end
 end
 

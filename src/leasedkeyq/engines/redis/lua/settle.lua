@@ -36,15 +36,15 @@ if acks then
   end
 
   -- The head is over: this first value of its line begins anew in its place, at the back. `how`: see `insert` in
-  -- input.lua.
+  -- input.lua. It leaves the line last: should the call meet damage, a repair finds it.
   local function begin(queue, key, first, how)
     local due = first.due > now and first.due or 0
-    take_out(queue, key, first)
     if due ~= 0 then
       expect(queue, due)
     end
     insert(how, queue.base, key, first.value, first.kind, first.id, next_number(queue), first.priority, due,
       first.deadline, false, first.put_at)
+    take_out(queue, key, first)
   end
 
   -- The head is over: the first of its line follows it, or the key has no item any more.
@@ -89,6 +89,9 @@ if acks then
       ended(queue, key)
     end
     if first then
+      if call('HEXISTS', queue.i, key) == 0 then
+        there(false) -- What is written later, with the others, could not be written.
+      end
       call('HDEL', queue.l, key)
       -- Leases leave `t` together, so what comes due later goes there on its own.
       begin(queue, key, first, first.due > now and call or gather)

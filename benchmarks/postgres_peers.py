@@ -20,11 +20,16 @@ class PgQueuer(Library):
         await self._pool.close()
 
     async def put(self, number: int) -> None:
-        await self._queries.enqueue("job", b"%d" % number)
+        await self._queries.enqueue(self._entrypoint(number), b"%d" % number)
 
     async def put_many(self, numbers: Sequence[int]) -> None:
         payloads = [b"%d" % number for number in numbers]
-        await self._queries.enqueue(["job"] * len(payloads), payloads, [0] * len(payloads))
+        names = [self._entrypoint(number) for number in numbers]
+        await self._queries.enqueue(names, payloads, [0] * len(payloads))
+
+    def _entrypoint(self, number: int) -> str:
+        keys = self.options.get("keys", 0)
+        return f"job-{number % keys}" if keys else "job"
 
     def work(self, concurrency: int) -> None:
         async def main() -> None:
@@ -34,7 +39,12 @@ class PgQueuer(Library):
             async def job(job: Any) -> None:
                 self.note(int(job.payload))
 
-            queuer.entrypoint("job", accepts_context=False)(job)
+            keys = self.options.get("keys", 0)
+            for key in range(keys):
+                limits = {"serialized_dispatch": True, "accepts_context": False}
+                queuer.entrypoint(f"job-{key}", **limits)(job)
+            if not keys:
+                queuer.entrypoint("job", accepts_context=False)(job)
             await queuer.run(batch_size=concurrency)
 
         import_module("uvloop").run(main())
@@ -61,10 +71,20 @@ class Procrastinate(Library):
         await self._app.close_async()
 
     async def put(self, number: int) -> None:
-        await self._job.defer_async(number=number)
+        await self._of_key(number % self._keys).defer_async(number=number)
 
     async def put_many(self, numbers: Sequence[int]) -> None:
-        await self._job.batch_defer_async(*({"number": number} for number in numbers))
+        for key in range(self._keys):
+            some = [{"number": number} for number in numbers if number % self._keys == key]
+            if some:
+                await self._of_key(key).batch_defer_async(*some)
+
+    @property
+    def _keys(self) -> int:
+        return int(self.options.get("keys", 0)) or 1
+
+    def _of_key(self, key: int) -> Any:
+        return self._job.configure(lock=f"key-{key}") if self._keys > 1 else self._job
 
     def work(self, concurrency: int) -> None:
         async def main() -> None:
@@ -110,25 +130,34 @@ class Saq(Library):
 class BullMQ(Library):
     """On PostgreSQL and on Redis."""
 
-    _queue: Any
+    _queues: Sequence[Any]
 
     def _settings(self) -> dict[str, Any]:
         postgres = {"backend": "postgres"} if self.url.startswith("postgresql:") else {}
         return {"connection": self.url, **postgres}
 
+    @property
+    def _names(self) -> list[str]:
+        keys = self.options.get("keys", 0)
+        return [f"jobs-{key}" for key in range(keys)] or ["jobs"]
+
     async def open(self) -> None:
-        self._queue = import_module("bullmq").Queue("jobs", self._settings())
+        make = import_module("bullmq").Queue
+        self._queues = [make(name, self._settings()) for name in self._names]
 
     async def close(self) -> None:
-        await self._queue.close()
+        for queue in self._queues:
+            await queue.close()
 
     async def put(self, number: int) -> None:
-        await self._queue.add("job", {"number": number})
+        await self._queues[number % len(self._queues)].add("job", {"number": number})
 
     async def put_many(self, numbers: Sequence[int]) -> None:
-        await self._queue.addBulk(
-            [{"name": "job", "data": {"number": number}} for number in numbers]
-        )
+        for key, queue in enumerate(self._queues):
+            some = [number for number in numbers if number % len(self._queues) == key]
+            jobs = [{"name": "job", "data": {"number": number}} for number in some]
+            if jobs:
+                await queue.addBulk(jobs)
 
     def work(self, concurrency: int) -> None:
         async def job(job: Any, token: str) -> None:
@@ -136,9 +165,11 @@ class BullMQ(Library):
             self.note(job.data["number"])
 
         async def main() -> None:
-            settings = {**self._settings(), "concurrency": concurrency}
-            worker = import_module("bullmq").Worker("jobs", job, settings)
+            most = 1 if self.options.get("keys") else concurrency
+            settings = {**self._settings(), "concurrency": most}
+            make = import_module("bullmq").Worker
+            workers = [make(name, job, settings) for name in self._names]
             await asyncio.Event().wait()
-            del worker
+            del workers
 
         asyncio.run(main())

@@ -1,6 +1,6 @@
 """What is measured, and what it has to show."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,6 +63,47 @@ class Scenario:
     averaged: bool = field(default=False, kw_only=True)
     measure: Measure = field(default="seconds", kw_only=True)
     rounds: int | None = field(default=None, kw_only=True)
+
+
+def line_cases(
+    peer: str, options: Mapping[str, object], quick: bool
+) -> tuple[tuple[Case, ...], Sequence[tuple[str, str]]]:
+    """A plain queue, one long line, and many lines; and what the last two are called."""
+    deep, wide = (500, 50) if quick else (100_000, 100_000)
+    shapes = {
+        "1,000 keys with one value": (1000, 1),
+        f"one key with {deep:,} values": (1, deep),
+        f"{wide:,} keys with 10 values": (wide, 10),
+    }
+    cases = tuple(
+        Case(name, peer, "lines", {**options, "keys": keys, "values": values})
+        for name, (keys, values) in shapes.items()
+    )
+    plain, *long = shapes
+    return cases, [(name, plain) for name in long]
+
+
+def line_scenario(name: str, peer: str, options: Mapping[str, object], quick: bool) -> Scenario:
+    """What a get and an ack cost where keys have lines."""
+    cases, pairs = line_cases(peer, options, quick)
+    return Scenario(
+        f"{name}: a get and an ack where keys have lines",
+        "One task gets an item and acknowledges it, again and again. The next value of the key is "
+        "then the one that can be got. What was got is put again, at the end of its line, while "
+        "the clock stands still.",
+        cases,
+        tuple(
+            Claim(
+                f"{name}: cost of a get and an ack with {shape}, against {plain}",
+                (shape,),
+                (plain,),
+                at_most=1.5,
+            )
+            for shape, plain in pairs
+        ),
+        turns=1 if quick else 9,
+        rounds=1,
+    )
 
 
 def memory_scenarios(*, quick: bool) -> tuple[Scenario, ...]:

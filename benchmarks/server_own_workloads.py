@@ -27,6 +27,7 @@ class Lanes(Library):
 
     Options:
         keep_results: Seconds.
+        keys: Over how many keys the commands are spread, each in order; 0: each is on its own.
     """
 
     _manager: QueueManager
@@ -51,10 +52,18 @@ class Lanes(Library):
         await self._manager.close()
 
     async def put(self, number: int) -> None:
-        await self._manager.submit("jobs", self._job(number))
+        await self._manager.submit("jobs", self._job(number), key=self._key(number))
 
     async def put_many(self, numbers: Sequence[int]) -> None:
-        await self._manager.submit_many("jobs", [self._job(number) for number in numbers])
+        if keys := self.options.get("keys"):
+            keyed = [(f"key-{number % keys}", self._job(number)) for number in numbers]
+            await self._manager.submit_many("jobs", keyed)
+        else:
+            await self._manager.submit_many("jobs", [self._job(number) for number in numbers])
+
+    def _key(self, number: int) -> str | None:
+        keys = self.options.get("keys", 0)
+        return f"key-{number % keys}" if keys else None
 
     def work(self, concurrency: int) -> None:
         async def main() -> None:
@@ -125,4 +134,41 @@ async def claims(server: str, operations: int, callers: int, waiting: int, in_fl
     return turn
 
 
-WORKLOADS: dict[str, Workload] = {**SHARED, "claims": claims}
+async def lines(server: str, operations: int, keys: int, values: int) -> Turn:
+    """get and ack by one task, one after the other, with so many keys and values of each.
+
+    What was acknowledged is put again, at the end of its line, while the clock stands still.
+    """
+    store: Any = connect(new_place(server))
+    return await line_turn(
+        store.queue("jobs", default_lease_timeout=HOUR), operations, keys, values
+    )
+
+
+async def line_turn(queue: Any, operations: int, keys: int, values: int) -> Turn:
+    """The same on a queue of any store."""
+    step = max(PORTION // values, 1)
+    for first in range(0, keys, step):
+        some = [f"key-{number}" for number in range(first, min(first + step, keys))]
+        for begun in range(0, values, PORTION):
+            depth = min(values - begun, PORTION)
+            await queue.put_many(
+                [(key, VALUE) for key in some for _ in range(depth)], if_present="append"
+            )
+
+    async def turn() -> float:
+        quiet()
+        done: list[tuple[str, Any]] = []
+        start = wall_clock()
+        for _ in range(operations):
+            key, value, lease = await queue.get()
+            await queue.ack(lease)
+            done.append((key, value))
+        seconds = wall_clock() - start
+        await queue.put_many(done, if_present="append")
+        return seconds / operations
+
+    return turn
+
+
+WORKLOADS: dict[str, Workload] = {**SHARED, "claims": claims, "lines": lines}

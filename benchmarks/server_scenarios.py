@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from benchmarks import peers
 from benchmarks.places import SYNCED_REDIS
-from benchmarks.scenarios import Case, Claim, Scenario
+from benchmarks.scenarios import Case, Claim, Scenario, line_scenario
 from benchmarks.servers import POSTGRES, REDIS
 
 OURS = "this package"
@@ -21,6 +21,10 @@ PLENTY = 100
 """Jobs that run at a time, where a worker is to be as fast as it can."""
 IDLE = 100
 """Jobs that are put when a worker is idle, one after the other."""
+KEYS = 20
+"""Keys whose jobs are to run in order."""
+ORDERED = ("pgqueuer", "procrastinate", "bullmq")
+"""Libraries that have a way to run the jobs of a key in order, without paying for it."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,13 @@ def _scenarios(engine: Engine, quick: bool) -> tuple[Scenario, ...]:
         _one_by_one(engine, quick),
         _latency(engine, quick),
         _claims(engine, quick),
+        _ordered(engine, quick),
+        line_scenario(
+            engine.name,
+            peers.OUR_SERVERS,
+            {"server": engine.server, "operations": 50 if quick else 300},
+            quick,
+        ),
     )
 
 
@@ -321,6 +332,35 @@ def _cores(engine: Engine, quick: bool) -> Scenario:
         turns=1,
         warm_up=0,
         measure="cores",
+    )
+
+
+def _ordered(engine: Engine, quick: bool) -> Scenario:
+    """Jobs of some keys, each key in order and one at a time."""
+    items = 60 if quick else 2000
+    options = {"concurrency": PLENTY, "keys": KEYS}
+    cases = [_own(engine, OURS, LANES, "drain", {"items": items, **options})]
+    for rival in engine.rivals:
+        if rival.name in ORDERED:
+            some = 20 if quick else min(items, rival.drained)
+            cases.append(_case(engine, rival, "drain", {"items": some, **options}))
+    return Scenario(
+        f"{engine.name}: {KEYS} keys, each in order, one at a time",
+        "As with one worker process, and the jobs of one key run one after the other, in the order "
+        "in which they were put. This package: commands with a key. "
+        "procrastinate: a `lock` for each key. pgqueuer: an entrypoint with serialized dispatch "
+        "for each key. bullmq without its paid groups: a queue and a worker for each key.",
+        tuple(cases),
+        (
+            Claim(
+                f"{engine.name}, {KEYS} keys, each in order: {AGAINST}",
+                _names(cases),
+                (OURS,),
+                1.0,
+            ),
+        ),
+        turns=1,
+        warm_up=0,
     )
 
 

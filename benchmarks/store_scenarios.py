@@ -9,7 +9,7 @@ from benchmarks.peers import (
     PERSISTQUEUE,
 )
 from benchmarks.places import SQLITE
-from benchmarks.scenarios import Case, Claim, Scenario
+from benchmarks.scenarios import Case, Claim, Scenario, line_scenario
 
 OURS = "this package"
 OURS_AT_NORMAL = "this package at NORMAL"
@@ -28,6 +28,7 @@ def store_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _drain(quick),
         _puts(quick),
         _claims(quick),
+        line_scenario("SQLite", OUR_STORES, {"operations": 50 if quick else 500}, quick),
         _twice(quick),
         _files(quick),
     )

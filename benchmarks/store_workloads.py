@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.handed_out import handed_out_twice
+from benchmarks.server_own_workloads import line_turn
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import (
     FACTS,
@@ -226,8 +227,15 @@ async def _prepared(waiting: int, in_flight: int) -> Path:
     return path
 
 
+async def lines(operations: int, keys: int, values: int) -> Turn:
+    """get and ack on SQLite with so many keys and values of each; see `server_own_workloads`."""
+    queue: Any = SqliteStore(_new_path()).queue("jobs", default_lease_timeout=HOUR)
+    return await line_turn(queue, operations, keys, values)
+
+
 WORKLOADS: dict[str, Workload] = {
     "cycle": cycle,
+    "lines": lines,
     "puts": puts,
     "drain": drain,
     "claims": claims,

@@ -37,6 +37,7 @@ PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
 TABLES = (
     "items",
+    "line",
     "buried",
     "done",
     "tallies",

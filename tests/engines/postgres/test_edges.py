@@ -61,14 +61,14 @@ def test_all_results_that_have_expired_are_forgotten_by_and_by() -> None:
         table = f"{store.schema}.done"
         await connection.execute(
             f"INSERT INTO {table} "
-            "(id, priority, put_at, due, attempt, outcome, queue, key, kind, value) "
-            f"SELECT n, 0, 0, 1, 1, n % 3, '{QUEUE}', n, '', '1' "
+            "(id, priority, put_at, due, ended_at, attempt, outcome, queue, key, kind, value) "
+            f"SELECT n, 0, 0, 1, 0, 1, n % 3, '{QUEUE}', n, '', '1' "
             f"FROM generate_series(1, {EXPIRED}) n"
         )
         await connection.execute(
             f"INSERT INTO {store.schema}.tallies SELECT 0, 0, 0, 0, 0, count(*), "
             "count(*) FILTER (WHERE outcome = 1), count(*) FILTER (WHERE outcome = 2), "
-            f"'{QUEUE}' FROM {table}"
+            f"0, '{QUEUE}' FROM {table}"
         )
         for _ in range(TIDY_EVERY):
             await store.put([one("a")])
@@ -133,7 +133,7 @@ def test_times_without_an_end() -> None:
         d = await leased(store, lease_time=60.0)
         await store.settle([Ack(QUEUE, "d", d.token, b"1", inf)])
         counts = await store.count([QUEUE])
-        return [*answers, *times([d]), counts]
+        return [*map(str, answers), *times([d]), counts]
 
     with_memory(test)
 

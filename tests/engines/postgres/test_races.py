@@ -142,7 +142,7 @@ def test_puts_of_new_keys_beside_a_put_of_one_of_them(keys: str) -> None:
         assert len(set(ids)) == len(keys)
         found = (await store.browse(QUEUE)).items
         assert sorted((item.key, item.value) for item in found) == [(key, b"2") for key in keys]
-        assert {item.id for item in found} == set(ids)
+        assert {item.id for item in found} == {placed.id for placed in ids}
         assert await store.count([QUEUE]) == {QUEUE: Counts(available=len(keys))}
 
     with_store(test)

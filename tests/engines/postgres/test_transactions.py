@@ -205,7 +205,7 @@ def test_the_rights_of_a_program_that_only_puts() -> None:
             f"USAGE ON SCHEMA {store.schema}",
             f"USAGE ON ALL SEQUENCES IN SCHEMA {store.schema}",
             f"INSERT, SELECT ON {store.schema}.inbox",
-            f"SELECT ON {store.schema}.items, {store.schema}.tallies",
+            f"SELECT ON {store.schema}.items, {store.schema}.line, {store.schema}.tallies",
         ):
             await connection.execute(f"GRANT {right} TO {role}")
         queue = store.queue("q", maxsize=2)

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, keys_in_flight
+from leasedkeyq.errors import LeasedKeyQError, keys_in_flight, keys_present
 from leasedkeyq.model.requests import (
     OUTCOMES,
     STATES,
@@ -28,6 +28,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Discard,
     Extend,
+    Placed,
     Purge,
     Put,
     Refusal,
@@ -37,12 +38,13 @@ from leasedkeyq.model.requests import (
     Urgency,
 )
 from leasedkeyq.model.store_model import queue_full
+from leasedkeyq.types import PutOutcome
 
 CLAIMED: Final = len(Claimed.__struct_fields__) + 1
 FENCE: Final = Claimed.__struct_fields__.index("fence") + 1
 MOST_KNOWN: Final = 10_000
 """Leases of which it is remembered where their rows are."""
-COLUMNS: Final = 7
+COLUMNS: Final = 8
 """Of an item that is put."""
 MOST_LEASED: Final = 1_000_000
 """By one claim: more than that is no limit."""
@@ -50,7 +52,7 @@ MOST_LEASED: Final = 1_000_000
 STATEMENTS: Final = {
     "apply_1": (
         "SELECT * FROM lkq.apply_1"
-        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
+        "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
     ),
     "put_1": "SELECT lkq.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS answers",
     "ack_and_claim_1": (
@@ -61,6 +63,14 @@ STATEMENTS: Final = {
 }
 """Of the functions that apply a batch, or prepare for it."""
 
+PUT_OUTCOMES: Final[tuple[PutOutcome, ...]] = (
+    "added",
+    "updated",
+    "buffered",
+    "appended",
+    "skipped",
+)
+"""By their digits in the server."""
 EVERY_STATE: Final = list(range(len(STATES)))
 NO_LIMIT: Final = 2**62
 
@@ -183,9 +193,9 @@ class Batch:
         where = lock_number(self._schema, "queue", queue), queue
         match [run.told for run in self._runs]:
             case [{"op": "puts"} as puts] if (
-                len(self._items) == 1 and self._items[0][-1] is None and "policy" not in puts
+                len(self._items) == 1 and self._items[0][-2] is None and "policy" not in puts
             ):
-                return "put_1", (*where, *self._items[0][:-1])
+                return "put_1", (*where, *self._items[0][:-2])
             case [{"op": "acks"} as acks, *claims] if "keeps" not in acks:
                 told = _told_acks(acks, [at for at in self._at if at is not None])
             case claims:
@@ -232,7 +242,7 @@ class Batch:
         queue = put.queue
         self.queues.add(queue)
         self._named.update([(queue, key) for key, _ in put.items])
-        refusable = put.policy == "reject" or put.max_items
+        refusable = put.policy in ("reject", "only_new") or put.max_items or put.unique_for
         run = None if refusable else self._joined(number, ("puts", queue))
         if run is None:
             self._naming += 1
@@ -240,10 +250,11 @@ class Batch:
             run.told["from"] = len(self._items) + 1
             if refusable:
                 run.told.update(policy=put.policy, max_items=put.max_items)
+                run.told["unique_for"] = put.unique_for
             if put.max_items:
                 self._alone.add(lock_number(self._schema, "room", queue))
         run.sizes.append(len(put.items))
-        alike = put.priority, put.kind, put.deadline, put.delay
+        alike = put.priority, put.kind, put.deadline, put.delay, put.unique_for
         self._items += [(key, put.policy, value, *alike) for key, value in put.items]
         run.told["to"] = len(self._items)
 
@@ -257,7 +268,7 @@ class Batch:
         self._naming += 1
         match change:
             case Cancel():
-                told["id"] = change.id
+                told.update(id=change.id, only_line=change.only_line)
                 told["keep"] = _seconds(change.keep)
                 told["outcome"] = OUTCOMES.index(change.outcome)
                 self._results.append(_result_of(change))
@@ -268,7 +279,7 @@ class Batch:
             case Extend():
                 told["lease"] = _seconds(change.lease_time)
             case Bury():
-                told["error"] = _storable(change.error)
+                told.update(error=_storable(change.error), hold=change.hold)
             case Requeue():
                 told.update(id=change.id, policy=change.policy, max_items=change.max_items)
                 if change.max_items:
@@ -377,10 +388,10 @@ class Batch:
         runs = {run.numbers[0]: run for run in self._runs}
         for number, word, what in reply.said:
             run = runs[number]
-            if word == "ids":
-                ids: Iterator[int] = iter(what)
+            if word in ("added", "placed"):
+                placed = _placed(what, None) if word == "added" else _placed(*what)
                 for one, size in zip(run.numbers, run.sizes, strict=True):
-                    answers[one] = tuple(islice(ids, size))
+                    answers[one] = tuple(islice(placed, size))
             elif word == "refused":
                 positions: list[int] = what
                 for position in positions:
@@ -405,8 +416,8 @@ def call_order(requests: Sequence[Request]) -> list[int] | None:
 
     Requests act in the order in which they were made. Only acks are moved ahead of claims and of
     puts of other keys, so that they are one run, which is cheaper. This shows in one case: an ack
-    that frees a buffered value makes it available earlier, so that a claim of this batch may lease
-    it, and its place is before those of this batch's puts.
+    of a key with a line makes the next value available earlier, so that a claim of this batch may
+    lease it, and its place is before those of this batch's puts.
     """
     if len(set(map(type, requests))) <= 1:
         return None
@@ -463,6 +474,12 @@ def _told_claim(runs: Sequence[dict[str, Any]]) -> tuple[Any, ...] | None:
     hurry = None if urgency is None else _encode(urgency).decode()
     each = run.get("each", many)
     return run["n"], many, each, lease and float(lease), run.get("kinds"), hurry
+
+
+def _placed(ids: Sequence[int], outcomes: str | None) -> Iterator[Placed]:
+    """Where values are, and what was done with each; None: all were added."""
+    for number, digit in zip(ids, outcomes or "0" * len(ids), strict=True):
+        yield Placed(number, PUT_OUTCOMES[int(digit)])
 
 
 def _result_of(change: Ack | Cancel) -> bytes:
@@ -523,6 +540,9 @@ def _refusal(request: Request, what: dict[str, Any]) -> LeasedKeyQError:
     if "in_flight" in what:
         of = len({key for key, _ in request.items}) if isinstance(request, Put) else 1
         return keys_in_flight(tuple(what["in_flight"]), of)
+    if "present" in what and isinstance(request, Put | Requeue):
+        of = len(request.items) if isinstance(request, Put) else 1
+        return keys_present(tuple(what["present"]), of)
     if "full" in what and not isinstance(request, Claim):
         return queue_full(request.queue, what["full"])
     return Refusal(getattr(request, "key", ""))

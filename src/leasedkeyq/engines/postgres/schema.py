@@ -21,6 +21,8 @@ from typing import Any, Final
 from leasedkeyq.errors import StoreError
 
 OLDEST_SERVER: Final = 140000
+FIRST_VERSION: Final = 2
+"""The oldest that can be brought up to date: version 1 was never released."""
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "tables",
@@ -39,7 +41,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ),
 )
 """The files of each version, in the order in which they are run."""
-VERSION: Final = len(MIGRATIONS)
+VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1
 INCLUDE: Final = re.compile(r"^( *)--> include ([\w/]+)(?:: (.+))?\n", re.MULTILINE)
 ARGUMENT: Final = re.compile(r"^( *)--> argument\n", re.MULTILINE)
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -57,7 +59,7 @@ def in_schema(sql: str, schema: str) -> str:
 def migration(version: int, schema: str) -> str:
     """What brings a schema from the version before to this one."""
     folder = f"version_{version}"
-    texts = [assembled(f"{folder}/{name}") for name in MIGRATIONS[version - 1]]
+    texts = [assembled(f"{folder}/{name}") for name in MIGRATIONS[version - FIRST_VERSION]]
     return in_schema("\n".join(texts), schema)
 
 
@@ -83,7 +85,8 @@ def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:
     and open the store with ``create=False``.
     """
     check_schema_name(schema)
-    steps = [migration(number, schema) for number in range(version + 1, VERSION + 1)]
+    first = max(version + 1, FIRST_VERSION)
+    steps = [migration(number, schema) for number in range(first, VERSION + 1)]
     start = _START if not version else ""
     end = f"UPDATE lkq.version SET version = {VERSION};\n"
     return in_schema(start, schema) + "\n".join(steps) + "\n" + in_schema(end, schema)
@@ -101,7 +104,7 @@ CREATE TABLE lkq.version (
     version int NOT NULL,
     usable_from int NOT NULL -- programs that know this version may still use the tables
 );
-INSERT INTO lkq.version (version, usable_from) VALUES (0, 1);
+INSERT INTO lkq.version (version, usable_from) VALUES (0, 2);
 """
 
 
@@ -157,6 +160,12 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
         )
     version, usable_from = await versions_of(connection, schema)
+    if 0 < version < FIRST_VERSION:
+        raise StoreError(
+            f"{where}: the schema {schema!r} has tables of version {version}, which this "
+            "leasedkeyq does not know any more; open the store with another schema, and move what "
+            "is in the old one with the leasedkeyq that made it, or drop that"
+        )
     if version < VERSION and not create:
         what = f"has tables of version {version}" if version else "has no tables"
         raise StoreError(

@@ -330,6 +330,7 @@ class PostgresStore(BatchedStore):
                 done=row["done"] or 0,
                 done_failed=row["done_failed"] or 0,
                 done_cancelled=row["done_cancelled"] or 0,
+                held=row["held"] or 0,
             )
             for row in rows
         }
@@ -345,15 +346,28 @@ class PostgresStore(BatchedStore):
     async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         """As `Store.do_look`."""
         found: dict[str, tuple[StoredItem, ...]] = {}
-        for item in await self._list(queue, STATES[:4], keys=list(dict.fromkeys(keys))):
+        sql = "SELECT * FROM lkq.look_1($1, $2, $3, $4)"
+        names = list(dict.fromkeys(keys))
+        for row in await self._read_queue(sql, queue, names):
+            item = item_of_row(queue, row)
             found[item.key] = (*found.get(item.key, ()), item)
         return [found.get(key, ()) for key in keys]
+
+    async def do_line(self, queue: str, key: str, after: int, limit: int, /) -> list[StoredItem]:
+        """As `Store.do_line`."""
+        sql = "SELECT * FROM lkq.line_1($1, $2, $3, $4, $5, $6)"
+        return [
+            item_of_row(queue, row) for row in await self._read_queue(sql, queue, key, after, limit)
+        ]
 
     async def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
-        return await self._list(queue, states, prefix=prefix, after=after, limit=limit)
+        numbers = [STATES.index(state) for state in states]
+        sql = "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)"
+        rows = await self._read_queue(sql, queue, numbers, prefix, after, limit, None)
+        return [item_of_row(queue, row) for row in rows]
 
     async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
         """As `Store.do_results`."""
@@ -397,28 +411,8 @@ class PostgresStore(BatchedStore):
         found: list[Any] = rows
         return found
 
-    async def _list(
-        self,
-        queue: str,
-        states: Sequence[StoredState],
-        *,
-        prefix: str = "",
-        after: int = 0,
-        limit: int = 0,
-        keys: list[str] | None = None,
-    ) -> list[StoredItem]:
-        rows = await self._read_in_turn(
-            "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)",
-            queue,
-            self._now(),
-            self.limits.history,
-            [STATES.index(state) for state in states],
-            prefix,
-            after,
-            limit,
-            keys,
-        )
-        return [item_of_row(queue, row) for row in rows]
+    async def _read_queue(self, sql: str, queue: str, *arguments: Any) -> list[Any]:
+        return await self._read_in_turn(sql, queue, self._now(), self.limits.history, *arguments)
 
 
 def _where(url: str) -> str:

@@ -144,33 +144,43 @@ def test_many_open_it_for_the_first_time_at_once(name: str) -> None:
     asyncio.run(run())
 
 
-def test_a_migration_runs_beside_old_workers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Version 2 adds; who opened version 1 goes on, and may open it again while it is usable."""
+def test_a_migration_runs_beside_old_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next version adds; workers of this one go on, and may be started while it is usable."""
+    now = schema_module.VERSION
     old = connect(server_url(), schema=name)
     assert isinstance(old, PostgresStore)
     with monkeypatch.context() as newer:
         step = "ALTER TABLE lkq.items ADD COLUMN note text;"
         texts = schema_module.migration
-        newer.setattr(schema_module, "VERSION", 2)
+        newer.setattr(schema_module, "VERSION", now + 1)
         newer.setattr(
             schema_module,
             "migration",
             lambda version, schema: (
-                schema_module.in_schema(step, schema) if version == 2 else texts(version, schema)
+                schema_module.in_schema(step, schema) if version > now else texts(version, schema)
             ),
         )
-        with pytest.raises(StoreError, match="has tables of version 1, and create=False"):
+        with pytest.raises(StoreError, match=f"has tables of version {now}, and create=False"):
             connect(server_url(), schema=name, create=False)
         asyncio.run(connect(server_url(), schema=name).close())
-    assert run_sql(server_url(), f"SELECT version FROM {name}.version") == 2
+    assert run_sql(server_url(), f"SELECT version FROM {name}.version") == now + 1
     use(old)
     again = connect(server_url(), schema=name)
     asyncio.run(again.close())
-    run_sql(server_url(), f"UPDATE {name}.version SET usable_from = 2")
+    run_sql(server_url(), f"UPDATE {name}.version SET usable_from = {now + 1}")
     with pytest.raises(StoreError, match="upgrade leasedkeyq"):
         connect(server_url(), schema=name)
+
+
+def test_tables_of_a_version_that_was_never_released_are_refused(name: str) -> None:
+    """An older leasedkeyq refuses the new tables, and this one the old: each says what to do."""
+    asyncio.run(connect(server_url(), schema=name).close())
+    usable_from = run_sql(server_url(), f"SELECT usable_from FROM {name}.version")
+    assert usable_from == schema_module.FIRST_VERSION
+    run_sql(server_url(), f"UPDATE {name}.version SET version = 1, usable_from = 1")
+    for create in (True, False):
+        with pytest.raises(StoreError, match="version 1, which this leasedkeyq does not know"):
+            connect(server_url(), schema=name, create=create)
 
 
 def test_a_store_may_be_used_from_several_event_loops(name: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from leasedkeyq.engines.postgres.store import PostgresStore
 
-TABLES = "items|buried|done|tallies|floors|buckets|calls|inbox|inbox_floors"
+TABLES = "items|line|buried|done|tallies|floors|buckets|calls|inbox|inbox_floors"
 SEQUENTIAL = re.compile(rf"Seq Scan on ({TABLES})\b")
 REMOVED = re.compile(r"Rows Removed by (?:Join )?Filter: (\d+)")
 ROWS = re.compile(r"Scan .*actual rows=([\d.]+) loops=(\d+)")

@@ -241,7 +241,7 @@ def fill(url: str, schema: str, queued: int) -> None:
             FROM generate_series(1, {queued + 2 * leased}) n RETURNING 1
         )
         INSERT INTO {schema}.tallies
-        (available, buffered, scheduled, in_flight, buried, done, done_failed, done_cancelled,
+        (available, in_line, scheduled, in_flight, buried, done, done_failed, done_cancelled,
             queue)
         SELECT {queued}, 0, {leased}, {leased}, {buried}, {queued}, {(queued + 2) // 3},
             {(queued + 1) // 3}, 'q'
@@ -260,8 +260,8 @@ def fill(url: str, schema: str, queued: int) -> None:
         url,
         f"""
         INSERT INTO {schema}.done
-        (id, priority, put_at, due, attempt, outcome, queue, key, kind, value)
-        SELECT 2 * 10^9 + n, 0, 0, extract(epoch FROM now()) + 3600 + n, 1, n % 3, 'q', 'd' || n,
+        (id, priority, put_at, due, ended_at, attempt, outcome, queue, key, kind, value)
+        SELECT 2 * 10^9 + n, 0, 0, extract(epoch FROM now()) + 3600 + n, 0, 1, n % 3, 'q', 'd' || n,
             '', '1' FROM generate_series(1, {queued}) n
         """,
     )

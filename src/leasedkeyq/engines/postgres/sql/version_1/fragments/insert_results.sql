@@ -1,4 +1,0 @@
--- Insert the results of `ended`. This is the only place where a result begins.
-INSERT INTO lkq.done
-(id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value)
-SELECT id, queue, key, priority, attempt, put_at, due, outcome, history, kind, value FROM ended

@@ -20,6 +20,7 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Extend,
+    Placed,
     Put,
     Refusal,
     Release,
@@ -186,7 +187,7 @@ def test_whatever_the_work_raises_is_told_and_breaks_nothing(
         with pytest.raises(expected) as found:
             await store.edit("q", work)
         assert error in (found.value, found.value.__cause__)
-        assert await store.edit("q", Work(put("b"))) == [(2,)]
+        assert await store.edit("q", Work(put("b"))) == [(Placed(2, "added"),)]
 
     run(opener, tmp_path, scenario)
 
@@ -200,7 +201,7 @@ def test_what_cannot_be_stored_is_refused_as_a_whole(tmp_path: Path, opener: Ope
         with pytest.raises((StoreError, TypeError)):
             await store.edit("q", Work(put("a"), put("b"), wrong))
         assert await keys_in(store) == []
-        assert await store.put([put("a")]) == [(1,)]
+        assert await store.put([put("a")]) == [(Placed(1, "added"),)]
 
     run(opener, tmp_path, scenario)
 
@@ -283,7 +284,7 @@ def test_closing_waits_for_an_edit(tmp_path: Path, opener: Opener) -> None:
         with pytest.raises(StoreClosedError):
             await store.edit("q", late)
         work.go.set()
-        assert await edit == [(1,)]
+        assert await edit == [(Placed(1, "added"),)]
         await closing
         assert late.calls == 0
 
@@ -341,7 +342,7 @@ def test_an_edit_that_waits_for_another_process_calls_its_work_once(tmp_path: Pa
         assert work.calls == 0
         other.execute("ROLLBACK")
         other.close()
-        assert await edit == [(1,)]
+        assert await edit == [(Placed(1, "added"),)]
         assert work.calls == 1
 
     run(sqlite_store, tmp_path, scenario)
@@ -360,7 +361,7 @@ def test_an_edit_that_cannot_begin_does_not_call_its_work(tmp_path: Path) -> Non
             await store.edit("q", work)
         (tmp_path / "away.db").rename(tmp_path / "q.db")
         assert work.calls == 0
-        assert await store.edit("q", work) == [(1,)]
+        assert await store.edit("q", work) == [(Placed(1, "added"),)]
 
     def impatient(folder: Path) -> SqliteStore:
         return SqliteStore(folder / "q.db", busy_timeout=0.05)
@@ -417,6 +418,6 @@ def test_what_fails_after_the_work_is_told_and_the_work_is_not_called_again(
                 await store.edit("q", work)
         assert work.calls == 1
         assert await keys_in(store) == ["a"]
-        assert await store.edit("q", work) == [(2,)]
+        assert await store.edit("q", work) == [(Placed(2, "added"),)]
 
     run(yaml_store, tmp_path, scenario)

@@ -24,6 +24,7 @@ from leasedkeyq.model.requests import (
     Discard,
     Extend,
     Limits,
+    Placed,
     Purge,
     Put,
     Release,
@@ -204,7 +205,7 @@ async def test_an_instrument_that_fails_harms_nobody(caplog: pytest.LogCaptureFi
 
     store, noted = MemoryStore(), Noted()
     store.instrument(Broken(), noted, tracing=Broken())
-    assert await store.put([Put("mail", (("a", b"1"),))]) == [(1,)]
+    assert await store.put([Put("mail", (("a", b"1"),))]) == [(Placed(1, "added"),)]
     assert noted.last.items == {"mail": {"put": 1}}
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
     assert "ZeroDivisionError: put" in caplog.text

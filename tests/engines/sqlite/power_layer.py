@@ -10,12 +10,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 import pytest
 
+from leasedkeyq.engines.sqlite import log_file as sqlite_log_file
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
 from leasedkeyq.engines.sqlite import store as sqlite_store
 from tests.engines.sqlite.power_disk import Name, Step, Sync, SyncFolder, Truncate, Write
@@ -91,6 +93,9 @@ def recorded(folder: Path) -> Generator[Steps]:
         patch.setattr(sqlite_schema, "connect", Connection)
         patch.setattr(sqlite_store, "MOST_HERE", 3)  # the log is to be written back often
         patch.setattr(sqlite_schema, "_sync_folder", sync_and_note)
+        patch.setattr(sqlite_store, "LogFile", partial(NotedLogFile, steps))
+        patch.setattr(sqlite_log_file, "CHUNK", 32768)  # the log is to be lengthened often, too
+        patch.setattr(sqlite_log_file, "LEAST", 8192)
         yield steps
 
 
@@ -150,6 +155,19 @@ class File(apsw.VFSFile):
         self._steps.sync_begins(self._number)
         super().xSync(flags)
         self._steps.sync_ends()
+
+
+class NotedLogFile(sqlite_log_file.LogFile):
+    """Writes down how the store itself lengthens the log."""
+
+    def __init__(self, steps: Steps, database: Path) -> None:
+        super().__init__(database)
+        self._steps = steps
+        self._number = steps.opened(f"{database.name}-wal", created=False)
+
+    def _write(self, handle: int, data: bytes, offset: int) -> None:
+        super()._write(handle, data, offset)
+        self._steps.steps.append(Write(self._number, offset, data))
 
 
 class Connection:

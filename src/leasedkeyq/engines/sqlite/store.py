@@ -19,6 +19,7 @@ from leasedkeyq.engines.sqlite.inspection import (
     Results,
     Sweep,
 )
+from leasedkeyq.engines.sqlite.log_file import LogFile
 from leasedkeyq.engines.sqlite.schema import (
     OLDEST_SQLITE,
     SOUND_SQLITE,
@@ -140,6 +141,7 @@ class SqliteStore(BatchedStore):
         """Pages in the log from which on a commit of the thread writes it back."""
         self._spared: bool = False
         """Whether the connection leaves it to the thread to write the log back."""
+        self._log: LogFile | None = None
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
         self._writer: ThreadBatcher[SqliteRequest, Any] = ThreadBatcher(
@@ -318,6 +320,8 @@ class SqliteStore(BatchedStore):
         own_commits = self._own_commits
         try:
             connection.execute(begin)
+            if self._log is not None and begin == "BEGIN IMMEDIATE":
+                self._log.lengthen()
             transaction = SqliteTransaction(connection, self.limits, self._now(), brief=here)
             answers = transaction.apply_all(requests)
             changed = transaction.finish()
@@ -365,12 +369,15 @@ class SqliteStore(BatchedStore):
     # The file and the connection
 
     def _open(self, *, create: bool) -> sqlite3.Connection:
-        return open_database(
+        connection = open_database(
             self.path,
             durability=self._durability,
             busy_timeout=self._busy_timeout,
             create=create,
         )
+        if self._durability == "full":
+            self._log = LogFile(self.path)
+        return connection
 
     def _connected(self, here: bool) -> sqlite3.Connection:
         """The connection; a new one if it broke or if another file has taken its file's place.
@@ -404,6 +411,8 @@ class SqliteStore(BatchedStore):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        if self._log is not None:
+            self._log.close()
 
 
 def _is_small(request: SqliteRequest) -> bool:

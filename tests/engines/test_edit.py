@@ -244,10 +244,10 @@ def test_others_wait_for_an_edit_and_none_of_them_is_harmed(tmp_path: Path, open
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(answers[3], Refusal)
         assert [a for a in answers if not isinstance(a, Refusal)] == [
-            [(1,)],
-            [(2,)],
-            [(3,)],
-            [(4,)],
+            [(Placed(1, "added"),)],
+            [(Placed(2, "added"),)],
+            [(Placed(3, "added"),)],
+            [(Placed(4, "added"),)],
             [],
         ]
         seen = [[item.key for item in work.seen[0]] for work in (first, failing, last)]
@@ -327,7 +327,7 @@ def test_a_commit_that_fails_does_not_call_the_work_again(tmp_path: Path, code: 
         if store._connection is not None:  # After a failure of the disk it begins with a new one.
             store._connection = connection
         assert await keys_in(store) == ["a"]
-        assert await store.edit("q", work) == [(2,), True]
+        assert await store.edit("q", work) == [(Placed(2, "added"),), 1]
 
     run(sqlite_store, tmp_path, scenario)
 
@@ -396,7 +396,7 @@ def test_an_edit_that_is_stopped_leaves_the_file_byte_by_byte(
             with pytest.raises((LookupError, LeasedKeyQError)):
                 await store.edit("q", work)
             assert files() == before
-        assert await store.edit("q", Work(put("c"))) == [(3,)]
+        assert await store.edit("q", Work(put("c"))) == [(Placed(3, "added"),)]
         assert await keys_in(store) == ["a", "b", "c"]
 
     run(opener, tmp_path, scenario)

@@ -68,7 +68,7 @@ def test_no_request_walks_through_the_results(known: bool) -> None:
         queue_model = loaded._at("q", 0.0)
         known_model = model.queues["q"]
         queue_model.done, queue_model.outcomes = known_model.done, known_model.outcomes
-        queue_model.done_of = known_model.done_of
+        queue_model.completed_of = known_model.completed_of
         model = loaded
     walked = model.queues["q"].done = Walked(model.queues["q"].done)
     for step in range(50):

@@ -83,7 +83,7 @@ def test_a_report_of_a_good_store_shows_what_does_not_apply_and_why() -> None:
     assert not report.failed
     assert len(report.results) == len(report.passed) + len(report.not_applicable)
     lines = str(report).splitlines()
-    assert lines[-1] == f"{len(report.passed)} passed, 0 failed, 17 not applicable"
+    assert lines[-1] == f"{len(report.passed)} passed, 0 failed, 19 not applicable"
     assert f"        passed  {FRONT}" in lines
 
 

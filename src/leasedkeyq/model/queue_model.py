@@ -74,8 +74,8 @@ class QueueModel:
         "_forgetting",
         "_live_ids",
         "buckets",
+        "completed_of",
         "done",
-        "done_of",
         "outcomes",
         "state",
     )
@@ -83,8 +83,8 @@ class QueueModel:
     def __init__(self, max_buried: int) -> None:
         self.state: State = QueueState(max_buried=max_buried, take_over=_take_over)
         self.done: dict[int, StoredItem] = {}
-        self.done_of: dict[str, dict[int, None]] = {}
-        """The ids of the results of each key that has any, by their ends and then by id."""
+        self.completed_of: dict[str, dict[int, None]] = {}
+        """The ids of the completed results of each key, by their ends and then by id."""
         self.outcomes: dict[ResultOutcome | None, int] = dict.fromkeys(OUTCOMES, 0)
         """How many of `done` have each outcome."""
         self.buckets = Buckets()
@@ -179,12 +179,13 @@ class QueueModel:
     def keep(self, result: StoredItem) -> None:
         """Keep a result until it is due."""
         self.done[result.id] = result
-        ids = self.done_of.setdefault(result.key, {})
-        later: list[int] = []
-        while ids and self._end_of(next(reversed(ids))) > self._end_of(result.id):
-            later.append(ids.popitem()[0])
-        ids[result.id] = None
-        ids.update(dict.fromkeys(reversed(later)))
+        if result.outcome == "completed":
+            ids = self.completed_of.setdefault(result.key, {})
+            later: list[int] = []
+            while ids and self._end_of(next(reversed(ids))) > self._end_of(result.id):
+                later.append(ids.popitem()[0])
+            ids[result.id] = None
+            ids.update(dict.fromkeys(reversed(later)))
         self.outcomes[result.outcome] += 1
         if self._done_ids is not None:
             self._done_ids.add(result.id, result.id)
@@ -201,10 +202,8 @@ class QueueModel:
 
         Of several that were completed at one moment, it is that of the highest id.
         """
-        for number in reversed(self.done_of.get(key, {})):
-            if self.done[number].outcome == "completed":
-                return self.done[number]
-        return None
+        ids = self.completed_of.get(key)
+        return None if ids is None else self.done[next(reversed(ids))]
 
     def forget(self, now: float) -> float | None:
         """Forget the results that are due; return the moment of the next one."""
@@ -228,17 +227,17 @@ class QueueModel:
         if result is None:
             return False
         self.outcomes[result.outcome] -= 1
-        others = self.done_of[result.key]
-        del others[number]
+        others = self.completed_of.get(result.key, {})
+        others.pop(number, None)
         if not others:
-            del self.done_of[result.key]
+            self.completed_of.pop(result.key, None)
         return True
 
     def forget_all(self) -> int:
         """Forget all results; return how many."""
         count = len(self.done)
         self.done.clear()
-        self.done_of.clear()
+        self.completed_of.clear()
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
         self._forgetting = None
         return count
@@ -265,7 +264,7 @@ class QueueModel:
             twin.expiring.append(twin.items[node.key])
         twin.buried = state.buried.copy()
         other.done, other.outcomes = self.done.copy(), self.outcomes.copy()
-        other.done_of = {key: ids.copy() for key, ids in self.done_of.items()}
+        other.completed_of = {key: ids.copy() for key, ids in self.completed_of.items()}
         other.buckets = self.buckets
         return other
 

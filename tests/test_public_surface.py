@@ -453,7 +453,10 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "extend": (leasedkeyq.Lease("token", "key"),),
     "bury": (leasedkeyq.Lease("token", "key"),),
     "requeue": (leasedkeyq.BuriedItem(99, "key", 1, 0, 1, "", 0.0),),
+    "discard": (leasedkeyq.BuriedItem(99, "key", 1, 0, 1, "", 0.0),),
     "remove": ("key",),
+    "purge_line": ("key",),
+    "line": ("key",),
     "peek": ("key",),
     "contains": ("key",),
 }
@@ -473,6 +476,8 @@ async def call(
     if method == "lease":
         async with result:
             return
+    if inspect.isasyncgen(result):
+        result = anext(result, None)
     if inspect.isawaitable(result):
         await result
 

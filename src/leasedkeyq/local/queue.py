@@ -41,7 +41,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease, LeasedItem, LeaseIssuer
 from leasedkeyq.local.loop_affinity import UNBOUND, affinity_of, here, used_elsewhere
 from leasedkeyq.local.observer_call import tell
-from leasedkeyq.local.waiters import Consumers, Line, Producer, Producers, Turn
+from leasedkeyq.local.waiters import ConsumerLine, Consumers, Producer, Producers, Turn
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.state import QueueState
 from leasedkeyq.types import (
@@ -1187,7 +1187,7 @@ class LeasedKeyQueue(Generic[K, V]):
         return None if lease_time is None else self._time() + lease_time
 
     async def _wait(
-        self, line: Line, key: K, timeout: float | None, lease_time: float | None
+        self, line: ConsumerLine, key: K, timeout: float | None, lease_time: float | None
     ) -> tuple[K, V, Lease[K]]:
         """Stand in `line` until an item is handed over."""
         if timeout == 0:

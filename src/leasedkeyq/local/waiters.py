@@ -16,7 +16,7 @@ from leasedkeyq.types import PutPolicy
 K = TypeVar("K")
 
 Turn: TypeAlias = "Future[Any]"
-Line: TypeAlias = "OrderedDict[Turn, float | None]"
+ConsumerLine: TypeAlias = "OrderedDict[Turn, float | None]"
 """Consumers in the order of their arrival, each with the lease time that it asked for."""
 
 
@@ -30,10 +30,10 @@ class Consumers(Generic[K]):
     __slots__ = ("for_any", "for_key")
 
     def __init__(self) -> None:
-        self.for_any: Line = OrderedDict()
-        self.for_key: dict[K, Line] = {}
+        self.for_any: ConsumerLine = OrderedDict()
+        self.for_key: dict[K, ConsumerLine] = {}
 
-    def line_for(self, key: K) -> Line:
+    def line_for(self, key: K) -> ConsumerLine:
         """The line for `key`, made when it is missing."""
         line = self.for_key.get(key)
         if line is None:

@@ -92,7 +92,7 @@ class Look(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
 
-class Line(msgspec.Struct, frozen=True):
+class LinePage(msgspec.Struct, frozen=True):
     """Ask for `Store.line`."""
 
     queue: str
@@ -118,7 +118,7 @@ class Results(msgspec.Struct, frozen=True):
     ids: tuple[int, ...]
 
 
-ReadRequest: TypeAlias = Sweep | Count | Heads | Look | Line | Browse | Results
+ReadRequest: TypeAlias = Sweep | Count | Heads | Look | LinePage | Browse | Results
 
 
 class Inspection:
@@ -152,7 +152,7 @@ class Inspection:
             found.append(tuple(item_of_row(request.queue, row) for row in rows))
         return found
 
-    def line(self, number: int, request: Line) -> list[StoredItem]:
+    def line(self, number: int, request: LinePage) -> list[StoredItem]:
         """The head of a key and its line by id, up to the limit."""
         where = (number, request.key, request.after)
         rows = self._execute(HEAD_OF_KEY, where).fetchall()

@@ -14,7 +14,7 @@ from leasedkeyq.engines.sqlite.inspection import (
     Browse,
     Count,
     Heads,
-    Line,
+    LinePage,
     Look,
     Results,
     Sweep,
@@ -68,7 +68,7 @@ CHECKPOINT_AT: Final = "PRAGMA wal_autocheckpoint"
 FEW_ITEMS: Final = 16
 FEW_BYTES: Final = 65536
 """So many items, with values of so many bytes together, may be in one of them."""
-MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, Line, Browse, Results)
+MAY_ONLY_READ: Final = (Claim, Sweep, Count, Heads, Look, LinePage, Browse, Results)
 """Requests that often have nothing to write."""
 SMALL: Final = (Release, Extend, Bury, Requeue, Discard, Sweep)
 FAULTS_OF_THE_REQUEST: Final = frozenset(
@@ -191,7 +191,7 @@ class SqliteStore(BatchedStore):
         self, queue: str, key: str, after: int, limit: int, /
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_line`."""
-        return self._writer.submit(Line(queue, key, after, limit))
+        return self._writer.submit(LinePage(queue, key, after, limit))
 
     def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /

@@ -21,7 +21,7 @@ from leasedkeyq.engines.sqlite.inspection import (
     Count,
     Heads,
     Inspection,
-    Line,
+    LinePage,
     Look,
     ReadRequest,
     Results,
@@ -1489,7 +1489,7 @@ class SqliteTransaction:
         queue = self._queue(request.queue)
         return self._inspection.look(queue.id, request, lined=queue.in_line + queue.held > 0)
 
-    def line(self, request: Line) -> list[StoredItem]:
+    def line(self, request: LinePage) -> list[StoredItem]:
         """Show a key and its line."""
         return self._inspection.line(self._queue(request.queue).id, request)
 
@@ -1518,7 +1518,7 @@ _VERBS: Final[dict[type[SqliteRequest], Callable[[SqliteTransaction, Any], Any]]
     Count: SqliteTransaction.count,
     Heads: SqliteTransaction.heads,
     Look: SqliteTransaction.look,
-    Line: SqliteTransaction.line,
+    LinePage: SqliteTransaction.line,
     Browse: SqliteTransaction.browse,
     Results: SqliteTransaction.results,
 }

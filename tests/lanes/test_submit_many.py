@@ -20,7 +20,7 @@ from leasedkeyq.lanes import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.events import COMMAND_SUBMITTED
-from leasedkeyq.stores import Limits, Put
+from leasedkeyq.stores import Limits, Placed, Put
 from tests.lanes.support import Build, Work, clock, everywhere, in_memory, on_a_store
 from tests.servers.urls import KINDS, empty_store
 
@@ -61,7 +61,7 @@ class CountingStore(MemoryStore):
         super().__init__(clock=clock)
         self.asked: list[int] = []
 
-    async def do_put(self, requests: Sequence[Put]) -> list[tuple[int, ...] | LeasedKeyQError]:
+    async def do_put(self, requests: Sequence[Put]) -> list[tuple[Placed, ...] | LeasedKeyQError]:
         self.asked.append(sum(len(request.items) for request in requests))
         return await super().do_put(requests)
 

@@ -21,6 +21,8 @@ from leasedkeyq.lanes import (
     RetryPolicy,
 )
 from leasedkeyq.lanes.events import COMMAND_SUBMITTED
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import Answer
 from tests.lanes.support import Build, clock, everywhere, in_memory, now, on_a_store
 from tests.lanes.trouble import Trouble, on, soon
 
@@ -287,19 +289,24 @@ async def test_what_failed_or_was_cancelled_makes_no_key_unique(build: Build) ->
         assert await (await manager.submit("x", mine.hook(4), **options)) == 30
 
 
-@everywhere
-async def test_a_skipped_submit_of_another_type_tells_what_is_there(build: Build) -> None:
-    """Also where only the store knows its type and its result."""
-    manager, mine = hooks(build)
-    async with manager:
-        first = await manager.submit("x", mine.shout("a"), key="k")
-        assert await first == "A"
-        del first
-        options: Any = {"key": "k", "if_present": "skip", "unique_for": 60}
-        await manager.submit("x", mine.shout("b"), **options)
-        await manager.drain()
-        found = await manager.submit("x", mine.hook(1), **options)
-        assert (await found, found.command_type) in (("A", "shout"), ("B", "shout"))
+async def test_a_skipped_submit_of_another_type_tells_what_is_there() -> None:
+    """Where only the store knows its type and its result."""
+    store = MemoryStore(clock=clock)
+    worker, theirs = hooks(lambda: on(store))
+    submitter, mine = hooks(lambda: on(store))
+    options: Any = {"key": "k", "if_present": "skip", "unique_for": 60}
+    waiting = await worker.submit("x", theirs.shout("a"), key="k")
+    one: Any = await submitter.submit("x", mine.hook(1), **options)
+    async with worker:
+        assert (await one, one.command_type) == ("A", "shout")
+        assert await waiting == "A"
+        failing = await worker.submit("x", theirs.hook(1, fails=1), key="other")
+        with pytest.raises(ValueError, match="no 1"):
+            await failing
+    del one
+    done: Any = await submitter.submit("x", mine.hook(2), **options)
+    assert (await done, done.command_type) == ("A", "shout")
+    await submitter.close()
     assert mine.ran == []
 
 
@@ -372,12 +379,12 @@ async def test_one_of_a_long_line_is_cancelled_without_reading_the_line() -> Non
     mine = Hooks(manager)
     handles = [await manager.submit("x", mine.hook(n), key="k") for n in range(100)]
     edits = 0
-    edit = store.do_edit
+    do_edit = store.do_edit
 
-    async def counted(asked: Any) -> Any:
+    async def counted(edit: Edit) -> list[Answer]:
         nonlocal edits
         edits += 1
-        return await edit(asked)
+        return await do_edit(edit)
 
     store.do_edit = counted  # type: ignore[method-assign]  # to count
     assert await handles[70].cancel()
@@ -507,10 +514,27 @@ async def test_a_letter_without_a_line_holds_its_key_too(build: Build) -> None:
         # Pushed by hand, another letter of the key is beside it, and changes nothing.
         payload = {"number": 8}
         await manager.dlq.push(DeadLetter(lane="x", command_type="hook", key="k", payload=payload))
-        letter = next(found for found in await manager.dlq.list() if found.holds)
+        letters = await manager.dlq.list()
+        assert sorted(found.payload["number"] for found in letters) == [1, 8]
+        [letter] = [found for found in letters if found.holds]
         await manager.dlq.requeue(letter)
         assert await behind == 30
     assert mine.ran == [1, 1, 3]
+
+
+async def test_a_letter_that_is_pushed_replaces_no_command_that_came_meanwhile() -> None:
+    store = Trouble()
+    manager, mine = hooks(lambda: on(store))
+    store.takes["claimed"] = 1.0
+    letter = DeadLetter(lane="x", command_type="hook", key="k", payload={"number": 8})
+    pushing = asyncio.create_task(manager.dlq.push(letter))
+    await asyncio.sleep(0.5)
+    behind = await manager.submit("x", mine.hook(1), key="k")
+    await pushing
+    assert [found.payload for found in await manager.dlq.list()] == [{"number": 8}]
+    async with manager:
+        assert await behind == 10
+    assert mine.ran == [1]
 
 
 @everywhere

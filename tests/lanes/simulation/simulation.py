@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from leasedkeyq import MemoryStore
-from leasedkeyq.errors import KeyAlreadyInFlightError
+from leasedkeyq.errors import KeyAlreadyPresentError
 from leasedkeyq.lanes import (
     CommandCancelledError,
     CommandQueue,
@@ -35,6 +35,7 @@ from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Partition
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
 from leasedkeyq.testing import VirtualTimeLoop
+from leasedkeyq.types import PresentPolicy
 
 EPOCH = 1_800_000_000.0
 ENDS = ("completed", "failed", "timed_out", "cancelled")
@@ -48,6 +49,7 @@ class Task:
     lane: str
     key: str | None
     steps: list[str]
+    policy: PresentPolicy | None = None
     handle: Handle[Any] | None = None
     starts: int = 0
     done: bool = False
@@ -90,6 +92,8 @@ class Simulation:
         self.trip = trip
         self.on_store = on_store
         self.running: dict[tuple[str, str], int] = {}
+        self.latest: dict[tuple[str, str], int] = {}
+        """The command of each key that has started last."""
         self.active: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.tasks: dict[int, Task] = {}
         self.configs: dict[str, tuple[LaneConfig, int]] = {}
@@ -126,6 +130,7 @@ class Simulation:
             partitions=random.choice([1, 1, 1, 2, 3]),
             lease_time=2.0,
             cancel_grace=1.0,
+            on_dead_letter=random.choice(["continue", "continue", "pause_key"]),
         )
 
     def build(self) -> None:
@@ -195,6 +200,9 @@ class Simulation:
         other = self.running.get(slot)
         assert other is None, f"{other} and {number} of key {slot} run at once"
         self.running[slot] = number
+        latest = self.latest.get(slot, number)
+        assert latest <= number, f"{number} of key {slot} starts after {latest}"
+        self.latest[slot] = number
         active = self.active[worker]
         active[partition.queue] += 1
         assert active[partition.queue] <= config.max_concurrency, (
@@ -251,21 +259,21 @@ class Simulation:
         number = len(self.tasks)
         task = self.tasks[number] = Task(number, lane, key, self.steps())
         worker = random.choice(self.workers)
-        policy: Any = random.choice(["update", "buffer", "buffer", "reject"])
-        if policy == "update" and key is not None:
-            policy = "buffer"  # an update joins another command, whose course is its own
+        policies: list[PresentPolicy | None] = [None, None, "append", "update", "skip", "reject"]
+        policy = task.policy = random.choice(policies)
         try:
             task.handle = await worker.submit(
                 lane,
                 self.work(number),
                 key=self.key(task),
-                if_in_flight=policy,
+                if_present=policy,
+                unique_for=random.choice([None, 1.0]) if policy == "skip" else None,
                 priority=random.choice([None, None, None, 1, -1]),
                 delay=random.choice([None, None, None, 0.5]),
                 deadline=random.choice([None, None, 2.0]),
             )
-        except KeyAlreadyInFlightError:
-            del self.tasks[number]
+        except KeyAlreadyPresentError:
+            task.handle = None
             return
         self.note(f"submit {number} {lane} {task.handle.key} {policy} {task.steps}")
 
@@ -281,8 +289,36 @@ class Simulation:
                 if cancelled and self.on_store:
                     # Another process may run it, which hears of its cancellation later.
                     task.revoked = True
-                    running = self.running.pop((task.lane, self.key(task)), task.number)
-                    self.tasks[running].revoked = True
+                    slot = task.lane, self.key(task)
+                    running = self.tasks[self.running.get(slot, task.number)]
+                    joined = "update" in (task.policy, running.policy) or task.policy == "skip"
+                    if running is task or joined:
+                        self.running.pop(slot, None)
+                        running.revoked = True
+
+    async def cancel_key(self) -> None:
+        if self.tasks:
+            chosen = self.random.choice(list(self.tasks.values()))
+            slot = chosen.lane, self.key(chosen)
+            cancelled = await self.random.choice(self.workers).cancel(*slot)
+            self.note(f"cancel {slot}: {cancelled}")
+            if cancelled and self.on_store:
+                self.running.pop(slot, None)
+                for task in self.tasks.values():
+                    if (task.lane, self.key(task)) == slot:
+                        task.revoked = True
+
+    async def operate(self) -> None:
+        """Somebody looks after the dead letters that hold their keys."""
+        worker = self.random.choice(self.workers)
+        letters = [letter for letter in await worker.dlq.list() if letter.holds]
+        if letters and self.random.random() < 0.7:
+            letter = self.random.choice(letters)
+            self.tasks[letter.payload["task"]].revoked = True  # it was told as failed
+            self.note(f"requeue {letter.payload}")
+            await worker.dlq.requeue(letter)
+        elif letters:
+            self.note(f"drop {await worker.dlq.pop()}")
 
     async def pause(self) -> None:
         lane = self.random.choice(list(self.configs))
@@ -436,6 +472,7 @@ class Simulation:
         for queue in self.workers:
             await queue.start()
         events = [self.submit] * 12 + [self.cancel, self.pause, self.pause, self.die]
+        events += [self.cancel_key, self.operate]
         for _ in range(random.randint(5, 60)):
             await random.choice(events)()
             if random.random() < 0.5:
@@ -449,6 +486,9 @@ class Simulation:
             for lane in queue.lanes:
                 queue.resume(lane)
         await self.workers[0].drain(300)
+        while any(letter.holds for letter in await self.workers[0].dlq.list()):
+            await self.workers[0].dlq.clear()
+            await self.workers[0].drain(300)
         for task in self.tasks.values():
             await self.judge(task)
         assert not self.running
@@ -478,10 +518,14 @@ class Simulation:
             assert result is not None
         assert handle.status in (*ENDS, "lost"), f"{task.number} is {handle.status}"
         if handle.status == "completed":
-            # A newer command of its key may have taken its place.
             assert result is not None
-            assert self.tasks[result].done
-            assert self.key(self.tasks[result]) == handle.key
+            told = self.tasks[result]
+            assert told.done
+            assert self.key(told) == handle.key
+            # A newer command of its key may have taken its place, or it gave way to an older one.
+            replaced = told.policy == "update" and result > task.number
+            own = result == task.number
+            assert own or replaced or task.policy == "skip", f"{task.number} tells {result}"
         else:
             assert not task.done or task.revoked, f"{task.number} is told as {handle.status}"
 

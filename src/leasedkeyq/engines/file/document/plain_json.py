@@ -17,7 +17,6 @@ _VALUE = "    "
 _END_OF_LINE = f"\n{_ITEM}]}}"
 _top = msgspec.json.Decoder(Members)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
-_line = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def render_item(entry: Entry, indent: str = _ITEM) -> str:
@@ -92,7 +91,7 @@ def read_items_with_lines(raw: msgspec.Raw, what: str) -> list[Entry]:
 
 def _read_line(raw: msgspec.Raw, what: str) -> list[Entry]:
     try:
-        values = _line.decode(raw) or []
+        values = [] if bytes(raw) == b"null" else _items.decode(raw)
     except msgspec.DecodeError as error:
         raise NonsenseError(f"the values in {what} are not a list: {error}") from error
     entries: list[Entry] = []

@@ -70,6 +70,22 @@ async def fill(store: Store) -> None:
     await store.settle([Ack("q", "done", lease.token, b'{"result":1}', 500.0)])
 
 
+async def fill_lines(store: Store) -> None:
+    """Lines behind heads of every sort."""
+
+    def values(key: str, first: int, last: int) -> tuple[tuple[str, bytes], ...]:
+        return tuple((key, str(number).encode()) for number in range(first, last))
+
+    await store.put([Put("q", values("held", 0, 4), "append")])
+    (lease,) = await claim(store, key="held")
+    await store.settle([Bury("q", "held", lease.token, "why", hold=True)])
+    await store.put([Put("q", values("k", 0, 50), "append")])
+    await store.put([Put("q", values("two", 0, 10), "append")])
+    await store.put([Put("q", values("later", 0, 1), "append", delay=1000.0)])
+    later = Put("q", values("later", 1, 2), "append", 4, 2000.0, kind="mail")
+    await store.put([later])
+
+
 class Faulty(MemoryStore):
     """Calls `fault` with the name of each verb before it, and after it with a ``+``."""
 

@@ -15,7 +15,8 @@ from leasedkeyq.model.requests import (
     Counts,
     Release,
 )
-from leasedkeyq.transfer.item_transfer import ItemRecord, ItemTransfer
+from leasedkeyq.transfer.item_record import ItemRecord
+from leasedkeyq.transfer.key_transfer import Copy, KeyTransfer
 from tests.transfer.support import Faulty, claim, clock, counts, drain, fill, items, memory, put
 
 # What arrives
@@ -62,17 +63,18 @@ async def test_every_state_order_priority_and_kind_arrive() -> None:
 async def test_a_deadline_that_is_set_during_the_move_arrives() -> None:
     source, target = memory(), memory()
     await put(source, "k")
-    add = ItemTransfer.add
+    add = KeyTransfer.add
     put_again: list[str] = []
 
-    async def change_meanwhile(arrivals: ItemTransfer, records: Sequence[ItemRecord]) -> None:
-        await add(arrivals, records)
+    async def change_meanwhile(keys: KeyTransfer, records: Sequence[ItemRecord]) -> list[Copy]:
+        copies = await add(keys, records)
         if not put_again:
             put_again.append("k")
             await put(source, "k", deadline=60.0)
+        return copies
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ItemTransfer, "add", change_meanwhile)
+        patch.setattr(KeyTransfer, "add", change_meanwhile)
         await move(source, target, "q")
     [[item]] = await target.look("q", ["k"])
     assert item.deadline is not None
@@ -211,7 +213,7 @@ async def test_what_producers_put_meanwhile_is_moved_too() -> None:
     source, target = memory(), memory()
     await put(source, "held", "a")
     (lease,) = await claim(source, key="held")
-    moving = asyncio.create_task(move(source, target, "q"))
+    moving = asyncio.create_task(move(source, target, "q", newer="source"))
     for number in range(5):
         await asyncio.sleep(1)
         await put(source, f"new {number}")

@@ -13,10 +13,19 @@ from pathlib import Path
 import pytest
 
 from leasedkeyq import MemoryStore, connect, move
-from leasedkeyq.model.requests import Bury, Change, Counts, Put, Release, StoredItem
+from leasedkeyq.model.requests import (
+    Ack,
+    Bury,
+    Change,
+    Counts,
+    Put,
+    Release,
+    Requeue,
+    StoredItem,
+)
 from leasedkeyq.repository import QueueRepository, QueueService
 from tests.servers.urls import empty_store
-from tests.transfer.support import claim, counts, drain, fill, items, put
+from tests.transfer.support import claim, counts, drain, fill, fill_lines, items, put
 
 MOVER = """
 import asyncio, sys
@@ -45,6 +54,8 @@ def kill_a_move(first: str, second: str) -> None:
         await put(store, "dead")
         for lease in await claim(store, key="dead"):
             await store.settle([Bury("q", "dead", lease.token, "broken")])
+        # Of equal values, too, each comes once.
+        await store.put([Put("q", (("line", b"1"),) * 70, "append")])
         await store.close()
 
     async def resume() -> None:
@@ -61,10 +72,9 @@ def kill_a_move(first: str, second: str) -> None:
     async def look() -> None:
         target = connect(second)
         found = {item.key: item.state for item in await items(target)}
-        assert found == {f"{number:03}": "available" for number in range(200)} | {
-            "late": "scheduled",
-            "dead": "buried",
-        }
+        states = dict.fromkeys((f"{number:03}" for number in range(200)), "available")
+        assert found == states | {"late": "scheduled", "dead": "buried", "line": "in_line"}
+        assert await counts(target) == Counts(available=270, scheduled=1, buried=1)
         await target.close()
 
     asyncio.run(produce())
@@ -160,3 +170,41 @@ def test_between_different_stores_by_url(tmp_path: Path) -> None:
     with ExitStack() as stack:
         kinds = ("file", "sqlite", "postgresql", "redis", "postgresql", "sqlite")
         asyncio.run(main([stack.enter_context(empty_store(kind, tmp_path)) for kind in kinds]))
+
+
+@pytest.mark.parametrize(
+    "kinds", ["file sqlite", "sqlite file", "sqlite sqlite", "postgresql redis", "redis postgresql"]
+)
+def test_lines_between_different_stores(tmp_path: Path, kinds: str) -> None:
+    async def main(first: str, second: str) -> None:
+        source, target = connect(first), connect(second)
+        await fill_lines(source)
+        report = await move(source, target, "q", batch=7)
+        assert report.complete
+        assert report.verified
+        moved = report.queues["q"]
+        assert (moved.available, moved.scheduled, moved.in_line, moved.buried) == (2, 1, 62, 1)
+        assert await counts(source) == Counts()
+        assert await counts(target) == Counts(available=61, scheduled=1, buried=1, held=3)
+        later = (await target.line("q", "later")).items
+        assert [(item.state, item.value) for item in later] == [
+            ("scheduled", b"0"),
+            ("in_line", b"1"),
+        ]
+        assert [item.due is not None for item in later] == [True, True]
+        assert (later[1].kind, later[1].priority) == ("mail", 4)
+        [buried] = await items(target, "buried")
+        assert (buried.holds, buried.error) == (True, "why")
+        assert await target.settle([Requeue("q", buried.id)]) == [True]
+        taken: dict[str, list[int]] = {}
+        while leases := await claim(target, 10):
+            for lease in leases:
+                taken.setdefault(lease.key, []).append(int(lease.value))
+            await target.settle([Ack("q", lease.key, lease.token) for lease in leases])
+        assert taken == {"k": [*range(50)], "two": [*range(10)], "held": [*range(4)]}
+        await source.close()
+        await target.close()
+
+    with ExitStack() as stack:
+        urls = [stack.enter_context(empty_store(kind, tmp_path)) for kind in kinds.split()]
+        asyncio.run(main(*urls))

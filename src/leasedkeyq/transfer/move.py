@@ -53,7 +53,7 @@ async def move(
     queue: str | None = None,
     *,
     wait: Duration | None = None,
-    newer: Newer = "source",
+    newer: Newer | None = None,
     batch: int = 500,
     progress: Callable[[MoveProgress], None] | None = None,
 ) -> MoveReport:
@@ -67,6 +67,9 @@ async def move(
     priority, kind and deadline are kept. Ids, ages, attempts and history start anew, as after a
     requeue.
 
+    A key with a line is moved as a whole: it leaves the source when all its values are in the
+    target, in their order. A buried item that holds its key is moved with its line, and holds it.
+
     A move that was interrupted, in whatever way, is resumed by calling it again. A second one of
     the same queue waits for the first.
 
@@ -76,9 +79,11 @@ async def move(
         queue: Which queue. None: all of them, but for those of leasedkeyq itself.
         wait: How long to wait for items that are in flight, until their leases end, in all queues
             together. None: as long as it takes; 0: not at all, they are left and reported.
-        newer: Where a key that waits in both was put last. ``"source"``: its item updates the
-            one in the target. ``"target"``: producers put into the target already, and what is
-            there stands.
+        newer: For queues of which only the newest value of a key counts: where a key that waits
+            in both was put last. ``"source"``: its item updates the one in the target.
+            ``"target"``: producers put into the target already, and what is there stands. None:
+            every value counts, and what comes from the source goes to the end of the key's line. So
+            it does where a key has a line in one of them.
         batch: How many items are moved at a time.
         progress: Called after every batch.
 
@@ -90,8 +95,8 @@ async def move(
     """
     limit = checks.wait_time("wait", wait)
     checks.whole("batch", batch, 1)
-    if newer not in ("source", "target"):
-        raise ValueError(f"newer must be 'source' or 'target', got {newer!r}")
+    if newer not in (None, "source", "target"):
+        raise ValueError(f"newer must be 'source', 'target' or None, got {newer!r}")
     opened: list[Store] = []
     try:
         stores: list[Store] = []
@@ -117,7 +122,7 @@ async def _move(  # noqa: PLR0917  # checked by the caller
     target: Store,
     queue: str | None,
     wait: float | None,
-    newer: Newer,
+    newer: Newer | None,
     batch: int,
     progress: Callable[[MoveProgress], None] | None,
 ) -> MoveReport:

@@ -1,15 +1,16 @@
-"""Items of a queue that is moved: how they get into the target, and are read back there."""
+"""Buried items and results that are moved: how they get into the target, and are read back there.
+
+There is no request that makes one of them. So each is put, leased and settled there, for which its
+key must be free for a moment.
+"""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
-from typing import Literal, TypeAlias
-
-import msgspec
+from typing import Final
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.model.admission import limit_exceeded, refusal_of
+from leasedkeyq.model.admission import limit_exceeded
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -17,58 +18,26 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Claimed,
+    Discard,
     Put,
-    ResultOutcome,
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.store import LIVE_STATES, Store
 from leasedkeyq.stores.take_back import take_back
-from leasedkeyq.types import InFlightPolicy
+from leasedkeyq.transfer.item_record import ItemRecord, Tally
+from leasedkeyq.transfer.key_transfer import check_records
 
-Newer: TypeAlias = Literal["source", "target"]
-"""Where a key that waits in both stores was put last."""
-
-HIDDEN = "leasedkeyq.moving"
+HIDDEN: Final = "leasedkeyq.moving"
 """The kind of an item on its way to the buried items or the results: no lane takes it."""
-HOLD = 30.0
+HOLD: Final = 30.0
 """Seconds for which such an item is leased, in which it reaches its place.
 
 That is over before another move takes the place of a dead one.
 """
 
-LOOK_AGAIN = 1.0
+LOOK_AGAIN: Final = 1.0
 """Seconds between two looks at items in flight, at most."""
-
-
-class ItemRecord(msgspec.Struct):
-    """An item of the source.
-
-    `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
-    which it should be leased. `outcome` is that of a result.
-    """
-
-    key: str
-    value: bytes
-    kind: str
-    priority: int
-    error: str = ""
-    id: int = 0
-    delay: float | None = None
-    deadline: float | None = None
-    outcome: ResultOutcome | None = None
-
-    def digest(self) -> int:
-        """A number that stands for the key, kind, value, error and outcome of the item."""
-        texts = (self.key, self.kind, self.error, self.outcome or "")
-        parts = (self.value, *(text.encode() for text in texts))
-        sizes = ",".join(str(len(part)) for part in parts)
-        return int.from_bytes(blake2b(b"".join((sizes.encode(), *parts)), digest_size=16).digest())
-
-
-def checksum(total: int, records: Iterable[ItemRecord]) -> int:
-    """A checksum with some more records in it, in whatever order they came."""
-    return (total + sum(record.digest() for record in records)) % 2**128
 
 
 def _equal(records: Iterable[ItemRecord], others: Iterable[ItemRecord]) -> list[ItemRecord]:
@@ -83,138 +52,14 @@ def _equal(records: Iterable[ItemRecord], others: Iterable[ItemRecord]) -> list[
     return found
 
 
-def _holds(item: StoredItem, record: ItemRecord) -> bool:
-    return (item.value, item.kind) == (record.value, record.kind)
+class EndedTransfer:
+    """Brings buried items and results to the target, and reads them back."""
 
-
-class ItemTransfer:
-    """Puts records into their place in the target, and reads them back.
-
-    Attributes:
-        changed: Keys that were put before, and have changed in the source meanwhile.
-        superseded: How many were not put, as the target had something newer.
-        verified: How many were read back.
-        checksum: Over the records that were read back.
-    """
-
-    def __init__(self, target: Store, queue: str, newer: Newer) -> None:
-        self.changed: set[str] = set()
-        self.superseded = 0
-        self.verified = 0
-        self.checksum = 0
+    def __init__(self, target: Store, queue: str, read_back: Tally) -> None:
         self._target = target
         self._queue = queue
-        self._newer = newer
-        self._put: set[str] = set()
-        self._stood: set[str] = set()
-        self._read_back: dict[str, ItemRecord] = {}
+        self._tally = read_back
         self._results_seen: Counter[int] = Counter()
-
-    # Live items
-
-    async def add(self, records: Sequence[ItemRecord]) -> None:
-        """Put records, in their order, as available or scheduled items; and read them back.
-
-        Raises:
-            LimitExceededError: The target does not take one of them. None was put.
-        """
-        self._check(records)
-        keys = [record.key for record in records]
-        put: set[str] = set()
-        stood: set[str] = set()
-
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            live = [item for item in items if item.state not in ("buried", "done")]
-            leased = {item.key: item for item in live if item.state == "in_flight"}
-            waiting = {item.key: item for item in live if item.state != "in_flight"}
-            puts: list[tuple[ItemRecord, InFlightPolicy]] = []
-            for record in records:
-                there = waiting.get(record.key)
-                ours = there is not None and record.key in self.changed
-                if there is not None and not ours and _holds(there, record):
-                    continue  # an interrupted move has brought it already
-                # One that is leased may be an older one, however equal: so this one goes behind it.
-                elsewhere = (there or leased.get(record.key)) is not None
-                if elsewhere and not ours and self._newer == "target":
-                    stood.add(record.key)
-                    continue
-                put.add(record.key)
-                puts.append((record, "buffer" if record.key in leased else "update"))
-            return [*self._puts(puts, waiting)]
-
-        await self._target.edit(self._queue, work, keys=keys)
-        self._put, self._stood = put, stood
-        found = await self._target.look(self._queue, keys)
-        self._read_back = {
-            record.key: ItemRecord(record.key, item.value, item.kind, item.priority)
-            for record, items in zip(records, found, strict=True)
-            for item in items
-            if _holds(item, record)
-        }
-
-    def _puts(
-        self, records: Sequence[tuple[ItemRecord, InFlightPolicy]], waiting: dict[str, StoredItem]
-    ) -> list[Put]:
-        """As few requests as they can be put with."""
-        puts: list[Put] = []
-        for record, policy in records:
-            # An item that is scheduled in the target must not wait longer than it did here.
-            delay = 0.0 if record.delay is None and record.key in waiting else record.delay
-            one = Put(
-                self._queue,
-                ((record.key, record.value),),
-                policy,
-                record.priority,
-                delay,
-                kind=record.kind,
-                deadline=record.deadline,
-            )
-            if puts and msgspec.structs.replace(puts[-1], items=one.items) == one:
-                puts[-1] = msgspec.structs.replace(one, items=puts[-1].items + one.items)
-            else:
-                puts.append(one)
-        return puts
-
-    def _check(self, records: Sequence[ItemRecord]) -> None:
-        for record in records:
-            put = Put(self._queue, ((record.key, record.value),), kind=record.kind)
-            refusal = refusal_of(put, self._target.limits)
-            if refusal is not None:
-                refusal.add_note(f"leasedkeyq: the target refuses an item of queue {self._queue!r}")
-                raise refusal
-
-    def confirm(self, keys: set[str]) -> None:
-        """These records of the last call of `add` have left the source."""
-        self.superseded += len(self._stood & keys)
-        read = [record for key, record in self._read_back.items() if key in keys]
-        self._count(read)
-
-    def kept(self, records: Sequence[ItemRecord]) -> list[ItemRecord]:
-        """The records of the last call of `add` that are in the target now."""
-        return [record for record in records if record.key not in self._stood]
-
-    def _count(self, read: Sequence[ItemRecord]) -> None:
-        self.verified += len(read)
-        self.checksum = checksum(self.checksum, read)
-
-    async def withdraw(self, records: Sequence[ItemRecord]) -> None:
-        """Take records of the last call of `add` back: the source does not have them any more.
-
-        They were cancelled there, or their leases have ended and a consumer works on them.
-        """
-        mine = {record.key: record for record in records if record.key in self._put}
-
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            return [
-                Cancel(self._queue, item.key)
-                for item in items
-                if item.state in ("available", "scheduled") and _holds(item, mine[item.key])
-            ]
-
-        if mine:
-            await self._target.edit(self._queue, work, keys=[*mine])
-
-    # Buried items and results
 
     async def bury(
         self, records: Sequence[ItemRecord], under_way: frozenset[int]
@@ -227,15 +72,25 @@ class ItemTransfer:
         Raises:
             LimitExceededError: There would be too many.
         """
-        self._check(records)
+        check_records(self._target, self._queue, records)
         await self._check_room(len(records))
         suspects = [record for record in records if record.id in under_way]
         moved = _equal(suspects, await self._read([record.key for record in suspects], "buried"))
         done = {record.id for record in moved}
         left = [record for record in records if record.id not in done]
         moved += await self._place(left, _burial)
-        self._count(await self._matching(moved, "buried"))
+        self._tally.add(found.digest() for found in await self._matching(moved, "buried"))
         return moved
+
+    async def unbury(self, record: ItemRecord) -> None:
+        """Take a record back: the source does not have it among its buried items any more."""
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            buried = [item for item in items if item.state == "buried"]
+            same = [item.id for item in buried if _found(item).digest() == record.digest()]
+            return [Discard(self._queue, number) for number in same[-1:]]
+
+        await self._target.edit(self._queue, work, keys=[record.key])
 
     async def _check_room(self, count: int) -> None:
         limits = self._target.limits
@@ -250,7 +105,7 @@ class ItemTransfer:
 
     async def keep(self, records: Sequence[ItemRecord]) -> list[ItemRecord]:
         """Add records to the results, unless they are there; returns those that were added."""
-        self._check(records)
+        check_records(self._target, self._queue, records)
         there = Counter(
             record.digest()
             for record in await self._read([record.key for record in records], "done")
@@ -262,7 +117,7 @@ class ItemTransfer:
             if self._results_seen[digest] > there[digest]:
                 new.append(record)
         moved = await self._place(new, _result)
-        self._count(await self._matching(moved, "done"))
+        self._tally.add(found.digest() for found in await self._matching(moved, "done"))
         return moved
 
     async def _place(
@@ -299,7 +154,7 @@ class ItemTransfer:
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
             changes: list[Put | Change] = []
-            buffered = {item.key for item in items if item.state == "buffered"}
+            behind = {item.key for item in items if item.state in ("buffered", "in_line")}
             for item in items:
                 record, lease = records[item.key], leases[item.key]
                 if item.state != "in_flight" or item.token != lease.token:
@@ -307,7 +162,7 @@ class ItemTransfer:
                 # A value that was put under the key meanwhile is for the consumers.
                 if item.kind != HIDDEN:
                     changes += take_back([item])
-                elif item.key in buffered:
+                elif item.key in behind:
                     changes.append(Cancel(item.queue, item.key, id=item.id))
                 else:
                     settled.append(record)
@@ -346,14 +201,18 @@ class ItemTransfer:
         free: list[ItemRecord] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            live = {item.key: item for item in items if item.state not in ("buried", "done")}
+            heads: dict[str, StoredItem] = {}
+            for item in items:
+                # A buried item that holds its key has the place of its head.
+                if item.state in LIVE_STATES or item.holds:
+                    heads.setdefault(item.key, item)
             puts: list[Put | Change] = []
             for key, record in records.items():
-                item = live.get(key)
-                if item is None:
+                head = heads.get(key)
+                if head is None:
                     pair = ((key, record.value),)
                     puts.append(Put(self._queue, pair, "reject", record.priority, kind=HIDDEN))
-                if item is None or item.kind == HIDDEN:
+                if head is None or (head.kind == HIDDEN and not head.holds):
                     free.append(record)
             return puts
 
@@ -368,18 +227,7 @@ class ItemTransfer:
         found: list[ItemRecord] = []
 
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            found.extend(
-                ItemRecord(
-                    item.key,
-                    item.value,
-                    item.kind,
-                    item.priority,
-                    item.error,
-                    outcome=item.outcome,
-                )
-                for item in items
-                if item.state == state
-            )
+            found.extend(_found(item) for item in items if item.state == state)
             return []
 
         if keys:
@@ -393,8 +241,15 @@ class ItemTransfer:
         return _equal(await self._read([record.key for record in records], state), records)
 
 
+def _found(item: StoredItem) -> ItemRecord:
+    """An item of the target."""
+    return ItemRecord(
+        item.key, item.value, item.kind, item.priority, item.error, outcome=item.outcome
+    )
+
+
 def _burial(record: ItemRecord, lease: Claimed) -> Change:
-    return Bury(lease.queue, lease.key, lease.token, record.error)
+    return Bury(lease.queue, lease.key, lease.token, record.error, hold=record.holds)
 
 
 def _result(record: ItemRecord, lease: Claimed) -> Change:

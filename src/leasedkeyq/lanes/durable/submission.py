@@ -24,7 +24,7 @@ _NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PartitionRun: TypeAlias = tuple[str, list[tuple[str, bytes]]]
 """Items of one type that follow each other: a type, and keys and values."""
-StoredCommand: TypeAlias = tuple[Partition, Placed, str, str, Any]
+CommandPlace: TypeAlias = tuple[Partition, Placed, str, str, Any]
 """A command in a store: its partition of the lane, its place, its key, its type and itself."""
 
 
@@ -46,7 +46,7 @@ class Submissions:
 
     async def put(
         self, lane: Lane, submitted: Submitted, terms: SubmitTerms, tracing: GuardedTracing | None
-    ) -> StoredCommand:
+    ) -> CommandPlace:
         """Put a command.
 
         Raises:
@@ -74,7 +74,7 @@ class Submissions:
         commands: Sequence[Submitted],
         terms: SubmitTerms,
         tracing: GuardedTracing | None,
-    ) -> tuple[list[StoredCommand], BaseException | None]:
+    ) -> tuple[list[CommandPlace], BaseException | None]:
         """Put commands, all or nothing in each partition of the lane.
 
         Returns those that are in the store now, in order, and why others are not.
@@ -97,7 +97,7 @@ class Submissions:
 
     async def put_within(
         self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
-    ) -> list[StoredCommand]:
+    ) -> list[CommandPlace]:
         """Put commands in the transaction that is open on a connection.
 
         Raises:
@@ -192,10 +192,10 @@ def _in_order(
     lane: Lane,
     commands: Iterable[tuple[str, Submitted]],
     answers: Mapping[Partition, Sequence[Placed]],
-) -> list[StoredCommand]:
+) -> list[CommandPlace]:
     """The commands that are in the store, in the order in which they were submitted."""
     places = {partition: iter(placed) for partition, placed in answers.items()}
-    stored: list[StoredCommand] = []
+    stored: list[CommandPlace] = []
     for key, (_, kind, command) in commands:
         partition = lane.partition_of(key)
         if partition in places:

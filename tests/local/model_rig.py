@@ -157,7 +157,7 @@ class Rig(Stage):
     ) -> None:
         producer = self._putting([key], policy, priority, delay)
         [(_, value)] = producer.items
-        options = {**door_options(policy), "priority": priority, "delay": delay}
+        options: dict[str, Any] = {**door_options(policy), "priority": priority, "delay": delay}
         answer, got = await self._produce(
             caller, producer, lambda: self.queue.put(key, value, **options)
         )
@@ -174,7 +174,7 @@ class Rig(Stage):
         producer = self._putting(keys, policy, priority, delay)
         as_mapping = len(keys) % 2 and len(set(keys)) == len(keys)
         items = dict(producer.items) if as_mapping else producer.items
-        options = {**door_options(policy), "priority": priority, "delay": delay}
+        options: dict[str, Any] = {**door_options(policy), "priority": priority, "delay": delay}
         answer, got = await self._produce(
             caller, producer, lambda: self.queue.put_many(items, **options)
         )
@@ -199,7 +199,7 @@ class Rig(Stage):
     def put_nowait(self, key: str, policy: str, priority: int | None, delay: float | None) -> None:
         producer = self._putting([key], policy, priority, delay)
         [(_, value)] = producer.items
-        options = {**door_options(policy), "priority": priority, "delay": delay}
+        options: dict[str, Any] = {**door_options(policy), "priority": priority, "delay": delay}
         answer, got = self.compare(
             lambda: self.model.put_nowait(producer),
             lambda: self.queue.put_nowait(key, value, **options),

@@ -213,7 +213,9 @@ class NaiveQueue:
             self._requeue_head(buried)
             return []
         self._refuse(producer)
-        outcomes = [self._put(key, value, producer) for key, value in producer.items]
+        outcomes: list[PutOutcome] = [
+            self._put(key, value, producer) for key, value in producer.items
+        ]
         if buried is not None:
             self.given_up.remove(buried)
         return outcomes

@@ -326,7 +326,9 @@ class LeasedKeyQueue(Generic[K, V]):
         # Time stands still from here on: no key of the batch may come due in the middle of it.
         self._advance()
         self._refuse(keys, policy)
-        outcomes = Counter(self._put(key, value, policy, priority, delay) for key, value in values)
+        outcomes: Counter[PutOutcome] = Counter(
+            self._put(key, value, policy, priority, delay) for key, value in values
+        )
         if self._producer_line:
             self._wake_producers(*keys)
         return outcomes

@@ -90,7 +90,7 @@ class Producer(Generic[K]):
     ) -> None:
         self.keys = tuple(dict.fromkeys(keys))
         self.values = len(keys)
-        self.policy = policy
+        self.policy: PutPolicy = policy
         self.scheduled = scheduled
         self.pointless = pointless
         self.need = 0

@@ -158,7 +158,9 @@ class Comparison:
         """The ids of the head of a key and of its line; of a held key, also of what holds it."""
         queue_model = self.model.queues.get(queue)
         item = queue_model.state.items.get(key) if queue_model else None
-        return [] if item is None else [item.value.id, *(item.line or ())]
+        if item is None:
+            return []
+        return [item.value.id, *(value.number for value in item.line or ())]
 
     def _holds(self, held: LeasePair) -> bool:
         """Whether a lease is the last one of its key, though it may be due."""

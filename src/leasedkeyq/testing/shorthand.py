@@ -1,7 +1,7 @@
 """Short ways to say what checks say often. All of it is about the queue ``"q"``."""
 
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from leasedkeyq.model.requests import (
     Answer,
@@ -64,11 +64,11 @@ async def append(store: Store, key: str, count: int) -> list[int]:
     return [placed.id for placed in placed_by(answer)]
 
 
-def placed_by(answer: Any) -> tuple[Placed, ...]:
+def placed_by(answer: object) -> tuple[Placed, ...]:
     """Where a put has left its values, from its answer, which must not be a refusal."""
-    assert isinstance(answer, tuple), f"a put was answered by {answer!r}"
-    placed: tuple[Any, ...] = answer
-    assert all(isinstance(each, Placed) for each in placed), f"a put was answered by {answer!r}"
+    answered = cast("tuple[object, ...]", answer) if type(answer) is tuple else (answer,)
+    placed = tuple(each for each in answered if isinstance(each, Placed))
+    assert len(placed) == len(answered), f"a put was answered by {answer!r}"
     return placed
 
 

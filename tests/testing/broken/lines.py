@@ -210,7 +210,7 @@ class HidesLines(Through):
     async def do_browse(
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> Sequence[StoredItem]:
-        heads = [state for state in states if state != "in_line"]
+        heads: list[StoredState] = [state for state in states if state != "in_line"]
         if not heads:
             return ()
         return await super().do_browse(queue, heads, prefix, after, limit)

@@ -431,7 +431,7 @@ def test_keys_of_the_whole_store(name: str, prefix: str) -> None:
 
 @pytest.mark.parametrize("make", older_makes())
 @pytest.mark.parametrize("damage", [delete, overwrite])
-@pytest.mark.parametrize("part", ["i", "r", "t", "m", "bo"])
+@pytest.mark.parametrize("part", ["i", "r", "t", "m", "n", "p", "h", "bo"])
 def test_an_old_server(make: Make, part: str, damage: Damage, prefix: str) -> None:
     """Its errors inside a script look otherwise."""
 

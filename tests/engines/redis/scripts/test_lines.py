@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import RedisStore
+from leasedkeyq import RedisStore, StoreError
 from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import Steps
 from leasedkeyq.model.requests import (
@@ -16,9 +16,11 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Counts,
+    Discard,
     Placed,
     Purge,
     Put,
+    Refusal,
     Release,
     Requeue,
     StoredItem,
@@ -26,7 +28,7 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.shorthand import EVERY_STATE
 from tests.engines.redis.support import keys_of, opened
-from tests.servers.valkey import Server, makes, shared_cluster, shared_server
+from tests.servers.valkey import Make, Server, makes, shared_cluster, shared_server
 
 LONG = 100_000
 NEXT = Claim((("q", 1),), 1, None, 600.0)
@@ -320,5 +322,87 @@ def test_an_append_on_a_cluster_is_last_though_its_id_was_given_before(
         ]
         await store.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", makes())
+def test_lines_go_on_without_memory(prefix: str, make: Make) -> None:
+    """What has to be done with what is there needs none: alone, in a batch, and with results."""
+
+    async def main(server: Server) -> None:
+        store = opened(server, prefix)
+        await store.put([values(key, 4) for key in "abc"])
+        [items] = await store.claim([Claim((("q", 3),), 3, None, 600.0)])
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+        one, *others = (Ack("q", item.key, item.token) for item in items)
+        assert await store.settle([one]) == [None]
+        assert await store.settle(others) == [None] * 2
+        [items] = await store.claim([Claim((("q", 3),), 3, None, 600.0)])
+        assert [(item.key, item.value) for item in items] == [(key, b"1") for key in "abc"]
+        [number] = await store.settle([Bury("q", "a", items[0].token, hold=True)])
+        assert isinstance(number, int)
+        assert await store.settle([Discard("q", number)]) == [True]
+        assert await store.settle([Cancel("q", "b", b"1", 60.0)]) == [3]
+        assert await store.settle([Release("q", "c", items[2].token)]) == [None]
+        assert await store.count() == {"q": Counts(available=5, done=3, done_cancelled=3)}
+        with pytest.raises(StoreError, match="memory is full"):
+            await store.put([values("c", 1)])
+        await store.close()
+
+    with Server(make=make) as server:
+        asyncio.run(main(server))
+
+
+def test_acks_of_one_batch(server: Server, prefix: str) -> None:
+    """Keys with and without lines, large values, a delay, a result, and a lease that is over."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        large = b"1" * 5000
+        await store.put([Put("q", tuple((key, b"0") for key in "abcd"), priority=1)])
+        await store.put(
+            [
+                Put("q", (("a", b"1"), ("b", large)), "append"),
+                Put("q", (("c", b"1"),), "append", delay=10.0),
+            ]
+        )
+        [items] = await store.claim([Claim((("q", 4),), 4, None, 600.0)])
+        acks = [Ack("q", item.key, item.token, b"1", 60.0) for item in items]
+        answers = await store.settle([*acks, *acks])
+        assert answers[:4] == [None] * 4
+        assert [type(answer) for answer in answers[4:]] == [Refusal] * 4
+        assert await store.count() == {"q": Counts(available=2, scheduled=1, done=4)}
+        clock.advance(11)
+        [items] = await store.claim([Claim((("q", 4),), 4, None, 600.0)])
+        expected = [("a", b"1", 0), ("b", large, 0), ("c", b"1", 0)]
+        assert [(item.key, item.value, item.priority) for item in items] == expected
+        assert (await store.browse("q", states=["in_line", "buffered"])).items == ()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_results_that_are_over_are_forgotten_in_steps_before_a_put_asks_for_them(
+    server: Server, prefix: str
+) -> None:
+    """One with a longer time is the last one then, though others ended after it."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        [placed] = await store.put([values("a", 1)])
+        assert isinstance(placed, tuple)
+        [kept] = placed
+        await store.settle([Cancel("q", "a", b"1", 900.0, outcome="completed")])
+        clock.advance(1)
+        await fill(store, "a", 2300)
+        await store.settle([Cancel("q", "a", b"1", 5.0, outcome="completed")])
+        clock.advance(10)
+        unique = Put("q", (("a", b"1"),), "skip", unique_for=600.0)
+        assert await store.put([unique]) == [(Placed(kept.id, "skipped"),)]
+        await store.close()
 
     asyncio.run(main())

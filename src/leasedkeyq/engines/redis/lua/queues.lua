@@ -58,7 +58,7 @@ for number = 1, #names do
     l = base .. 'l', m = base .. 'm', n = base .. 'n', p = base .. 'p', b = base .. 'b',
     d = base .. 'd', h = base .. 'h', x = base .. 'x', u = base .. 'u',
     written = 0, earliest = -huge, over = -huge, last = 0, edited = 0, editor = '',
-    changed = false, noted = false, fresh = {}, gone = false, kept = false, asked = false,
+    changed = false, noted = false, fresh = {}, gone = false, followed = false, kept = false, asked = false,
     lined = false, holding = false, appended = false, left_line = false, let_go = false, damaged = false,
   }
   opened[number], queues[name] = queue, queue

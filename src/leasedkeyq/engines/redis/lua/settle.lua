@@ -36,7 +36,7 @@ if acks then
   end
 
   -- The head is over: this first value of its line begins anew in its place, at the back. `how`: see `insert` in
-  -- input.lua. It leaves the line last: should the call meet damage, a repair finds it.
+  -- input.lua. It leaves the line after that: should the call meet damage, a repair finds it.
   local function begin(queue, key, first, how)
     local due = first.due > now and first.due or 0
     if due ~= 0 then
@@ -44,7 +44,6 @@ if acks then
     end
     insert(how, queue.base, key, first.value, first.kind, first.id, next_number(queue), first.priority, due,
       first.deadline, false, first.put_at)
-    take_out(queue, key, first)
   end
 
   -- The head is over: the first of its line follows it, or the key has no item any more.
@@ -54,7 +53,7 @@ if acks then
       return remove(queue, key)
     end
     begin(queue, key, first, write)
-    zrem(queue.p, line_member(key, first.id))
+    leave_line(queue, key, first)
   end
 
   -- The keys of acknowledged items, which the next flush removes from three places.
@@ -67,12 +66,34 @@ if acks then
     return gone
   end
 
+  local SMALL = 1024 -- bytes of a value in line that is named to remove it, so that many go by one command
+
+  -- The same for an item that the first of its line follows. Before the first of them comes a write that needs no
+  -- memory, and behind it nor do the others; it fails if the others could not be written.
+  local function gather_following(queue, key, first)
+    if not queue.followed then
+      call('HDEL', queue.i, '')
+      queue.followed = {}
+    end
+    queue.followed[key] = true
+    gather('HDEL', queue.l, key)
+    -- Leases leave `t` together, so what comes due later goes there on its own.
+    begin(queue, key, first, first.due > now and call or gather)
+    if #first.member <= SMALL then
+      gather('ZREM', queue.n, first.member)
+      queue.left_line = true
+    else
+      take_out(queue, key, first)
+    end
+    gather('ZREM', queue.p, line_member(key, first.id))
+  end
+
   -- {'ack', name, key, token, result, keep, outcome}. Acknowledged items go together with those of the next
   -- requests, and the first values of their lines come with those of other lines.
   function verbs.ack(request)
     local queue, key, result, keep = at(request[2]), request[3], request[5], request[6]
     local lease = held(queue, key, request[4])
-    if not lease or (queue.gone and queue.gone[key]) then
+    if not lease or (queue.gone and queue.gone[key]) or (queue.followed and queue.followed[key]) then
       return REFUSED_LEASE
     end
     if keep > 0 then
@@ -89,13 +110,7 @@ if acks then
       ended(queue, key)
     end
     if first then
-      if call('HEXISTS', queue.i, key) == 0 then
-        there(false) -- What is written later, with the others, could not be written.
-      end
-      call('HDEL', queue.l, key)
-      -- Leases leave `t` together, so what comes due later goes there on its own.
-      begin(queue, key, first, first.due > now and call or gather)
-      gather('ZREM', queue.p, line_member(key, first.id))
+      gather_following(queue, key, first)
     else
       local gone = queue.gone or gather_gone(queue)
       gone[#gone + 1], gone[key] = key, true

@@ -119,8 +119,8 @@ end
 
 -- Writes that can wait are made together, before anybody looks: a batch of puts or of acks then makes one
 -- command for each key of the queue. Of a queue, `fresh` has the keys of new items that are not written yet,
--- `gone` those of acknowledged ones that are not removed yet, and `appended` is whether values in line are not
--- written yet.
+-- `gone` those of acknowledged ones that are not removed yet, `followed` those of which the first of the line has
+-- not followed yet, and `appended` is whether values in line are not written yet.
 local pending, arguments_of = {}, {}
 
 local function flush()
@@ -139,7 +139,7 @@ local function flush()
   end
   for number = 1, #opened do
     local queue = opened[number]
-    queue.fresh, queue.gone, queue.appended = {}, false, false
+    queue.fresh, queue.gone, queue.followed, queue.appended = {}, false, false, false
   end
 end
 

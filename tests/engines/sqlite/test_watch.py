@@ -218,6 +218,61 @@ def test_no_wake_up_is_lost_while_others_and_oneself_write_without_a_pause(
     waking(main)
 
 
+class ScriptedBell(Bell):
+    """Rings as it is told to: each ring is the number of own commits by then; None is silence."""
+
+    def __init__(self, *rings: int | None) -> None:
+        self._rings = list(rings)
+        self.own = 0
+        self.patience: list[float] = []
+
+    def wait(self, seconds: float) -> bytes:
+        self.patience.append(seconds)
+        ring = self._rings.pop(0)
+        if ring is None:
+            return b""
+        self.own = ring
+        return b"rung"
+
+
+@pytest.mark.parametrize(
+    "rings, waits",
+    [
+        pytest.param([0], 1, id="another store"),
+        pytest.param([1, None], 2, id="our own"),
+        pytest.param([1, 2, None], 3, id="our own, twice"),
+        pytest.param([1, 1], 2, id="our own, then another store"),
+        pytest.param([None], 1, id="silence"),
+    ],
+)
+def test_the_ring_of_an_own_commit_is_not_worth_a_look_at_once(
+    tmp_path: Path, rings: list[int | None], waits: int
+) -> None:
+    bell = ScriptedBell(*rings)
+    watch = CommitWatch(
+        tmp_path / "q.db",
+        others=lambda total: total - bell.own,
+        wanted=lambda: True,
+        wake=lambda: None,
+    )
+    watch._hear(bell, 0, time.monotonic() + HOUR)
+    assert len(bell.patience) == waits
+    assert bell.patience[0] == sqlite_watch.PATROL
+    assert all(seconds > sqlite_watch.PATROL for seconds in bell.patience[1:])
+
+
+def test_rings_of_own_commits_do_not_put_off_a_look(tmp_path: Path) -> None:
+    bell = ScriptedBell(1, 2, 3)
+    watch = CommitWatch(
+        tmp_path / "q.db",
+        others=lambda total: total - bell.own,
+        wanted=lambda: True,
+        wake=lambda: None,
+    )
+    watch._hear(bell, 0, time.monotonic())
+    assert len(bell.patience) == 1
+
+
 def test_nothing_is_missed_between_watching_and_asking(tmp_path: Path, no_patrol: None) -> None:
     path = tmp_path / "q.db"
 

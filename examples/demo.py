@@ -176,7 +176,7 @@ async def submit_all(manager: QueueManager, serve: Any, bank: Any, screen: Scree
         command = serve(customer, number, dice.choice([0.02, 0.1, 0.3]))
         # One at a time for each customer in the lane of sessions; elsewhere in any order.
         key = f"{customer} {number % 7}" if lane == "session" else None
-        handle = await manager.submit(lane, command, key=key, if_in_flight="buffer")
+        handle = await manager.submit(lane, command, key=key)
         screen.submitted[lane] += 1
         waiting.append(asyncio.ensure_future(follow(handle, screen)))
     for account, failures in (("savings", 1), ("loan", 2), ("closed account", 9)):

@@ -49,8 +49,8 @@ class LaneConfig:
         cancel_grace: How long a cancelled command may take to end before it is left to itself.
         on_dead_letter: What happens to the commands of a key behind one that was given up.
             ``"continue"``: the next one runs. ``"pause_key"``: they wait until the dead letter is
-            requeued, and then runs before them, or is dropped; for work whose order matters more
-            than its progress.
+            requeued, and runs before them, or is dropped; for work whose order matters more than
+            its progress.
 
     Raises:
         LaneConfigError: The minimum is above the maximum, a limit is lower than the number of

@@ -237,8 +237,8 @@ class QueueManager:
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel all commands of a key, waiting or running; returns whether there was one.
 
-        A running one is cancelled like a task. A task that waits for it
-        gets a `CommandCancelledError`.
+        A running one is cancelled like a task. A task that waits for it gets a
+        `CommandCancelledError`. A dead letter that holds the key stays, and holds it no more.
         """
         return await self._queue.cancel(lane_id, key)
 
@@ -293,6 +293,8 @@ class QueueManager:
 
     async def drain(self, timeout: Duration | None = None) -> None:
         """Wait until no command waits, runs, is delayed or waits for a retry.
+
+        Commands behind a dead letter that holds their key are not waited for.
 
         On a store, that means the commands of all processes.
 

@@ -412,6 +412,8 @@ class CommandQueue:
     async def drain(self, timeout: Duration | None = None) -> None:
         """Wait until no command waits, runs, is delayed or waits for a retry.
 
+        Commands behind a dead letter that holds their key are not waited for.
+
         Raises:
             DrainTimeoutError: That took longer than `timeout`. It says what is left, where.
             LaneError: It was called by a command, which would wait for itself.

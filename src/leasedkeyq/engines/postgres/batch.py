@@ -63,13 +63,13 @@ STATEMENTS: Final = {
 }
 """Of the functions that apply a batch, or prepare for it."""
 
-PUT_OUTCOMES: Final[tuple[PutOutcome, ...]] = (
-    "added",
-    "updated",
-    "buffered",
-    "appended",
-    "skipped",
-)
+PUT_OUTCOMES: Final[dict[str, PutOutcome]] = {
+    "0": "added",
+    "1": "updated",
+    "2": "buffered",
+    "3": "appended",
+    "4": "skipped",
+}
 """By their digits in the server."""
 EVERY_STATE: Final = list(range(len(STATES)))
 NO_LIMIT: Final = 2**62
@@ -478,8 +478,7 @@ def _told_claim(runs: Sequence[dict[str, Any]]) -> tuple[Any, ...] | None:
 
 def _placed(ids: Sequence[int], outcomes: str | None) -> Iterator[Placed]:
     """Where values are, and what was done with each; None: all were added."""
-    for number, digit in zip(ids, outcomes or "0" * len(ids), strict=True):
-        yield Placed(number, PUT_OUTCOMES[int(digit)])
+    return map(Placed, ids, map(PUT_OUTCOMES.__getitem__, outcomes or "0" * len(ids)))
 
 
 def _result_of(change: Ack | Cancel) -> bytes:

@@ -1,11 +1,11 @@
 -- Put items that nothing refuses, in their order, in the queue of a tally. Returns the tally, the ids, and
--- what was done with each, as a digit for each, in the order of `OUTCOMES` in Python; null if all were
+-- what was done with each, as a digit for each, as `PUT_OUTCOMES` in Python has them; null if all were
 -- added. The ids of the caller are kept where they are given. Of items with the policy "skip",
 -- `p_uniques` says for how many seconds after its end a completed result stands for its key.
 --
 -- New keys are inserted by one statement, in the order of the keys: two batches that put the same new
 -- keys cannot wait for each other in a circle. Ids and places are given out before that, in the order
--- of the requests. Keys that are live are dealt with one by one.
+-- of the requests. Keys that are live are dealt with one by one, but for values that are all appended.
 CREATE FUNCTION lkq.put_items_1(
     INOUT t lkq.tallies, p_now float8, p_keys text[], p_policies text[], p_values bytea[],
     p_priorities bigint[], p_kinds text[], p_deadlines float8[], p_dues float8[],
@@ -82,7 +82,22 @@ BEGIN
             SELECT DISTINCT p_keys[r.n] AS key, t.queue FROM unnest(rest) r (n) ORDER BY 1
         ) u
         --> include hold_items
-        again := '{}';
+        IF NOT keeps_ids AND NOT EXISTS (
+            SELECT FROM unnest(rest) r (n) WHERE p_policies[r.n] <> 'append'
+        ) THEN
+            one := lkq.append_items_1(t, p_now, rest, p_keys, p_values, p_priorities, p_kinds,
+                p_deadlines, p_dues, ids);
+            t := one.t;
+            FOR place IN 1..cardinality(one.numbers) LOOP
+                n := one.numbers[place];
+                ids[n] := one.ids[place];
+                done_[n] := 3;
+            END LOOP;
+            again := ARRAY(SELECT unnest(rest) EXCEPT SELECT unnest(one.numbers) ORDER BY 1);
+            rest := '{}';
+        ELSE
+            again := '{}';
+        END IF;
         FOREACH n IN ARRAY rest LOOP
             one := lkq.put_on_live_1(t.queue, p_now, p_keys[n], p_policies[n], p_values[n],
                 p_priorities[n], p_kinds[n], p_now + p_deadlines[n], p_dues[n], ids[n], keeps_ids,
@@ -115,6 +130,70 @@ BEGIN
         END IF;
     END LOOP;
     outcomes := array_to_string(done_, '');
+END $$;
+
+-- Append the items with these numbers to the lines of their keys, whose rows are locked. Returns the
+-- numbers of those whose keys are live, and the ids that they have now.
+--
+-- By one statement, for a line of 10,000 values in one put: each update of the row of the head would leave
+-- a version behind that the next one has to pass, and none of them can go before the transaction ends.
+CREATE FUNCTION lkq.append_items_1(
+    INOUT t lkq.tallies, p_now float8, p_rest int[], p_keys text[], p_values bytea[],
+    p_priorities bigint[], p_kinds text[], p_deadlines float8[], p_dues float8[], p_ids bigint[],
+    OUT numbers int[], OUT ids bigint[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    wanted boolean[] := array_fill(false, ARRAY[cardinality(p_keys)]);
+    n int;
+    held_ bigint;
+BEGIN
+    FOREACH n IN ARRAY p_rest LOOP
+        wanted[n] := true;
+    END LOOP;
+    WITH found AS MATERIALIZED (
+        SELECT u.*, h.at, h.state AS state_, h.last_id AS last_id_
+        FROM (
+            SELECT k.*, row_number() OVER (PARTITION BY k.key ORDER BY k.nth) AS of_key,
+                count(*) OVER (PARTITION BY k.key) AS many,
+                min(k.id) OVER (PARTITION BY k.key) AS first_id
+            FROM unnest(p_ids, p_keys, p_values, p_priorities, p_kinds, p_deadlines, p_dues, wanted)
+                WITH ORDINALITY k (id, key, value, priority, kind, deadline, due, is_wanted, nth)
+            WHERE k.is_wanted
+        ) u
+        -- Once for each key: the row of its head, and the last id that the key has.
+        LEFT JOIN LATERAL (
+            SELECT f.ctid AS at, f.state, greatest(f.id, (
+                SELECT l.id FROM lkq.line l
+                WHERE f.behind > 0 AND l.queue = t.queue AND l.key = u.key
+                ORDER BY l.queue DESC, l.key DESC, l.id DESC LIMIT 1
+            )) AS last_id
+            FROM lkq.items f WHERE u.of_key = 1 AND f.queue = t.queue AND f.key = u.key OFFSET 0
+        ) h ON true
+    ), live AS MATERIALIZED (
+        SELECT * FROM (
+            SELECT f.*, max(f.last_id_) OVER (PARTITION BY f.key) AS last_id,
+                max(f.state_) OVER (PARTITION BY f.key) AS state
+            FROM found f
+        ) l WHERE l.last_id IS NOT NULL
+    ), new AS MATERIALIZED (
+        -- The ids of a key are all given anew, or none: they are in the order of the items.
+        SELECT l.*, CASE WHEN l.first_id > l.last_id THEN l.id ELSE nextval('lkq.ids') END AS new_id
+        FROM (SELECT * FROM live ORDER BY nth) l
+    ), added AS (
+        INSERT INTO lkq.line
+        (id, queue, key, priority, put_at, deadline, not_before, kind, value)
+        SELECT w.new_id, t.queue, w.key, coalesce(w.priority, 0), p_now, p_now + w.deadline,
+            CASE WHEN w.due > p_now THEN w.due END, w.kind, w.value
+        FROM new w
+    ), counted AS (
+        UPDATE lkq.items i SET behind = i.behind + w.many FROM new w
+        WHERE w.of_key = 1 AND i.ctid = w.at
+    )
+    SELECT coalesce(array_agg(w.nth::int), '{}'), array_agg(w.new_id),
+        count(*) FILTER (WHERE w.state = -1)
+    INTO numbers, ids, held_ FROM new w;
+    t.held := t.held + held_;
+    t.in_line := t.in_line + cardinality(numbers) - held_;
 END $$;
 
 -- The ids of the results that stand for keys, which are not put again for so many seconds: of each key

@@ -409,6 +409,25 @@ async def a_requeue_that_holds_its_key_waits_for_room(trace: Trace, make: MakeQu
 
 
 @scenario
+async def a_requeue_that_holds_its_key_waits_behind_others(trace: Trace, make: MakeQueue) -> None:
+    queue = make(maxsize=2)
+    await append(queue, "a", 1, 2)
+    buried = await queue.bury((await queue.get())[2], "given up", hold=True)
+    await queue.put("b", 1)
+    first = trace.start("put", queue.put("c", 1))
+    await trace.pause()
+    second = trace.start("requeue", queue.requeue(buried, if_present="reject"))
+    await trace.pause()
+    trace.note("both wait", not first.done(), not second.done())
+    await trace.call("get", queue.get())
+    await trace.ended(first)
+    trace.note("waits", not second.done())
+    await trace.call("get", queue.get())
+    await trace.ended(second)
+    await look(trace, queue)
+
+
+@scenario
 async def a_requeue_that_waits_for_nothing(trace: Trace, make: MakeQueue) -> None:
     queue = make(maxsize=1)
     buried = await queue.bury(await leased(queue), "given up")

@@ -141,6 +141,29 @@ def test_a_lease_that_others_end_before_its_time_has_not_expired(how: str, tmp_p
         asyncio.run(main(kind))
 
 
+class Prompt(MemoryStore):
+    """Leases the next of a line to somebody else as soon as a value is cancelled."""
+
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers = await super().do_settle(requests)
+        if isinstance(requests[0], Cancel):
+            await super().do_claim([Claim((("q", 1),), 1, requests[0].key)])
+        return answers
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_removed_value_ends_the_lease_that_held_it(place: int) -> None:
+    """And no other, also if the next of the line is leased elsewhere at once."""
+    store = Prompt()
+    queue = store.queue("q")
+    await queue.put_many([("a", 1), ("a", 2), ("a", 3)], if_present="append")
+    _, _, lease = await queue.get()
+    ids = [value.id async for value in queue.line("a")]
+    assert await queue.remove("a", id=ids[place])
+    assert queue._leases.ended(lease) == ("removed" if place == 0 else None)
+    await store.close()
+
+
 class Flaky(MemoryStore):
     """Fails now and then, and takes its time for claims."""
 

@@ -12,16 +12,20 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
+from leasedkeyq import KeyAlreadyPresentError
 from leasedkeyq.lanes import (
     Alert,
     AlertRule,
+    CommandCancelledError,
     CommandTimeoutError,
     LaneConfig,
     LaneEvent,
@@ -175,6 +179,10 @@ class Worker:
             what, *rest = line.split()
             if rest:
                 self.told.append((what, rest[0], float(rest[1])))
+
+    def kill(self) -> None:
+        """End it at once, as it stands."""
+        self._process.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -397,7 +405,97 @@ async def alerts(url: str | None) -> None:
     assert told[0][0] - began < STALL
 
 
+async def lines(url: str | None) -> None:
+    """All commands of a key run in order: through retries, cancellations, and beside other keys."""
+    config = LaneConfig(0, 4, retry_policy=RetryPolicy.fixed(1, 0.2))
+    manager, diary = lane(url, config).build(), Diary()
+    work = diary.register(manager)
+    async with manager:
+        hooks = [await manager.submit(LANE, work(number, 0.01), key="acme") for number in range(6)]
+        assert [await handle for handle in hooks] == [0, 1, 2, 3, 4, 5]
+        pairs = [("a", work(10 + n, 0.02, 1 if n == 1 else 0)) for n in range(5)]
+        pairs += [("b", work(20 + n, 0.02)) for n in range(5)]
+        many = await manager.submit_many(LANE, pairs)
+        assert await many[2].cancel()
+        left = [handle for handle in many if handle is not many[2]]
+        assert [await handle for handle in left] == [10, 11, 13, 14, 20, 21, 22, 23, 24]
+        stuck = [await manager.submit(LANE, work(30 + n, 60), key="stuck") for n in range(3)]
+        while 30 not in diary.started:
+            await asyncio.sleep(0.01)
+        assert await manager.cancel(LANE, "stuck")
+        for handle in stuck:
+            with pytest.raises(CommandCancelledError):
+                await handle
+    in_order(diary, [range(6), (10, 11, 13, 14), range(20, 25)])
+    assert not {12, 31, 32} & set(diary.started)
+    retry = diary.started[11]
+    assert len(retry) == 2
+    assert diary.started[13][0] > retry[1], "one behind it ran before the retry"
+    assert diary.ended[24] < diary.ended[14], "another key waited for the retry"
+
+
+def in_order(diary: Diary, keys: Iterable[Iterable[int]]) -> None:
+    """The commands of each key ran one at a time, in order."""
+    for numbers in keys:
+        for before, after in pairwise(numbers):
+            assert diary.ended[before] <= diary.started[after][0], f"{after} ran beside {before}"
+
+
+async def policies(url: str | None) -> None:
+    """A command replaces another of its key, gives way to it, or is refused, as it was said."""
+    manager, diary = lane(url, LaneConfig(0, 4, keep_results=0)).build(), Diary()
+    work = diary.register(manager)
+    async with manager:
+        first = await manager.submit(LANE, work(0, 0.5), key="k", if_present="update")
+        while not diary.started:
+            await asyncio.sleep(0.01)
+        handles = [
+            await manager.submit(LANE, work(number), key="k", if_present="update")
+            for number in range(1, 5)
+        ]
+        skipped = await manager.submit(LANE, work(5), key="k", if_present="skip")
+        with pytest.raises(KeyAlreadyPresentError, match="'k'"):
+            await manager.submit(LANE, work(6), key="k", if_present="reject")
+        assert [await first, *[await handle for handle in handles], await skipped] == [0, *[4] * 5]
+        assert sorted(diary.started) == [0, 4]
+        once: dict[str, Any] = {"key": "unique", "if_present": "skip", "unique_for": 2.0}
+        done = await manager.submit(LANE, work(10), **once)
+        assert await done == 10
+        again = await manager.submit(LANE, work(11), **once)
+        assert (again.id, await again) == (done.id, 10)
+        await asyncio.sleep(2.5)
+        assert await (await manager.submit(LANE, work(12), **once)) == 12
+
+
+async def held_keys(url: str | None) -> None:
+    """The commands behind a dead letter wait until it is put back, or dropped."""
+    config = LaneConfig(0, 4, on_dead_letter="pause_key")
+    manager, diary = lane(url, config).build(), Diary()
+    work = diary.register(manager)
+    async with manager:
+        pairs = [("a", work(n, 0.0, 1 if n == 1 else 0)) for n in range(4)]
+        pairs += [("b", work(10 + n, 0.0, 9 if n == 1 else 0)) for n in range(4)]
+        handles = await manager.submit_many(LANE, pairs)
+        await manager.drain(PATIENCE)
+        await asyncio.sleep(0.3)
+        stats = (await manager.stats()).lanes[LANE]
+        assert (stats.held, stats.pending) == (4, 0)
+        assert sorted(diary.started) == [0, 1, 10, 11]
+        letters = {letter.key: letter for letter in await manager.dlq.list()}
+        assert [letters[key].holds for key in "ab"] == [True, True]
+        await manager.dlq.requeue(letters["a"])
+        assert [await handles[number] for number in (2, 3)] == [2, 3]
+        assert diary.started[1][1] < diary.started[2][0]
+        assert await manager.dlq.clear() == 1
+        assert [await handles[number] for number in (6, 7)] == [12, 13]
+        assert len(diary.started[11]) == 1
+    in_order(diary, [range(4), range(10, 14)])
+
+
 SCENARIOS: list[Callable[[str | None], Coroutine[Any, Any, None]]] = [
+    lines,
+    policies,
+    held_keys,
     dead_letters,
     time_outs,
     boosts,

@@ -69,7 +69,6 @@ local MIDDLE = 2 ^ 52 -- makes numbers below and above zero sort as unsigned one
 -- then the kind and the value.
 local LINE = '>I8ddddBI2'
 local LINE_SIZE = 43
-local LINE_REST = '>ddddBI2' -- behind the id
 
 -- Parked claims (parked_claims.lua).
 local CLAIM, GIVEN = 0, 1 -- with which the key of a worker begins: its claim, or what that was given
@@ -113,16 +112,6 @@ local function deadline_member(id, key)
   return spack('>I8', id) .. key
 end
 
--- How the index `p` calls a value in line, and how its entry in `n` begins.
-local function line_member(key, id)
-  return key .. '\0' .. spack('>I8', id)
-end
-
--- Where the line of a key begins and ends in `n`.
-local function line_range(key)
-  return '[' .. key .. '\0', '(' .. key .. '\1'
-end
-
 -- The first of so many numbers that no other call is given. Ids, fences and places are numbers that follow the
 -- server's time, so that they do not come again even if it has lost some. They are counted for the whole
 -- store; on a cluster, by queue (`last`, in its notes), and the ids of new items come with the request.
@@ -161,11 +150,9 @@ local function insert(write, base, key, value, kind, id, place, priority, due, d
   return record
 end
 
--- How an index by key calls what has left its key: the last of a key is the one that was completed last. `ended`
--- and `outcome` are those of a result, as `write_aside` takes them.
-local function aside_member(key, id, ended, outcome)
-  return key .. '\0' .. spack('>BdI8', ended and not outcome and 1 or 0, ended or 0, id)
-end
+-- How an index by key calls what has left its key, behind the key: the last of a key is the one that was completed
+-- last. `completed` (1 or 0) and the end are those of a result.
+local ASIDE = '>BdI8'
 
 -- Writes what has left its key, by any of these ways: a buried item into `b` or a result into `d`. `order` is
 -- by what the oldest of them is found: the age of a buried item, or when a result is to be forgotten. Of a
@@ -176,7 +163,8 @@ local function write_aside(write, part, id, key, record, order, outcome, ended)
   write('HSET', part, number, record)
   write('ZADD', part .. 'o', id, number)
   write('ZADD', part .. 't', order, number)
-  write('ZADD', part .. 'k', 0, aside_member(key, id, ended, outcome))
+  write('ZADD', part .. 'k', 0,
+    key .. '\0' .. spack(ASIDE, ended and not outcome and 1 or 0, ended or 0, id))
   if outcome then
     write('ZADD', part .. outcome, order, number)
   end

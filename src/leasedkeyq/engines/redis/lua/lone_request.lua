@@ -65,10 +65,10 @@ while plain do -- once; `break` leaves the request to the rest
     local outcome
     if raw and request[5] == 'append' and not clustered then
       id = reserve_numbers(1)
-      local name = line_member(key, id)
-      call('ZADD', base .. 'n', 0, name
-        .. spack(LINE_REST, now, priority or 0, 0, deadline, 0, #kind) .. kind .. value)
-      call('ZADD', base .. 'p', id, name)
+      local named = key .. '\0'
+      call('ZADD', base .. 'n', 0, named
+        .. spack(LINE, id, now, priority or 0, 0, deadline, 0, #kind) .. kind .. value)
+      call('ZADD', base .. 'p', id, named .. spack('>I8', id))
       if not lined then
         lines, noted = lines + 1, true
       end
@@ -219,8 +219,7 @@ while plain do -- once; `break` leaves the request to the rest
       local raw = keep > 0 and call('HGET', base .. 'i', key)
       local first
       if lined then
-        local least, most = line_range(key)
-        first = call('ZRANGEBYLEX', base .. 'n', least, most, 'LIMIT', 0, 1)[1]
+        first = call('ZRANGEBYLEX', base .. 'n', '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)[1]
       end
       call('HDEL', base .. 'l', key)
       if first then
@@ -228,11 +227,12 @@ while plain do -- once; `break` leaves the request to the rest
         local at = #key + 2
         local id, put_at, its_priority, due, deadline, _, kinds = sunpack(LINE, first, at)
         at = at + LINE_SIZE
-        local name, place = line_member(key, id), reserve_numbers(1, last)
+        local name, place = key .. '\0' .. spack('>I8', id), reserve_numbers(1, last)
         due = due > now and due or 0
         insert(call, base, key, sub(first, at + kinds), sub(first, at, at + kinds - 1), id, place,
           its_priority, due, deadline, false, put_at)
-        call('ZREMRANGEBYLEX', base .. 'n', '[' .. name, '(' .. line_member(key, id + 1))
+        call('ZREMRANGEBYLEX', base .. 'n', '[' .. name,
+          '(' .. key .. '\0' .. spack('>I8', id + 1))
         call('ZREM', base .. 'p', name)
         if clustered then
           last, noted = place, true

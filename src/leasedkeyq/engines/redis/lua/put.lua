@@ -20,7 +20,7 @@ if puts then
     if not member then
       return nil
     end
-    local completed, ended, id = sunpack('>BdI8', member, #key + 2)
+    local completed, ended, id = sunpack(ASIDE, member, #key + 2)
     return completed == 1 and ended + seconds >= now and id or nil
   end
 

@@ -20,6 +20,16 @@ if puts or keeps or moves then
   end
 end
 
+-- How the index `p` calls a value in line, and how its entry in `n` begins.
+local function line_member(key, id)
+  return key .. '\0' .. spack('>I8', id)
+end
+
+-- Where the line of a key begins and ends in `n`.
+local function line_range(key)
+  return '[' .. key .. '\0', '(' .. key .. '\1'
+end
+
 -- A value in line as a table, with the fields of an item.
 local function unpack_line(member, key)
   local at = #key + 2
@@ -35,6 +45,11 @@ end
 local function pack_line(key, value)
   return key .. '\0' .. spack(LINE, value.id, value.put_at, value.priority, value.due, value.deadline,
     value.replaces and 1 or 0, #value.kind) .. value.kind .. value.value
+end
+
+-- How `write_aside` has named what has left its key, in the index by key.
+local function aside_member(key, id, ended, outcome)
+  return key .. '\0' .. spack(ASIDE, ended and not outcome and 1 or 0, ended or 0, id)
 end
 
 -- What has left its key: buried items and results.

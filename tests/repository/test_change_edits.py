@@ -90,9 +90,11 @@ def test_they_share_a_transaction(world: World, monkeypatch: pytest.MonkeyPatch)
     edits: list[int] = []
     edit = SqliteStore.edit
 
-    async def counted(self: SqliteStore, queue: str, work: Any, *, keys: Any = None) -> Any:
+    async def counted(
+        self: SqliteStore, queue: str, work: Any, *, keys: Any = None, **rest: Any
+    ) -> Any:
         edits.append(-1 if keys is None else len(keys))
-        return await edit(self, queue, work, keys=keys)
+        return await edit(self, queue, work, keys=keys, **rest)
 
     monkeypatch.setattr(SqliteStore, "edit", counted)
     made = [item(str(number)) for number in range(12)]
@@ -173,10 +175,12 @@ def test_a_failure_of_the_store_is_for_all(world: World, monkeypatch: pytest.Mon
     ]
     edit = SqliteStore.edit
 
-    async def broken(self: SqliteStore, queue: str, work: Any, *, keys: Any = None) -> Any:
+    async def broken(
+        self: SqliteStore, queue: str, work: Any, *, keys: Any = None, **rest: Any
+    ) -> Any:
         if keys is not None:
             raise StoreError("the disk is gone")
-        return await edit(self, queue, work, keys=keys)
+        return await edit(self, queue, work, keys=keys, **rest)
 
     monkeypatch.setattr(SqliteStore, "edit", broken)
     with ThreadPoolExecutor(len(calls)) as pool:

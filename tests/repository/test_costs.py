@@ -37,16 +37,14 @@ class Counting:
         self._edit = world.store.edit
         monkeypatch.setattr(world.store, "edit", self.edit)
 
-    async def edit(
-        self, queue: str, work: Callable[..., Any], *, keys: Sequence[str] | None = None
-    ) -> Any:
+    async def edit(self, queue: str, work: Callable[..., Any], **options: Any) -> Any:
         def counted(items: Sequence[StoredItem]) -> Sequence[Any]:
             asked: Sequence[Any] = work(items)
             self.seen += len(items)
             self.asked += len(asked)
             return asked
 
-        return await self._edit(queue, counted, keys=keys)
+        return await self._edit(queue, counted, **options)
 
 
 CHANGES: dict[str, Callable[[QueueRepository, str], object]] = {

@@ -35,7 +35,7 @@ class EditStoppedError(Exception):
 class Edit:
     """What `Store.edit` was asked for."""
 
-    __slots__ = ("_limits", "called", "keys", "queue", "work")
+    __slots__ = ("_limits", "called", "heads_only", "keys", "queue", "work")
 
     def __init__(
         self,
@@ -43,11 +43,15 @@ class Edit:
         work: EditWork,
         keys: Sequence[str] | None = None,
         limits: Limits | None = None,
+        *,
+        heads_only: bool = False,
     ) -> None:
         self._limits = limits or Limits()
         self.queue: str = queue
         self.work: EditWork = work
         self.keys: tuple[str, ...] | None = None if keys is None else tuple(dict.fromkeys(keys))
+        self.heads_only: bool = heads_only
+        """Whether the values in lines are not shown."""
         self.called: bool = False
         """Whether the work was called; it must not be called again."""
 

@@ -472,6 +472,8 @@ Of a line, the first value may be ``"buffered"``: it takes the place of a head t
 """
 STATES: Final[tuple[StoredState, ...]] = get_args(StoredState)
 """All of them. Their places here are their numbers in databases, scripts and functions."""
+LINE_STATES: Final[frozenset[StoredState]] = frozenset({"buffered", "in_line"})
+"""Those of values in lines."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, kw_only=True):

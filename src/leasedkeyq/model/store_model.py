@@ -336,10 +336,12 @@ class StoreModel:
         queue = edit.queue
         queue_model = self._at(queue, now)
         try:
-            found = self._everything(queue, queue_model, edit.keys, reveal=True)
+            found = self._everything(
+                queue, queue_model, edit.keys, reveal=True, heads_only=edit.heads_only
+            )
             changes = edit.changes(sorted(found, key=lambda stored: stored.id))
-            # One change alone is all or nothing by itself.
-            before = queue_model.copy() if len(changes) > 1 else None
+            # The first change is all or nothing by itself. A copy costs as much as the queue has.
+            before = queue_model.copy() if any(map(_may_be_refused, changes[1:])) else None
             last_id, dropped = self.last_id, len(self.dropped)
             try:
                 return apply_changes(changes, lambda change: self._edit(change, now))
@@ -493,14 +495,18 @@ class StoreModel:
         keys: Sequence[str] | None = None,
         *,
         reveal: bool = False,
+        heads_only: bool = False,
     ) -> Iterator[StoredItem]:
-        """All items, or the items of `keys`."""
+        """All items, or the items of `keys`; with `heads_only` without lines."""
         state = queue_model.state
         items = state.items
         wanted = None if keys is None else frozenset(keys)
         for key in items if wanted is None else wanted:
             if key in items:
-                yield from _live(queue, state, items[key], reveal=reveal)
+                values = _live(queue, state, items[key], reveal=reveal)
+                if heads_only:
+                    values = islice(values, key not in state.held)
+                yield from values
         for number, buried in state.buried.items():
             if wanted is None or buried.key in wanted:
                 yield _buried(queue, buried, holds=state.holds_key(number))
@@ -534,6 +540,17 @@ def _refuse_put(queue_model: QueueModel, request: Put, now: float) -> LeasedKeyQ
         if need and state.waiting + need > request.max_items:
             return queue_full(request.queue, request.max_items)
     return None
+
+
+def _may_be_refused(change: Put | Change) -> bool:
+    """Whether the state of a queue can be a reason to refuse a change."""
+    match change:
+        case Put() | Requeue():
+            return bool(change.max_items) or change.policy in ("reject", "only_new")
+        case Cancel() | Purge() | Discard():
+            return False
+        case _:
+            return True
 
 
 def _adds(queue_model: QueueModel, key: str, request: Put, now: float) -> bool:

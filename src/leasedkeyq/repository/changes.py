@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from leasedkeyq.model.requests import Answer, StoredItem
+from leasedkeyq.repository.change_edits import Place, places
 from leasedkeyq.repository.connection import Connection
 from leasedkeyq.repository.errors import (
     InvalidItemError,
@@ -13,29 +13,22 @@ from leasedkeyq.repository.errors import (
     QueueConflictError,
 )
 from leasedkeyq.repository.items import Origin, Queue, QueueItem, new_id, queue_full
-from leasedkeyq.repository.leases import HeldLease, HeldLeases
+from leasedkeyq.repository.leases import HeldLease, HeldLeases, KnownGroups
 from leasedkeyq.repository.loop_thread import Handoff, inside
 from leasedkeyq.repository.mapping import (
     PENDING,
     PROCESSING,
     STATUS,
+    FoundItems,
     ItemRequest,
     ItemTerms,
-    is_storable_id,
-    latest,
+    Step,
+    id_of_stored,
     lease_lost,
     show,
 )
 from leasedkeyq.repository.session import QueueSettings, Session
 from leasedkeyq.repository.status import QueueItemStatus
-
-
-class Step(NamedTuple):
-    """One item that changes. None: it is not there."""
-
-    stored: StoredItem | None
-    old: QueueItem | None
-    new: QueueItem | None
 
 
 class ItemEdit(Handoff):
@@ -70,12 +63,14 @@ class Changes:
 
     Attributes:
         held: The leases that it handed out.
+        groups: The groups of items that it has seen.
     """
 
     def __init__(
         self, connection: Connection, terms: ItemTerms, clock: Callable[[], float]
     ) -> None:
         self.held = HeldLeases()
+        self.groups = KnownGroups()
         self._connection = connection
         self._terms = terms
         self._clock = clock
@@ -84,53 +79,62 @@ class Changes:
     # One item
 
     @contextmanager
-    def edit(self, keys: Sequence[str] | None) -> Generator[ItemEdit]:
-        """An edit whose work is the body of the `with` statement."""
+    def edit(self, place: Place | None = None) -> Generator[ItemEdit]:
+        """An edit of the queue, or of one place in it, by the body of the `with` statement."""
         with self._connection.using() as session:
             edit = ItemEdit(session, self._clock)
             with (
                 inside(self._connection.place),
-                edit.during(session.loop_thread, lambda work: session.edit(work, keys)),
+                edit.during(session.loop_thread, lambda work: session.edit(work, place)),
             ):
                 yield edit
 
     def change_item(
-        self, item_id: str, change: Callable[[QueueItem], object], *, anybody: bool = False
+        self,
+        item_id: str,
+        group: str | None,
+        change: Callable[[QueueItem], object],
+        *,
+        anybody: bool = False,
     ) -> QueueItem:
         """Change an item by a function of the repository, which may be called again.
 
-        With `anybody`, a thread that has lost its lease on the item may do so, too.
+        With `anybody`, a thread that has lost its lease on the item may do so, too. `group` says
+        where to look for the item first.
         """
         held = None if anybody else self.held.get(item_id)
         steps: list[Step] = []
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
-                found = self._found(item_id, stored, held)
-                steps[:] = [self._item_step(found, change, session.settings, held)]
-                return self.plan(steps, self._clock())
+            def look(stored: StoredItem | None, found: FoundItems) -> Sequence[ItemRequest]:
+                there = self._found(item_id, stored, held)
+                steps[:] = [self._item_step(there, change, session.settings, held)]
+                return self._terms.plan(steps, self._clock(), found)
 
-            session.change(item_id, look)
+            session.change(item_id, group, look)
             self.drop_leases(steps)
         new = steps[0].new
         assert new is not None
         return new
 
     def request(
-        self, item_id: str, request: Callable[[StoredItem, QueueItem], ItemRequest]
+        self,
+        item_id: str,
+        group: str | None,
+        request: Callable[[StoredItem, QueueItem], ItemRequest],
     ) -> Answer:
         """Make one request about an item, unless this thread has lost its lease on it."""
         held = self.held.get(item_id)
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
-                found = self._found(item_id, stored, held)
-                item = show(found, session.settings.default_max_retries)
-                if held is not None and held.token != found.token:
-                    raise lease_lost(item_id, found, item.status, held.attempt)
-                return [request(found, item)]
+            def look(stored: StoredItem | None, _: FoundItems) -> Sequence[ItemRequest]:
+                there = self._found(item_id, stored, held)
+                item = show(there, session.settings.default_max_retries)
+                if held is not None and held.token != there.token:
+                    raise lease_lost(item_id, there, item.status, held.attempt)
+                return [request(there, item)]
 
-            [answer] = session.change(item_id, look)
+            [answer] = session.change(item_id, group, look)
         return answer
 
     def _found(self, item_id: str, stored: StoredItem | None, held: HeldLease | None) -> StoredItem:
@@ -141,26 +145,33 @@ class Changes:
         raise ItemNotFoundError(item_id, self._terms.queue)
 
     def update_item(
-        self, item_id: str, change: Callable[[QueueItem], object] | None
+        self, item_id: str, group: str | None, change: Callable[[QueueItem], object] | None
     ) -> QueueItem | None:
         """Change an item by a function of the user, which is called once; None removes the item.
 
         Returns the changed item, or the removed one; None if there is none.
         """
-        if not is_storable_id(item_id):
-            return None
         held = self.held.get(item_id)
-        with self.edit([item_id]) as edit:
-            stored = latest(edit.items).get(item_id)
-            if stored is None:
-                return None
-            if change is None:
-                step = Step(stored, show(stored, edit.settings.default_max_retries), None)
-            else:
-                step = self._item_step(stored, change, edit.settings, held)
-            edit.requests = self.plan([step], edit.began)
-        self.drop_leases([step])
-        return step.new or step.old
+        for place in places(item_id, group, self._find_group):
+            if change is not None and place.group is not None and place.heads_only:
+                continue  # The change may be one that takes the line.
+            with self.edit(place) as edit:
+                found = FoundItems(edit.items)
+                stored = found.by_id.get(item_id)
+                if stored is None:
+                    continue
+                if change is None:
+                    step = Step(stored, show(stored, edit.settings.default_max_retries), None)
+                else:
+                    step = self._item_step(stored, change, edit.settings, held)
+                edit.requests = self._terms.plan([step], edit.began, found)
+            self.drop_leases([step])
+            return step.new or step.old
+        return None
+
+    def _find_group(self, item_id: str) -> str | None:
+        with self._connection.using() as session:
+            return session.find_group(item_id)
 
     def _item_step(
         self,
@@ -174,7 +185,7 @@ class Changes:
         new = show(stored, settings.default_max_retries)
         lost = None
         if held is not None and held.token != stored.token:
-            lost = lease_lost(stored.key, stored, old.status, held.attempt)
+            lost = lease_lost(old.id, stored, old.status, held.attempt)
             if old.status is PROCESSING:
                 raise lost
         try:
@@ -182,32 +193,25 @@ class Changes:
         except InvalidTransitionError as error:
             # It is because the lease is lost that the item is not what the worker thinks.
             raise lost or error from None
-        if new.id != stored.key:
-            message = f"item {stored.key!r}: its id cannot be changed"
-            raise InvalidItemError(message, item_id=stored.key, field="id")
+        if new.id != old.id:
+            message = f"item {old.id!r}: its id cannot be changed"
+            raise InvalidItemError(message, item_id=old.id, field="id")
         if lost is not None and new.status is not old.status:
             raise lost
         return Step(stored, old, new)
-
-    def plan(self, steps: Sequence[Step], now: float) -> list[ItemRequest]:
-        """The requests to the store that make these steps."""
-        requests: list[ItemRequest] = []
-        for stored, old, new in steps:
-            requests += self._terms.plan(stored, old, new, now)
-        return requests
 
     def drop_leases(self, steps: Sequence[Step]) -> None:
         """After a change: forget the leases that it ended."""
         for stored, _, new in steps:
             if stored is not None and (new is None or new.status is not PROCESSING):
                 revoked = new is None or new.status is QueueItemStatus.CANCELLED
-                self.held.drop(stored.key, stored.token, revoked=revoked)
+                self.held.drop(id_of_stored(stored), stored.token, revoked=revoked)
 
     # The whole queue
 
     def read_queue(self, stored_items: Sequence[StoredItem], settings: QueueSettings) -> Queue:
         """The stored queue, which remembers its items as they are now."""
-        current = latest(stored_items)
+        current = FoundItems(stored_items).by_id
         retries = settings.default_max_retries
         items = [show(stored, retries) for stored in current.values()]
         queue = Queue(self._terms.queue, items, settings.max_size, retries)
@@ -218,7 +222,8 @@ class Changes:
 
     def queue_steps(self, edit: ItemEdit, queue: Queue) -> list[Step]:
         """Have `edit` store the items that were changed in `queue` since it was read."""
-        current = latest(edit.items)
+        found = FoundItems(edit.items)
+        current = found.by_id
         origin = queue._origin
         if origin is None or origin.owner != self._owner:
             # It comes from elsewhere: all its items are new here, and its settings are not ours.
@@ -241,7 +246,7 @@ class Changes:
         self._check_room(current, steps, settings.max_size or 0)
         for step in steps:
             self._check_lease(step)
-        edit.requests = self.plan(steps, edit.began)
+        edit.requests = self._terms.plan(steps, edit.began, found)
         return steps
 
     def _check_room(
@@ -263,10 +268,10 @@ class Changes:
         stored, old, new = step
         if stored is None or old is None or new is None:
             return
-        held = self.held.get(stored.key)
+        held = self.held.get(old.id)
         lost = held is not None and held.token != stored.token
         if lost and (old.status is PROCESSING or old.status is not new.status):
-            raise lease_lost(stored.key, stored, old.status, held.attempt if held else 0)
+            raise lease_lost(old.id, stored, old.status, held.attempt if held else 0)
 
 
 def _by_id(queue: Queue) -> dict[str, QueueItem]:

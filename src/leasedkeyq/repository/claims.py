@@ -3,14 +3,18 @@
 from collections.abc import Callable, Sequence
 
 from leasedkeyq.model.requests import Bury, Claimed, StoredItem
-from leasedkeyq.repository.changes import Changes, Step
+from leasedkeyq.repository.change_edits import Place
+from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.errors import InvalidItemError
 from leasedkeyq.repository.items import QueueItem
 from leasedkeyq.repository.leases import HeldLease
 from leasedkeyq.repository.mapping import (
     FAILED,
+    FoundItems,
     ItemRequest,
     ItemTerms,
+    LineNotShownError,
+    Step,
     claimed_item,
     death_of,
     moment,
@@ -20,6 +24,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.repository.session import Session
 from leasedkeyq.repository.status import QueueItemStatus
+from leasedkeyq.stores.group_keys import group_key
 
 
 class Claims:
@@ -50,15 +55,16 @@ class Claims:
             session.call(session.store.settle([bury]))
             return None
         if claimed.attempt > 1 and item.retry_count >= item.max_retries:
-            self._give_up(session, claimed)
+            self._give_up(session, claimed, item)
             return None
         self._changes.held.add(item.id, HeldLease(claimed.token, claimed.attempt))
+        self._changes.groups.add(item.id, item.group)
         return item
 
-    def _give_up(self, session: Session, claimed: Claimed) -> None:
+    def _give_up(self, session: Session, claimed: Claimed, item: QueueItem) -> None:
         """Fail an item that was leased once more than it may be."""
 
-        def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
+        def look(stored: StoredItem | None, found: FoundItems) -> Sequence[ItemRequest]:
             if stored is None or stored.token != claimed.token:
                 return ()
             old = show(stored, session.settings.default_max_retries)
@@ -70,11 +76,13 @@ class Claims:
                 new.error_message = f"the worker died {times}, and no attempts are left"
             else:
                 new.error_message = new.error_message or "no attempts are left"
-            return self._changes.plan([Step(stored, old, new)], self._clock())
+            return self._terms.plan([Step(stored, old, new)], self._clock(), found)
 
-        session.change(claimed.key, look)
+        session.change_at(Place(item.id, item.group), look)
 
-    def recover(self, session: Session, item_id: str, since: float) -> QueueItemStatus | None:
+    def recover(
+        self, session: Session, item_id: str, group: str | None, since: float
+    ) -> QueueItemStatus | None:
         """Deal with an item whose worker died, or got it before `since`.
 
         Returns its new status, or None if there was nothing to do.
@@ -82,7 +90,7 @@ class Claims:
         steps: list[Step] = []
         used_up: list[str] = []
 
-        def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
+        def look(stored: StoredItem | None, found: FoundItems) -> Sequence[ItemRequest]:
             steps.clear()
             used_up.clear()
             if stored is None:
@@ -102,24 +110,30 @@ class Claims:
             else:
                 old.error_message = None  # What is shown has to be stored.
             steps.append(Step(stored, old, new))
-            return self._changes.plan(steps, self._clock())
+            return self._terms.plan(steps, self._clock(), found)
 
-        session.change(item_id, look)
+        try:
+            session.change_at(Place(item_id, group), look)
+        except LineNotShownError:
+            session.change_at(Place(item_id, group, heads_only=False), look)
         if used_up:
-            return self._fail_dead(session, item_id)
+            return self._fail_dead(session, item_id, group)
         self._changes.drop_leases(steps)
         return steps[0].new.status if steps and steps[0].new else None
 
-    def _fail_dead(self, session: Session, item_id: str) -> QueueItemStatus | None:
+    def _fail_dead(
+        self, session: Session, item_id: str, group: str | None
+    ) -> QueueItemStatus | None:
         """Lease an item whose retries are used up, which fails it."""
-        claimed = self.next(session, 0, item_id)
+        claimed = self.next(session, 0, item_id if group is None else group_key(group))
         if claimed is None:
             return None
-        if self.accept(session, claimed) is None:
+        item = self.accept(session, claimed)
+        if item is None:
             return FAILED
-        # The item was given more retries meanwhile.
+        # The item was given more retries meanwhile, or another one is the first of its group.
         session.take_back(claimed)
-        self._changes.held.drop(item_id, claimed.token)
+        self._changes.held.drop(item.id, claimed.token)
         return None
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 from leasedkeyq.connect import connect, sqlite_path
 from leasedkeyq.errors import QueueClosedError, StoreError
 from leasedkeyq.repository.fork_gate import ForkGate
+from leasedkeyq.repository.items import fresh_ids
 from leasedkeyq.repository.leases import HeldLeases
 from leasedkeyq.repository.loop_thread import LoopThread, is_inside, refuse_inside
 from leasedkeyq.repository.session import QueueSettings, Session
@@ -163,6 +164,7 @@ class Connection:
         """Go on without what belongs to the old process."""
         LoopThread.after_fork()
         HeldLeases.after_fork()
+        fresh_ids.begin_anew()
         cls._gate.begin_anew()
         for connection in list(cls._all):
             connection._lock = threading.Lock()

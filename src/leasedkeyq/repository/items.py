@@ -4,8 +4,10 @@ Nothing here is stored or shared; that is the matter of `leasedkeyq.repository.Q
 """
 
 import secrets
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, cast
@@ -19,9 +21,11 @@ from leasedkeyq.repository.errors import (
     InvalidItemError,
     InvalidTransitionError,
 )
-from leasedkeyq.repository.status import ARROWS, QueueItemStatus
+from leasedkeyq.repository.status import ARROWS, FINISHED, QueueItemStatus
 from leasedkeyq.types import Duration
 
+MOST_FRESH: Final = 10_000
+"""How many ids are remembered of items that were made and not enqueued yet."""
 TIMES: Final = frozenset({"created_at", "scheduled_at", "started_at", "completed_at"})
 REQUIRED: Final = ("id", "type", "payload", "status", "created_at")
 OPTIONAL: Final = (
@@ -33,6 +37,7 @@ OPTIONAL: Final = (
     "max_retries",
     "error_message",
     "metadata",
+    "group",
 )
 
 
@@ -62,6 +67,9 @@ class QueueItem:
             is always tried once.
         error_message: Why it failed last.
         metadata: Whatever else is worth keeping.
+        group: Items of one group are handed out one at a time, in the order in which they were
+            enqueued: the next one when the one before is completed, cancelled, removed or given up.
+            One that waits for its retry keeps those behind it waiting.
     """
 
     id: str
@@ -77,6 +85,7 @@ class QueueItem:
     max_retries: int = 3
     error_message: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    group: str | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -113,6 +122,7 @@ class QueueItem:
         scheduled_at: datetime | None = None,
         max_retries: int = 3,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> "QueueItem":
         """A new pending item with an id of its own. Ids sort by the time at which they were made.
 
@@ -120,7 +130,7 @@ class QueueItem:
             InvalidItemError: An argument is not what the field needs.
         """
         return cls(
-            id=new_id(),
+            id=fresh_ids.make(),
             type=item_type,
             payload=_dict(payload),
             status=QueueItemStatus.PENDING,
@@ -129,6 +139,7 @@ class QueueItem:
             scheduled_at=scheduled_at,
             max_retries=max_retries,
             metadata=_dict(metadata or {}),
+            group=group,
         )
 
     # The arrows
@@ -212,8 +223,8 @@ class QueueItem:
     # As data
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, times as ISO 8601 text, for JSON and YAML."""
-        return {
+        """All fields by name, times as ISO 8601 text, for JSON and YAML; `group` if it has one."""
+        fields = {
             "id": self.id,
             "type": self.type,
             "payload": self.payload,
@@ -228,6 +239,7 @@ class QueueItem:
             "error_message": self.error_message,
             "metadata": self.metadata,
         }
+        return fields if self.group is None else {**fields, "group": self.group}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "QueueItem":
@@ -281,6 +293,8 @@ class QueueItem:
                 raise self._wrong(name, "zero or more", value)
         if self.error_message is not None and not isinstance(self.error_message, str):
             raise self._wrong("error_message", "a text or None", self.error_message)
+        if self.group is not None and (not isinstance(self.group, str) or not self.group):
+            raise self._wrong("group", "a text that is not empty, or None", self.group)
 
     def _take_over(self, other: "QueueItem") -> "QueueItem":
         """Become like `other`, whatever the status was."""
@@ -331,7 +345,7 @@ class Queue:
         object.__setattr__(self, name, value)
 
     def enqueue(self, item: QueueItem) -> None:
-        """Add an item behind those of its priority.
+        """Add an item behind those of its priority, and behind those of its group.
 
         Raises:
             QueueFullError: It is pending, and so are `max_size` others.
@@ -345,15 +359,25 @@ class Queue:
             if waiting >= self.max_size:
                 raise queue_full(self.name, self.max_size)
         self.items.append(item)
-        self.items.sort(key=lambda other: -other.priority)
+        ranks = dict(zip(map(id, self.items), group_ranks(self.items), strict=True))
+        self.items.sort(key=lambda other: -ranks[id(other)])
 
     def dequeue(self, *, now: datetime | None = None) -> QueueItem | None:
         """The item to work on next: pending, due, and the first of the highest priority.
 
-        It stays in the queue; `QueueItem.start` marks it.
+        Of a group it can only be the first that is pending or processing. It stays in the queue;
+        `QueueItem.start` marks it.
         """
         now = now or _now()
-        due = [item for item in self.items if item.is_due(now)]
+        busy: set[str] = set()
+        due: list[QueueItem] = []
+        for item in self.items:
+            if item.group in busy or item.status in FINISHED:
+                continue
+            if item.group is not None:
+                busy.add(item.group)
+            if item.is_due(now):
+                due.append(item)
         return min(due, key=lambda item: -item.priority, default=None)
 
     def peek(self, *, now: datetime | None = None) -> QueueItem | None:
@@ -396,6 +420,53 @@ def new_id() -> str:
     low = (0b10 << 62) | secrets.randbits(62)
     high = (milliseconds << 16) | (7 << 12) | secrets.randbits(12)
     return str(UUID(int=(high << 64) | low))
+
+
+class FreshIds:
+    """The ids that `QueueItem.create` made in this process, until they are enqueued.
+
+    No other item can have one of them, so nobody has to look for that. The oldest are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Know none. In a new process after a fork, the parent may enqueue its items, too."""
+        self._lock = threading.Lock()
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def make(self) -> str:
+        """A new id."""
+        made = new_id()
+        with self._lock:
+            self._ids[made] = None
+            if len(self._ids) > MOST_FRESH:
+                self._ids.popitem(last=False)
+        return made
+
+    def take(self, item_id: str) -> bool:
+        """Whether an id is fresh. It is not from now on."""
+        with self._lock:
+            return self._ids.pop(item_id, "") is None
+
+
+fresh_ids: Final = FreshIds()
+
+
+def group_ranks(items: Sequence[QueueItem]) -> list[int]:
+    """By what the items of a queue are in order, for items in the order of their groups.
+
+    It is the priority. An item that waits for others of its group ranks no higher than they do.
+    """
+    lowest: dict[str, int] = {}
+    ranks: list[int] = []
+    for item in items:
+        rank = item.priority
+        if item.group is not None and item.status not in FINISHED:
+            rank = lowest[item.group] = min(rank, lowest.get(item.group, rank))
+        ranks.append(rank)
+    return ranks
 
 
 def queue_full(name: str, max_size: int) -> QueueFullError:

@@ -23,6 +23,30 @@ class HeldLease:
     settled: bool = False
 
 
+class KnownGroups:
+    """The groups of items that one repository has enqueued or handed out, by id.
+
+    It tells where to look first. What it does not know is looked for.
+    """
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, item_id: str, group: str | None) -> None:
+        """Remember the group of an item; None: it has none."""
+        with self._lock:
+            self._groups.pop(item_id, None)
+            if group is not None:
+                self._groups[item_id] = group
+                if len(self._groups) > MOST:
+                    self._groups.popitem(last=False)
+
+    def get(self, item_id: str) -> str | None:
+        """The group in which an item was, or None."""
+        return self._groups.get(item_id)
+
+
 class HeldLeases:
     """The leases that one repository handed out, by the id of the item.
 

@@ -5,17 +5,25 @@ its value, in JSON; a finished one has all of them, as `QueueItem.to_dict` names
 
 - pending: available, or scheduled where `scheduled_at` lies ahead,
 - processing: in flight,
-- failed: buried, or done where it was saved ready-made,
+- failed: buried, or done where it was saved ready-made or has a group,
 - completed and cancelled: done.
 
 The status of what is done is its outcome, too, so that the store counts it.
 
 An attempt that ended counts in `retry_count`; the value has what comes on top of that.
+
+Items of a group that are pending or processing are the values of one key, in its line, with their
+ids in their values: the store hands out one at a time. When one is finished, its result is kept
+under its id as the key, like that of any other item. A put can only replace the last value of a
+line, so a change of another one puts those behind it once more. An attempt that failed needs
+no such change: the store remembers its error and its delay.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,6 +36,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.admission import check_name
 from leasedkeyq.model.requests import (
+    LINE_STATES,
     Ack,
     Bury,
     Cancel,
@@ -41,6 +50,7 @@ from leasedkeyq.model.requests import (
     Requeue,
     ResultOutcome,
     StoredItem,
+    StoredState,
 )
 from leasedkeyq.repository.errors import (
     InvalidItemError,
@@ -51,6 +61,7 @@ from leasedkeyq.repository.items import QueueItem
 from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
 from leasedkeyq.stores.codec import Codec
 from leasedkeyq.stores.finite import check_finite
+from leasedkeyq.stores.group_keys import GROUP_MARK, group_key, group_of, is_group_key
 
 PENDING: Final = QueueItemStatus.PENDING
 PROCESSING: Final = QueueItemStatus.PROCESSING
@@ -61,6 +72,8 @@ STATUS: Final = {
     "available": PENDING,
     "scheduled": PENDING,
     "in_flight": PROCESSING,
+    "buffered": PENDING,
+    "in_line": PENDING,
     "buried": FAILED,
     "done": COMPLETED,
 }
@@ -69,8 +82,18 @@ OUTCOME: Final[dict[QueueItemStatus, ResultOutcome]] = {
     FAILED: "failed",
     QueueItemStatus.CANCELLED: "cancelled",
 }
-ORDER: Final = {"in_flight": 0, "available": 1, "scheduled": 2, "buried": 3, "done": 4}
-LIVE: Final = frozenset({"available", "scheduled", "in_flight"})
+ORDER: Final[dict[StoredState, int]] = {
+    "in_flight": 0,
+    "available": 1,
+    "scheduled": 2,
+    "buffered": 3,
+    "in_line": 3,
+    "buried": 4,
+    "done": 5,
+}
+LIVE: Final = frozenset({"available", "scheduled", "in_flight", *LINE_STATES})
+RETOLD: Final = ("scheduled_at", "started_at", "error_message")
+"""The fields of a value that the state or the history of an item may tell anew."""
 FOR_GOOD: Final = 100 * 366 * 86400.0
 """Seconds that a finished item is kept which is not to be forgotten."""
 SAME_MOMENT: Final = 1.0
@@ -91,19 +114,80 @@ ItemRequest: TypeAlias = Put | Change
 # Reading
 
 
-def latest(found: Iterable[StoredItem]) -> dict[str, StoredItem]:
-    """One stored item for each id, in the order of the queue: higher priority first."""
-    newest: dict[str, StoredItem] = {}
+def id_of_stored(stored: StoredItem) -> str:
+    """The id of the item that is stored."""
+    group = group_of(stored.key)
+    if group is None:
+        return stored.key
+    try:
+        return msgspec.json.decode(stored.value, type=_InGroup).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"{group}#{stored.id}"
+
+
+class _InGroup(msgspec.Struct):
+    id: str
+
+
+class FoundItems:
+    """What an edit has shown of a queue.
+
+    Attributes:
+        by_id: One stored item for each id, in the order of the queue: higher priority first, and
+            no item before those of its group that it waits for.
+    """
+
+    def __init__(self, items: Sequence[StoredItem], *, heads_only: bool = False) -> None:
+        self._items = items
+        self._heads_only = heads_only
+        self._lines: dict[str, list[StoredItem]] | None = None
+        newest: dict[str, StoredItem] = {}
+        for stored in sorted(items, key=lambda stored: stored.id):
+            item_id = id_of_stored(stored)
+            if stored.state == "buffered" and not is_group_key(stored.key):
+                continue
+            known = newest.get(item_id)
+            if known is None or known.state not in LIVE:
+                newest[item_id] = stored
+        ranks = _ranks(newest.values())
+        in_order = sorted(newest.items(), key=lambda one: (-ranks[one[1].id], *_place(one[1])))
+        self.by_id: dict[str, StoredItem] = dict(in_order)
+
+    def has_key(self, key: str) -> bool:
+        """Whether there is a live item under a key."""
+        return any(stored.key == key and stored.state in LIVE for stored in self._items)
+
+    def line(self, key: str) -> list[StoredItem]:
+        """The values of a key, in order.
+
+        Raises:
+            LineNotShownError: Only heads were shown.
+        """
+        if self._heads_only:
+            raise LineNotShownError
+        if self._lines is None:
+            self._lines = defaultdict(list)
+            for stored in sorted(self._items, key=lambda stored: stored.id):
+                if stored.state in LIVE:
+                    self._lines[stored.key].append(stored)
+        return self._lines[key]
+
+
+def _ranks(found: Iterable[StoredItem]) -> dict[int, int]:
+    """By what items are in order; see `leasedkeyq.repository.items.group_ranks`."""
+    lowest: dict[str, int] = {}
+    ranks: dict[int, int] = {}
     for stored in sorted(found, key=lambda stored: stored.id):
-        if stored.state == "buffered":
-            continue
-        known = newest.get(stored.key)
-        if known is None or known.state not in LIVE:
-            newest[stored.key] = stored
-    in_order = sorted(
-        newest.values(), key=lambda s: (-s.priority, ORDER[s.state], s.place, s.due or 0, s.id)
-    )
-    return {stored.key: stored for stored in in_order}
+        rank = stored.priority
+        if is_group_key(stored.key) and stored.state in LIVE:
+            rank = lowest[stored.key] = min(rank, lowest.get(stored.key, rank))
+        ranks[stored.id] = rank
+    return ranks
+
+
+def _place(stored: StoredItem) -> tuple[float, ...]:
+    due = 0.0 if stored.state in LINE_STATES else stored.due or 0.0
+    return ORDER[stored.state], stored.place, due, stored.id
 
 
 def is_storable_id(item_id: str) -> bool:
@@ -134,7 +218,7 @@ def read(stored: StoredItem, default_max_retries: int) -> QueueItem:
     Raises:
         InvalidItemError: The stored value is none of an item.
     """
-    key = stored.key
+    key, group = id_of_stored(stored), group_of(stored.key)
     try:
         fields = msgspec.json.decode(stored.value, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -148,13 +232,13 @@ def read(stored: StoredItem, default_max_retries: int) -> QueueItem:
     item = QueueItem.from_dict(
         {"created_at": moment(stored.put_at), "max_retries": default_max_retries}
         | fields
-        | {"id": key, "status": STATUS[stored.state], "priority": stored.priority}
+        | {"id": key, "status": STATUS[stored.state], "priority": stored.priority, "group": group}
     )
     if isinstance(count, int):
         item.retry_count = max(count + _ended(stored), 0)
     if stored.state == "in_flight" and stored.leased_at is not None:
         item.started_at = moment(stored.leased_at)
-    if stored.state == "scheduled" and stored.due is not None:
+    if stored.state in {"scheduled", *LINE_STATES} and stored.due is not None:
         said = item.scheduled_at
         if said is None or abs(said.timestamp() - stored.due) > SAME_MOMENT:
             item.scheduled_at = moment(stored.due)
@@ -162,6 +246,8 @@ def read(stored: StoredItem, default_max_retries: int) -> QueueItem:
         item.error_message = stored.error or item.error_message
     elif death := death_of(stored):
         item.error_message = death
+    elif group is not None and item.error_message is None and stored.history:
+        item.error_message = stored.history[-1].error or None
     return item
 
 
@@ -171,7 +257,7 @@ def show(stored: StoredItem, default_max_retries: int) -> QueueItem:
         return read(stored, default_max_retries)
     except InvalidItemError as error:
         return QueueItem(
-            id=stored.key,
+            id=id_of_stored(stored),
             type=UNREADABLE,
             payload={"stored": stored.value.decode(errors="replace")},
             status=QueueItemStatus(stored.outcome) if stored.outcome else STATUS[stored.state],
@@ -179,6 +265,7 @@ def show(stored: StoredItem, default_max_retries: int) -> QueueItem:
             priority=stored.priority,
             retry_count=_ended(stored),
             error_message=stored.error or str(error),
+            group=group_of(stored.key),
         )
 
 
@@ -189,12 +276,17 @@ def death_of(stored: StoredItem) -> str:
     return f"the worker died in attempt {stored.history[-1].number}: its lease expired"
 
 
+def fields_of(stored: StoredItem) -> dict[str, Any]:
+    """The fields that are stored with an item; none where they cannot be read."""
+    try:
+        return msgspec.json.decode(stored.value, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
 def says_error(stored: StoredItem) -> str:
     """The error that is stored with an item."""
-    try:
-        return str(msgspec.json.decode(stored.value, type=dict[str, Any]).get("error_message", ""))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
+    return str(fields_of(stored).get("error_message", ""))
 
 
 def moment(seconds: float) -> datetime:
@@ -207,6 +299,111 @@ def _ended(stored: StoredItem) -> int:
 
 
 # Writing
+
+
+class Step(NamedTuple):
+    """One item that changes. None: it is not there."""
+
+    stored: StoredItem | None
+    old: QueueItem | None
+    new: QueueItem | None
+
+
+class LineNotShownError(Exception):
+    """The change of an item takes an edit that shows the line of its group."""
+
+
+class Plan:
+    """The requests of one edit, which may change several items.
+
+    Attributes:
+        found: What the edit has shown.
+        first: What ends, and what takes the place of that under another key.
+        removed: The numbers of values that leave their lines by that.
+        rewrites: Values that change where they are, by the key of their group and by number.
+        then: Changes of single keys.
+        last: What joins the end of a line.
+    """
+
+    def __init__(self, queue: str, found: FoundItems, now: float) -> None:
+        self.found = found
+        self.now = now
+        self.first: list[ItemRequest] = []
+        self.removed: set[int] = set()
+        self.rewrites: dict[str, dict[int, Put]] = {}
+        self.then: list[ItemRequest] = []
+        self.last: list[ItemRequest] = []
+        self._queue = queue
+
+    def revive(self, stored: StoredItem | None, *, requeue: bool) -> StoredItem | None:
+        """An item as it is when it is neither failed nor finished any more, or None.
+
+        With `requeue`, one that is buried comes back; otherwise it has to be put anew.
+        """
+        if stored is None or stored.state in LIVE:
+            return stored
+        if stored.state == "buried" and requeue:
+            self.first.append(Requeue(self._queue, stored.id))
+            return msgspec.structs.replace(stored, state="available", attempt=0)
+        self.first.append(Discard(self._queue, stored.id))
+        return None
+
+    def remove(self, live: StoredItem) -> None:
+        """Take an item out."""
+        if is_group_key(live.key):
+            self.first.append(Cancel(self._queue, live.key, id=live.id))
+            self.removed.add(live.id)
+        else:
+            self.first.append(Cancel(self._queue, live.key))
+
+    def requests(self, batch_size: int) -> list[ItemRequest]:
+        """All requests, in order.
+
+        Raises:
+            LineNotShownError: A line has to be known, and was not shown.
+        """
+        requests = self.first.copy()
+        for key, changed in self.rewrites.items():
+            requests += self._rewritten(key, changed, batch_size)
+        return requests + self.then + self.last
+
+    def _rewritten(
+        self, key: str, changed: Mapping[int, Put], batch_size: int
+    ) -> list[ItemRequest]:
+        """A put replaces the last of a line: those behind it leave the line, and join it again."""
+        values = [stored for stored in self.found.line(key) if stored.id not in self.removed]
+        at = next(at for at, stored in enumerate(values) if stored.id in changed)
+        behind = values[at + 1 :]
+        requests: list[ItemRequest] = []
+        if behind and not at and values[0].state not in LINE_STATES:
+            requests.append(Cancel(self._queue, key, only_line=True))
+        else:
+            requests += [Cancel(self._queue, key, id=stored.id) for stored in behind]
+        requests.append(changed[values[at].id])
+        run: Put | None = None
+        for stored in behind:
+            put = self._again(stored, changed.get(stored.id))
+            if run is None or len(run.items) >= batch_size or _terms_of(run) != _terms_of(put):
+                requests.append(put)
+            else:
+                put = requests[-1] = msgspec.structs.replace(run, items=run.items + put.items)
+            run = put
+        return requests
+
+    def _again(self, stored: StoredItem, change: Put | None) -> Put:
+        """A value of a line joins it once more, maybe changed."""
+        delay = None if stored.due is None else max(stored.due - self.now, 0.0) or None
+        if change is None:
+            items = ((stored.key, stored.value),)
+            return Put(self._queue, items, "append", stored.priority, delay, kind=stored.kind)
+        if change.delay is not None:
+            delay = change.delay or None
+        priority = stored.priority if change.priority is None else change.priority
+        return Put(self._queue, change.items, "append", priority, delay, kind=change.kind)
+
+
+def _terms_of(put: Put) -> tuple[object, ...]:
+    return put.priority, put.delay, put.kind
 
 
 class ItemTerms:
@@ -231,40 +428,33 @@ class ItemTerms:
         return Claim(((self.queue, 1),), key=key, lease_time=self.lease_time)
 
     def plan(
-        self,
-        stored: StoredItem | None,
-        old: QueueItem | None,
-        new: QueueItem | None,
-        now: float,
-        max_items: int = 0,
+        self, steps: Sequence[Step], now: float, found: FoundItems, max_items: int = 0
     ) -> list[ItemRequest]:
-        """The requests that make `old`, stored as `stored`, into `new`; None is an absent item.
+        """The requests that make these steps; `found` is what the edit has shown.
 
         Raises:
-            InvalidItemError: `new` cannot be stored.
-            InvalidTransitionError: There is no way from the status of `old` to that of `new`.
-            TransactionError: `new` is to be started, which only `dequeue` can do.
+            InvalidItemError: An item cannot be stored.
+            InvalidTransitionError: There is no way from the old status of an item to the new one.
+            TransactionError: An item is to be started, which only `dequeue` can do.
+            LineNotShownError: It takes an edit that shows the lines.
         """
+        plan = Plan(self.queue, found, now)
+        for step in steps:
+            self._plan(plan, step, max_items)
+        return plan.requests(self._limits.batch_size)
+
+    def _plan(self, plan: Plan, step: Step, max_items: int) -> None:
+        stored, old, new = step
         if old == new:
-            return []
-        requests: list[ItemRequest] = []
-        live = stored
-        if stored is not None and stored.state == "buried":
-            requests.append(Requeue(self.queue, stored.id))
-            live = msgspec.structs.replace(stored, state="available", attempt=0)
-        elif stored is not None and stored.state == "done":
-            requests.append(Discard(self.queue, stored.id))
-            live = None
+            return
+        grouped = stored is not None and is_group_key(stored.key)
+        ungrouped = not grouped and (new is None or new.group is None)
+        live = plan.revive(stored, requeue=ungrouped)
         if new is None:
-            return requests if live is None else [*requests, Cancel(self.queue, live.key)]
-        new.check()
-        for field in ("priority", "retry_count", "max_retries"):
-            if abs(getattr(new, field)) > LARGEST:
-                message = f"item {new.id!r}: {field} must be below 2**63 on a store, up or down"
-                raise InvalidItemError(message, item_id=new.id, field=field)
-        self._check_text(new, "id")
-        if new.type:
-            self._check_text(new, "type")
+            if live is not None:
+                plan.remove(live)
+            return
+        self.check(new)
         if old is not None and not can_become(old.status, new.status):
             raise InvalidTransitionError(new.id, old.status, new.status)
         leased = live is not None and live.state == "in_flight"
@@ -273,33 +463,84 @@ class ItemTerms:
                 f"item {new.id!r} cannot be started here: only dequeue() hands out items. To move "
                 "a queue with items that are being processed, call recover(older_than=0) on it"
             )
-        if new.status in FINISHED and not (new.status is FAILED and leased):
-            return requests + self._finish(stored, live, old, new, now)
-        return requests + self._keep_alive(live, old, new, now, max_items)
+        if new.status in FINISHED and not (new.status is FAILED and leased and ungrouped):
+            self._finish(plan, stored, live, old, new)
+            return
+        if live is not None and new.group != group_of(live.key):
+            if leased:
+                message = f"item {new.id!r} is processing: its group can be changed when it is not"
+                raise InvalidItemError(message, item_id=new.id, field="group")
+            plan.remove(live)
+            live = None
+        if new.group is None:
+            plan.then += self._keep_alive(live, old, new, plan.now, max_items)
+        elif live is None:
+            plan.last.append(self._append(new, plan.now, max_items))
+        else:
+            self._keep_in_line(plan, live, old, new)
+
+    def check(self, new: QueueItem) -> None:
+        """See that the store can have an item, apart from its size.
+
+        Raises:
+            InvalidItemError: It cannot.
+            LimitExceededError: A name is too long.
+        """
+        new.check()
+        for field in ("priority", "retry_count", "max_retries"):
+            if abs(getattr(new, field)) > LARGEST:
+                message = f"item {new.id!r}: {field} must be below 2**63 on a store, up or down"
+                raise InvalidItemError(message, item_id=new.id, field=field)
+        self._check_text(new, "id", new.id)
+        if is_group_key(new.id):
+            message = f"item {new.id!r}: its id must not begin with {GROUP_MARK!r}"
+            raise InvalidItemError(message, item_id=new.id, field="id")
+        if new.type:
+            self._check_text(new, "type", new.type)
+        if new.group is not None:
+            self._check_text(new, "group", group_key(new.group))
 
     def _finish(
         self,
+        plan: Plan,
         stored: StoredItem | None,
         live: StoredItem | None,
         old: QueueItem | None,
         new: QueueItem,
-        now: float,
-    ) -> list[ItemRequest]:
+    ) -> None:
         keep = FOR_GOOD if new.status is FAILED else self.keep
         if stored is not None and stored.state == "done" and old and old.status is new.status:
             # An item that a person finished in a document stays for good.
-            keep = FOR_GOOD if stored.due is None else max(stored.due - now, SHORTEST)
+            keep = FOR_GOOD if stored.due is None else max(stored.due - plan.now, SHORTEST)
         if not keep:
-            return [] if live is None else [Cancel(self.queue, new.id)]
+            if live is not None:
+                plan.remove(live)
+            return
         result = self._encode(new, new.to_dict())
         cancel = Cancel(self.queue, new.id, result, keep, outcome=OUTCOME[new.status])
-        if live is None:
-            # Only a live item can be done.
-            put = Put(self.queue, ((new.id, b"{}"),), priority=new.priority, kind=new.type)
-            return [put, cancel]
-        if live.state == "in_flight" and new.status is COMPLETED:
-            return [Ack(self.queue, new.id, live.token, result, keep)]
-        return [cancel]
+        leased = live is not None and live.state == "in_flight"
+        completed = leased and new.status is COMPLETED
+        if live is not None and not is_group_key(live.key):
+            ack = Ack(self.queue, new.id, live.token, result, keep)
+            plan.first.append(ack if completed else cancel)
+            return
+        if live is not None and plan.found.has_key(new.id):
+            # Another item has the id as its key, so the result stays with the group.
+            if completed:
+                plan.first.append(Ack(self.queue, live.key, live.token, result, keep))
+            else:
+                in_group = msgspec.structs.replace(cancel, key=live.key, id=live.id)
+                plan.first.append(in_group)
+            plan.removed.add(live.id)
+            return
+        if live is not None and completed:
+            plan.first.append(Ack(self.queue, live.key, live.token))
+            plan.removed.add(live.id)
+        elif live is not None:
+            plan.remove(live)
+        # Only a live item can be done.
+        put = Put(self.queue, ((new.id, b"{}"),), priority=new.priority, kind=new.type)
+        plan.first += [put, cancel]
 
     def _keep_alive(
         self,
@@ -338,20 +579,72 @@ class ItemTerms:
                 requests.append(Bury(self.queue, new.id, live.token, error))
         return requests
 
-    def _value(self, item: QueueItem, ended: int) -> bytes:
-        fields = item.to_dict()
+    def _append(self, new: QueueItem, now: float, max_items: int) -> Put:
+        """Let a new item wait behind those of its group."""
+        assert new.group is not None
+        return Put(
+            self.queue,
+            ((group_key(new.group), self._value(new, 0)),),
+            "append",
+            priority=new.priority,
+            delay=self._delay(new, now) or None,
+            max_items=max_items,
+            kind=new.type,
+        )
+
+    def _keep_in_line(
+        self, plan: Plan, live: StoredItem, old: QueueItem | None, new: QueueItem
+    ) -> None:
+        """Change an item that stays in its group, pending or processing."""
+        leased = live.state == "in_flight"
+        released = leased and new.status is PENDING
+        known = fields_of(live)
+        told = {name: known.get(name) for name in RETOLD if _same_field(old, new, name)}
+        if released:
+            # The history tells the error, and the schedule is the store's.
+            told |= {name: known.get(name) for name in RETOLD if name not in known}
+            told["scheduled_at"] = known.get("scheduled_at")
+        ended = live.attempt - (leased and not released)
+        value = self._value(new, ended, told)
+        moved = not leased and not _same_field(old, new, "scheduled_at")
+        ranked = new.priority != live.priority
+        if moved or ranked or msgspec.json.decode(value) != known:
+            plan.rewrites.setdefault(live.key, {})[live.id] = Put(
+                self.queue,
+                ((live.key, value),),
+                priority=new.priority if ranked else None,
+                delay=self._delay(new, plan.now) if moved else None,
+                kind=new.type,
+            )
+        if released:
+            delay, error = self._delay(new, plan.now), new.error_message or ""
+            plan.then.append(Release(self.queue, live.key, live.token, delay=delay, error=error))
+
+    def _value(
+        self, item: QueueItem, ended: int, told: Mapping[str, Any] = MappingProxyType({})
+    ) -> bytes:
+        """The value of an item that is not done.
+
+        Args:
+            item: The item.
+            ended: How many of its attempts the store counts.
+            told: Fields that stay what they were in the value, as the state of the item says more.
+        """
+        fields = {**item.to_dict(), **told}
         names = ("type", "payload", "created_at", "max_retries", "metadata")
         value = {name: fields[name] for name in names}
-        for name in ("scheduled_at", "started_at", "error_message"):
+        for name in RETOLD:
             if fields[name] is not None:
                 value[name] = fields[name]
         if item.retry_count != ended:
             value["retry_count"] = item.retry_count - ended
+        if item.group is not None:
+            value["id"] = item.id
         return self._encode(item, value)
 
-    def _check_text(self, item: QueueItem, field: str) -> None:
+    def _check_text(self, item: QueueItem, field: str, name: str) -> None:
         try:
-            check_name(f"the {field} of an item", getattr(item, field), self._limits)
+            check_name(f"the {field} of an item", name, self._limits)
         except LimitExceededError:
             raise
         except ValueError as error:
@@ -380,6 +673,10 @@ class ItemTerms:
         if item.scheduled_at is None:
             return 0.0
         return max(item.scheduled_at.timestamp() - now, 0.0)
+
+
+def _same_field(old: QueueItem | None, new: QueueItem, name: str) -> bool:
+    return old is not None and getattr(old, name) == getattr(new, name)
 
 
 def _check_finite(item: QueueItem, field: str, encoded: bytes) -> None:

@@ -15,6 +15,7 @@ from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
 from leasedkeyq.model.requests import Extend, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
+from leasedkeyq.repository.change_edits import Place
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
 from leasedkeyq.repository.connection import Connection, is_document
@@ -22,20 +23,24 @@ from leasedkeyq.repository.errors import (
     DuplicateItemError,
     InvalidTransitionError,
 )
-from leasedkeyq.repository.items import Queue, QueueItem
+from leasedkeyq.repository.items import Queue, QueueItem, fresh_ids
 from leasedkeyq.repository.leases import HeldLease
 from leasedkeyq.repository.mapping import (
     FAILED,
     FOR_GOOD,
     PENDING,
     PROCESSING,
+    FoundItems,
     ItemRequest,
     ItemTerms,
+    Step,
     death_of,
+    id_of_stored,
     moment,
     show,
 )
 from leasedkeyq.repository.status import QueueItemStatus
+from leasedkeyq.stores.group_keys import group_of
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.take_back import undo_lease
 from leasedkeyq.types import Duration
@@ -195,7 +200,7 @@ class QueueRepository:
             InvalidTransitionError: There is no way from an item's status to the new one.
             InvalidLeaseError: An item was handed out to this thread, and its lease is lost.
         """
-        with self._changes.edit(None) as edit:
+        with self._changes.edit() as edit:
             steps = self._changes.queue_steps(edit, queue)
         self._changes.drop_leases(steps)
         queue._take_over(self.get_queue())
@@ -217,7 +222,7 @@ class QueueRepository:
             TransactionError: An item was started, which only `dequeue` can do; or this thread is
                 inside a transaction of the same store already.
         """
-        with self._changes.edit(None) as edit:
+        with self._changes.edit() as edit:
             queue = self._changes.read_queue(edit.items, edit.settings)
             yield queue
             steps = self._changes.queue_steps(edit, queue)
@@ -226,23 +231,33 @@ class QueueRepository:
     # Single items
 
     def enqueue(self, item: QueueItem) -> None:
-        """Add an item.
+        """Add an item; one with a group waits behind those of that.
 
         Raises:
             QueueFullError: `max_size` items are pending.
-            DuplicateItemError: An item with its id is there, in whatever status.
+            DuplicateItemError: An item with its id is there, in whatever status. An item without a
+                group is not compared with those that wait in groups. One with a group is, for which
+                these are all looked at, unless `QueueItem.create` made its id in this process.
             InvalidItemError: It cannot be stored; the error names the field.
             LimitExceededError: It is larger than the store takes; the error names the limit.
         """
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
+            def look(stored: StoredItem | None, found: FoundItems) -> Sequence[ItemRequest]:
                 if stored is not None:
                     raise DuplicateItemError(item.id, self._name)
                 room = session.settings.max_size or 0 if item.status is PENDING else 0
-                return self._terms.plan(None, None, item, self._clock(), room)
+                steps = [Step(None, None, item)]
+                return self._terms.plan(steps, self._clock(), found, room)
 
-            session.change(item.id, look)
+            place = Place(item.id)
+            if not fresh_ids.take(item.id) and item.group is not None:
+                self._terms.check(item)
+                if session.find_group(item.id) is not None:
+                    raise DuplicateItemError(item.id, self._name)
+                place = Place(item.id, item.group, heads_only=False)
+            session.change_at(place, look)
+        self._changes.groups.add(item.id, item.group)
 
     def dequeue(self, timeout: Duration | None = 0) -> QueueItem | None:
         """Hand out the next item, which is then processing, or None if there is none.
@@ -274,18 +289,24 @@ class QueueRepository:
                     return item
 
     def get_item(self, item_id: str | QueueItem) -> QueueItem | None:
-        """The item with this id as it is now, or None."""
-        item_id = id_of(item_id)
-        found: list[QueueItem] = []
+        """The item with this id as it is now, or None.
+
+        An item that is finished, or has no group, is found at once. So is the first of a group, if
+        the item itself is passed here, or this repository enqueued it or handed it out. One that
+        waits behind others of its group is looked for among these, and if its group is not known,
+        among all items that are in groups and not finished: that takes the longer the more of them
+        there are. So does an id that is not there. This goes for all methods that want an item.
+        """
+        shown: list[QueueItem] = []
         with self._connection.using() as session:
 
-            def look(stored: StoredItem | None) -> Sequence[ItemRequest]:
+            def look(stored: StoredItem | None, _: FoundItems) -> Sequence[ItemRequest]:
                 if stored is not None:
-                    found[:] = [show(stored, session.settings.default_max_retries)]
+                    shown[:] = [show(stored, session.settings.default_max_retries)]
                 return ()
 
-            session.change(item_id, look)
-        return found[0] if found else None
+            session.change(*self._named(item_id), look)
+        return shown[0] if shown else None
 
     def update_item(
         self, item_id: str | QueueItem, update: Callable[[QueueItem], object]
@@ -303,14 +324,14 @@ class QueueRepository:
             InvalidTransitionError: There is no way from its status to the new one.
             InvalidLeaseError: It was handed out to this thread, and its lease is lost.
         """
-        return self._changes.update_item(id_of(item_id), update)
+        return self._changes.update_item(*self._named(item_id), update)
 
     def remove_item(self, item_id: str | QueueItem) -> bool:
         """Take an item out, whatever its status; return whether it was there.
 
         If a worker has it, that worker cannot settle it any more.
         """
-        return self._changes.update_item(id_of(item_id), None) is not None
+        return self._changes.update_item(*self._named(item_id), None) is not None
 
     # Settling items
 
@@ -382,9 +403,9 @@ class QueueRepository:
             if item.status is not PROCESSING:
                 message = f"item {item.id!r} is {item.status.value}: nobody works on it"
                 raise InvalidLeaseError(message, key=item.id)
-            return Extend(self._name, item.id, stored.token, seconds)
+            return Extend(self._name, stored.key, stored.token, seconds)
 
-        expiry = self._changes.request(id_of(item_id), extend)
+        expiry = self._changes.request(*self._named(item_id), extend)
         return moment(expiry) if isinstance(expiry, float) else None
 
     def release(self, item_id: str | QueueItem) -> QueueItem:
@@ -403,11 +424,11 @@ class QueueRepository:
             if item.status is not PROCESSING:
                 raise InvalidTransitionError(item.id, item.status, PENDING)
             seen[:] = [(stored, item)]
-            return undo_lease(self._name, item.id, stored.token)
+            return undo_lease(self._name, stored.key, stored.token)
 
-        self._changes.request(id_of(item_id), give_back)
+        self._changes.request(*self._named(item_id), give_back)
         [(stored, item)] = seen
-        self._changes.held.drop(stored.key, stored.token)
+        self._changes.held.drop(item.id, stored.token)
         attempt = stored.attempt - 1
         given_back = msgspec.structs.replace(stored, state="available", attempt=attempt)
         return _shown_as(item_id, show(given_back, item.max_retries))
@@ -419,8 +440,14 @@ class QueueRepository:
         *,
         anybody: bool = False,
     ) -> QueueItem:
-        changed = self._changes.change_item(id_of(item_id), change, anybody=anybody)
+        changed = self._changes.change_item(*self._named(item_id), change, anybody=anybody)
         return _shown_as(item_id, changed)
+
+    def _named(self, item: str | QueueItem) -> tuple[str, str | None]:
+        """The id of an item, and the group in which to look for it first."""
+        item_id = id_of(item)
+        group = item.group if isinstance(item, QueueItem) else None
+        return item_id, group or self._changes.groups.get(item_id)
 
     def _lease_of(self, item: QueueItem) -> HeldLease:
         """The lease under which this thread was just handed an item."""
@@ -446,10 +473,11 @@ class QueueRepository:
         with self._connection.using() as session:
             for stored in session.browse(states):
                 if is_older(stored, since) or death_of(stored):
-                    outcomes[stored.key] = self._claims.recover(session, stored.key, since)
+                    item_id, group = id_of_stored(stored), group_of(stored.key)
+                    outcomes[item_id] = self._claims.recover(session, item_id, group, since)
         return RecoveryReport(
-            tuple(key for key, status in outcomes.items() if status is PENDING),
-            tuple(key for key, status in outcomes.items() if status is FAILED),
+            tuple(item_id for item_id, status in outcomes.items() if status is PENDING),
+            tuple(item_id for item_id, status in outcomes.items() if status is FAILED),
         )
 
     def stats(self) -> dict[str, int]:
@@ -462,7 +490,7 @@ class QueueRepository:
         with self._connection.using() as session:
             counts = session.count()
         stats = Queue(self._name).get_stats()
-        stats["pending"] = counts.available + counts.scheduled
+        stats["pending"] = counts.available + counts.scheduled + counts.held
         stats["processing"] = counts.in_flight
         stats["completed"] = counts.done - counts.done_failed - counts.done_cancelled
         stats["failed"] = counts.buried + counts.done_failed
@@ -474,7 +502,7 @@ class QueueRepository:
         """How many items are pending, those with a `scheduled_at` ahead included."""
         with self._connection.using() as session:
             counts = session.count()
-        return counts.available + counts.scheduled
+        return counts.available + counts.scheduled + counts.held
 
     def __bool__(self) -> bool:
         """Always true: an empty queue is a queue, too."""

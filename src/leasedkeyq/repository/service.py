@@ -65,6 +65,7 @@ class QueueService:
         metadata: Mapping[str, Any] | None = None,
         scheduled_at: datetime | None = None,
         max_retries: int | None = None,
+        group: str | None = None,
     ) -> QueueItem:
         """Add a task. The item is of the type ``"task"``, with the ``task_id`` in its payload.
 
@@ -76,6 +77,7 @@ class QueueService:
             metadata: Whatever else is worth keeping, in the same way.
             scheduled_at: Not handed out before this time. Without a zone it is local time.
             max_retries: As in `QueueItem`; by default that of the queue.
+            group: Tasks of one group are handed out one at a time, in order; see `QueueItem`.
 
         Raises:
             QueueFullError: `max_size` items are pending.
@@ -104,6 +106,7 @@ class QueueService:
             scheduled_at=scheduled_at,
             max_retries=max_retries,
             metadata=metadata,
+            group=group,
         )
         self.repository.enqueue(item)
         return item

@@ -17,18 +17,33 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.repository.change_edits import ChangeEdits, ItemChange, LookAtItem
+from leasedkeyq.repository.change_edits import (
+    ChangeEdits,
+    ItemChange,
+    LookAtItem,
+    Place,
+    places,
+)
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
-from leasedkeyq.repository.mapping import ItemRequest, is_storable_id
+from leasedkeyq.repository.mapping import (
+    FoundItems,
+    ItemRequest,
+    LineNotShownError,
+    id_of_stored,
+    is_storable_id,
+)
 from leasedkeyq.stores.batching import CallerBatcher
+from leasedkeyq.stores.group_keys import GROUP_MARK, group_of
 from leasedkeyq.stores.pump import ClaimPump
-from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.store import LIVE_STATES, Store
 
 T = TypeVar("T")
 LeasedT = TypeVar("LeasedT", bound=Sequence[Claimed])
 
 PAGE: Final = 1000
 """How many items are read at a time."""
+GROUPED_STATES: Final[tuple[StoredState, ...]] = (*LIVE_STATES, "buried")
+"""The states of the items that are found by their group."""
 NAME: Final = "queue"
 """The name of a queue that was not given any."""
 
@@ -106,18 +121,48 @@ class Session:
         """Run something of the store and wait for it."""
         return self.loop_thread.call(coroutine)
 
-    def change(self, item_id: str, look: LookAtItem) -> list[Answer]:
+    def change(self, item_id: str, group: str | None, look: LookAtItem) -> list[Answer]:
         """Have what `look` wants done with an item, while no other call can change it.
 
-        What it raises is raised, and so is what the store refuses; then nothing has changed.
+        What it raises is raised, and so is what the store refuses; then nothing has changed. The
+        item is looked for everywhere, first where `group` says.
         """
-        if not is_storable_id(item_id):
-            look(None)
+
+        def look_there(stored: StoredItem | None, found: FoundItems) -> Sequence[ItemRequest]:
+            if stored is None:
+                raise _NotThereError
+            return look(stored, found)
+
+        for place in places(item_id, group, self.find_group):
+            with suppress(_NotThereError, LineNotShownError):
+                return self.change_at(place, look_there)
+        look(None, FoundItems(()))
+        return []
+
+    def change_at(self, place: Place, look: LookAtItem) -> list[Answer]:
+        """The same with an item that can be only there."""
+        if not is_storable_id(place.item_id):
+            look(None, FoundItems(()))
             return []
-        answers = wait_for(self._changes.submit(ItemChange(item_id, look)))
+        answers = wait_for(self._changes.submit(ItemChange(place, look)))
         if isinstance(answers, Exception):
             raise answers
         return answers
+
+    def find_group(self, item_id: str) -> str | None:
+        """The group in which an item is pending or processing, or None."""
+        cursor: str | None = None
+        while True:
+            browse = self.store.browse(
+                self.name, states=GROUPED_STATES, prefix=GROUP_MARK, cursor=cursor, limit=PAGE
+            )
+            page = self.call(browse)
+            for stored in page.items:
+                if id_of_stored(stored) == item_id:
+                    return group_of(stored.key)
+            cursor = page.cursor
+            if cursor is None:
+                return None
 
     def claim(self, claim: Claim) -> Claimed | None:
         """Lease one item, if there is one."""
@@ -197,10 +242,13 @@ class Session:
     def edit(
         self,
         work: Callable[[Sequence[StoredItem]], Sequence[ItemRequest]],
-        keys: Sequence[str] | None,
+        place: Place | None,
     ) -> Coroutine[Any, Any, list[Answer]]:
-        """An edit of the queue."""
-        return self.store.edit(self.name, work, keys=keys)
+        """An edit of the queue, or of one place in it."""
+        if place is None:
+            return self.store.edit(self.name, work)
+        heads_only = place.heads_only and place.group is not None
+        return self.store.edit(self.name, work, keys=place.keys, heads_only=heads_only)
 
     def read(self) -> tuple[Sequence[StoredItem], QueueSettings]:
         """All items and the settings, as they are at one moment."""
@@ -294,6 +342,10 @@ class Session:
         The store is closed if it was opened here.
         """
         self.loop_thread.leave(close_store=self._owned, wait=wait, before=self._close_line)
+
+
+class _NotThereError(Exception):
+    """There is no item at a place."""
 
 
 class _Seen:

@@ -298,15 +298,20 @@ class Store(Closable, ABC):
 
     @final
     async def edit(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+        self,
+        queue: str,
+        work: EditWork,
+        *,
+        keys: Sequence[str] | None = None,
+        heads_only: bool = False,
     ) -> list[Answer]:
         """Change a queue after looking at it, all or nothing, while nobody else can change it.
 
         `work` is called once with the items of the queue in every state, by id, or with those of
-        `keys`. Items in flight show their `StoredItem.token`. What it returns is applied in order,
-        as of the moment at which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`,
-        `Cancel`, `Requeue`, `Purge` and `Discard` of this queue. Returns their answers; all is
-        then durable.
+        `keys`; with `heads_only` without the values in lines, which may be long. Items in flight
+        show their `StoredItem.token`. What it returns is applied in order, as of the moment at
+        which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`, `Cancel`, `Requeue`, `Purge`
+        and `Discard` of this queue. Returns their answers; all is then durable.
 
         What `work` raises is raised, and so is the first refusal (as in `put` and `settle`), or a
         `ValueError` for what is no such request. Then nothing has changed. `work` is never called
@@ -320,8 +325,9 @@ class Store(Closable, ABC):
         self._check_usable()
         check_names("queue", [queue])
         check_names("keys", keys or ())
+        edit = Edit(queue, work, keys, self.limits, heads_only=heads_only)
         try:
-            return await self._ask("edit", self.do_edit, Edit(queue, work, keys, self.limits))
+            return await self._ask("edit", self.do_edit, edit)
         except EditStoppedError as stopped:
             error = stopped.error
         raise error

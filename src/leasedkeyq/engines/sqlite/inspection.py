@@ -36,11 +36,12 @@ LINE_OF_KEY: Final = f"""
     SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_key
     WHERE queue = ? AND key = ? AND in_line > ? ORDER BY in_line LIMIT ?
 """
-PARTS_BY_KEY: Final = (
-    f"""
+LIVE_BY_KEY: Final = f"""
     SELECT {SHOWN_LIVE} FROM items INDEXED BY items_by_key
     WHERE queue = ? AND key = ? AND state <> {HELD}
-    """,
+"""
+HEAD_BY_KEY: Final = f"{LIVE_BY_KEY} AND in_line = 0"
+PARTS_BY_KEY: Final = (
     f"SELECT {SHOWN_BURIED} FROM buried INDEXED BY buried_by_key WHERE queue = ? AND key = ?",
     f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_key WHERE queue = ? AND key = ?",
 )
@@ -159,12 +160,18 @@ class Inspection:
         rows += self._execute(LINE_OF_KEY, (*where, request.limit - len(rows))).fetchall()
         return [item_of_row(request.queue, row) for row in rows]
 
-    def items_of(self, number: int, queue: str, keys: tuple[str, ...]) -> list[StoredItem]:
-        """The items of keys in every state by id, with the tokens of their leases."""
+    def items_of(
+        self, number: int, queue: str, keys: tuple[str, ...], *, heads_only: bool = False
+    ) -> list[StoredItem]:
+        """The items of keys in every state by id, with the tokens of their leases.
+
+        With `heads_only`, without the values in lines.
+        """
+        live = HEAD_BY_KEY if heads_only else LIVE_BY_KEY
         rows = [
             row
             for key in keys
-            for part in PARTS_BY_KEY
+            for part in (live, *PARTS_BY_KEY)
             for row in self._execute(part, (number, key))
             if row[2] != DONE or row[8] > self._now
         ]

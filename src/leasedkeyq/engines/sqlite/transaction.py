@@ -46,6 +46,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
 from leasedkeyq.model.requests import (
+    LINE_STATES,
     OUTCOMES,
     STATES,
     Ack,
@@ -1449,10 +1450,13 @@ class SqliteTransaction:
         """Apply an edit. What stops it leaves it half done, and has to end the transaction."""
         queue = self._queue(edit.queue)
         if edit.keys is None:
-            everything = Browse(edit.queue, STATES, "", 0, NO_LIMIT)
+            states = tuple(s for s in STATES if not edit.heads_only or s not in LINE_STATES)
+            everything = Browse(edit.queue, states, "", 0, NO_LIMIT)
             items = self._inspection.browse(queue.id, everything, reveal=True)
         else:
-            items = self._inspection.items_of(queue.id, edit.queue, edit.keys)
+            items = self._inspection.items_of(
+                queue.id, edit.queue, edit.keys, heads_only=edit.heads_only
+            )
         return apply_changes(edit.changes(items), self.apply)
 
     # Looking

@@ -18,7 +18,8 @@ are marked as `Entry.in_line`.
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -254,6 +255,19 @@ class ItemFacts(msgspec.Struct, kw_only=True):
     """How it ended, if it is done."""
     ended_at: float | None = None
     """When, if that is known."""
+    name: str = ""
+    """What the document calls it, if that is not its key."""
+    joins: bool = False
+    """Whether a person has let it join the values of its key."""
+
+
+class ReadValue(NamedTuple):
+    """An entry as it was read."""
+
+    facts: ItemFacts
+    entry: Entry
+    where: str
+    """What errors call it."""
 
 
 # Forms
@@ -338,6 +352,14 @@ class Form(ABC):
             NonsenseError: The item has no place in this form.
         """
 
+    def by_name(self, entries: Sequence[Entry], numbers: AbstractSet[int]) -> dict[str, Entry]:
+        """The entries whose ids are not among `numbers`, by the field ``id``, where it is unique.
+
+        Such an item may be there with another id now, and keeps what a person wrote around it.
+        """
+        del entries, numbers
+        return {}
+
     @abstractmethod
     def upgrade(self, section: Section, where: str) -> None:
         """Bring what documents of version 1 said in another way into today's form.
@@ -349,6 +371,14 @@ class Form(ABC):
     def place(self, entry: Entry, *, in_line: bool) -> None:
         """Let an entry that was the head of its key stand in its line, or the other way round."""
         entry.in_line = in_line
+
+    def arrange_lines(self, found: list[ReadValue]) -> list[ReadValue]:
+        """The values of a queue, each as the head of its key or in its line.
+
+        Raises:
+            NonsenseError: They contradict each other.
+        """
+        return found
 
     def arrange(self, entries: list[Entry]) -> list[Entry]:
         """Entries of a queue, which came together in any order, as they can stand in a document."""

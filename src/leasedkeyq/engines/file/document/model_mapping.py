@@ -6,7 +6,6 @@ changed. Both see the items of a queue in one order, see `in_order`.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from leasedkeyq.engines.file.document.document import (
     Form,
     ItemFacts,
     LeaseFacts,
+    ReadValue,
     Section,
     Signature,
 )
@@ -97,14 +97,6 @@ def _load_buckets(model: StoreModel, text: str) -> None:
             queue_model.buckets.keep(BucketName(pattern, each, key), Bucket(*bucket))
 
 
-class ValueInLine(NamedTuple):
-    """A value in line, as it was read."""
-
-    facts: ItemFacts
-    entry: Entry
-    where: str
-
-
 class ModelLoader:
     """Brings the entries of a document into a model."""
 
@@ -130,7 +122,7 @@ class ModelLoader:
         if not section.entries:
             return
         queue_model = self.model.queues[name] = QueueModel(self.model.limits.buried)
-        lines: dict[str, list[ValueInLine]] = {}
+        found: list[ReadValue] = []
         items = values = 0
         key, state = "", ""
         for entry in section.entries:
@@ -144,12 +136,17 @@ class ModelLoader:
                 values = 0
                 where = f"item {items} of queue {name!r}"
             facts = self.read(section, entry, where, key)
+            found.append(ReadValue(facts, entry, where))
             if facts.state not in IN_LINE:
-                self.item(queue_model, name, facts, entry, where)
                 key, state = entry.key, facts.state
-                continue
-            self._check_id(facts.payload, where)
-            lines.setdefault(entry.key, []).append(ValueInLine(facts, entry, where))
+        lines: dict[str, list[ReadValue]] = {}
+        for one in self.form.arrange_lines(found):
+            facts, entry, where = one
+            if facts.state in IN_LINE:
+                self._check_id(facts.payload, where)
+                lines.setdefault(facts.key or entry.key, []).append(one)
+            else:
+                self.item(queue_model, name, facts, entry, where)
         for key, line in lines.items():
             self._line(queue_model, name, key, line)
 
@@ -188,7 +185,7 @@ class ModelLoader:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise NonsenseError(f"{where}: {error}") from error
         entry.id = entry.written_id = facts.payload.id
-        entry.key = facts.key
+        entry.key = facts.name or facts.key
         entry.in_line = facts.state in IN_LINE
         if entry.in_line and self.form.nests:
             if facts.key and facts.key != head:
@@ -227,7 +224,7 @@ class ModelLoader:
             state.held[facts.key] = self._head(queue_model, facts, where), state._burials
 
     def _line(
-        self, queue_model: QueueModel, queue: str, key: str, values: Sequence[ValueInLine]
+        self, queue_model: QueueModel, queue: str, key: str, values: Sequence[ReadValue]
     ) -> None:
         """Bring in the line of a key.
 
@@ -404,16 +401,21 @@ def _buckets(model: StoreModel) -> str:
 
 def _sync_section(section: Section, form: Form, queue: str, queue_model: QueueModel) -> bool:
     old = {entry.id: entry for entry in section.entries}
+    in_new_order = list(in_order(queue_model))
+    gone = form.by_name(section.entries, {number for number, _, _, _ in in_new_order})
     entries: list[Entry] = []
     changed = False
     key = ""
-    for number, signature, item, place in in_order(queue_model):
+    for number, signature, item, place in in_new_order:
         in_line = isinstance(item, LineValue)
         if not isinstance(item, LineValue):
             key = item.key
         entry = old.get(number)
         if entry is None:
             entry = Entry()
+            if gone:
+                fields, _ = form.write(section, _facts(queue_model, key, item, place))
+                entry = gone.pop(fields["id"], entry)
             entry.id = number
         if entry.in_line is not in_line:
             form.place(entry, in_line=in_line)

@@ -1,4 +1,4 @@
-"""The thirteen fields of an item of a repository: what each may be, and what a value is made of.
+"""The fields of an item of a repository: what each may be, and what a value is made of.
 
 A field is JSON on one line. Checking one returns it in the form in which we write it, which every
 YAML reader takes for what it is: times as text with their offset, and numbers that readers of
@@ -15,6 +15,7 @@ import msgspec
 from leasedkeyq.engines.file.document.json_fields import (
     LARGEST,
     NonsenseError,
+    check_text,
     decode,
     decode_time,
     encode,
@@ -38,6 +39,9 @@ FIELDS = (
     "error_message",
     "metadata",
 )
+"""The fields that every item has."""
+ALL_FIELDS = (*FIELDS, "group")
+"""All fields: those of an item with a group."""
 NEEDED = ("type", "payload", "created_at", "max_retries", "metadata")
 """The fields in the value of an item that is not done."""
 OPTIONAL = ("scheduled_at", "started_at", "completed_at", "error_message")
@@ -104,6 +108,16 @@ def _text(text: str, name: str, where: str) -> str:
 
 def _text_or_null(text: str, name: str, where: str) -> str:
     return text if text == "null" else _text(text, name, where)
+
+
+def _group(text: str, name: str, where: str) -> str:
+    if text == "null":
+        return text
+    group = decode(text, str, name, where)
+    if not group:
+        raise NonsenseError(f"{where}: group must be a text that is not empty, or null")
+    check_text(group, f"{where}: group")
+    return encode(group)
 
 
 def _status(text: str, name: str, where: str) -> str:
@@ -203,4 +217,5 @@ _CHECKS: dict[str, Callable[[str, str, str], str]] = {
     "max_retries": _whole(0),
     "error_message": _text_or_null,
     "metadata": _mapping,
+    "group": _group,
 }

@@ -20,7 +20,8 @@ It looks like this::
       error_message: null
       metadata: {}
 
-Each item has these fields, all of them, so that a program which reads them plainly goes on; see
+An item of a group has ``group``, too. Otherwise each item has these fields, all of them and no
+others, so that a program which reads them plainly goes on; see
 `repository_items` for what they mean to the store. What the store itself has to know, the counters
 and a record for each item, stands in one mapping at the end. Older documents have their items under
 ``queue``. There is one queue, and no other can be put into such a document.
@@ -30,7 +31,8 @@ The values in line of an id are items of that id, too, behind its head and in or
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 import msgspec
@@ -47,6 +49,7 @@ from leasedkeyq.engines.file.document.document import (
     ItemFacts,
     NotPlainYamlError,
     ReadItem,
+    ReadValue,
     RepositorySettings,
     Section,
 )
@@ -72,7 +75,8 @@ from leasedkeyq.engines.file.document.plain_yaml import (
     render_item,
     split_lines,
 )
-from leasedkeyq.engines.file.document.repository_fields import FIELDS, STATUSES
+from leasedkeyq.engines.file.document.repository_fields import ALL_FIELDS, STATUSES
+from leasedkeyq.engines.file.document.repository_groups import arrange_groups
 from leasedkeyq.engines.file.document.repository_items import (
     read_item,
     take_next,
@@ -97,7 +101,10 @@ BOOKS = "leasedkeyq"
 NAMES = (*LABELS, BOOKS)
 """What such a document has at its top, and no other."""
 STYLE = Style(
-    item="- ", member="  ", words=frozenset(("name", "id", "type", "status")), times=frozenset()
+    item="- ",
+    member="  ",
+    words=frozenset(("name", "id", "type", "status", "group")),
+    times=frozenset(),
 )
 
 _BOOKS = f"{BOOKS}: # the store's own notes about the items; leave them to the program\n"
@@ -119,7 +126,7 @@ class RepositoryForm(Form):
             that; None if it is not known.
     """
 
-    fields: tuple[str, ...] = FIELDS
+    fields: tuple[str, ...] = ALL_FIELDS
     nests: bool = False
 
     def __init__(
@@ -172,6 +179,14 @@ class RepositoryForm(Form):
                 entries.append(Entry(fields))
                 entries[-1].record = record
         section.entries = entries
+
+    def arrange_lines(self, found: list[ReadValue]) -> list[ReadValue]:
+        """As `Form.arrange_lines`."""
+        return arrange_groups(found)
+
+    def by_name(self, entries: Sequence[Entry], numbers: AbstractSet[int]) -> dict[str, Entry]:
+        """As `Form.by_name`."""
+        return {entry.fields["id"]: entry for entry in entries if entry.id not in numbers}
 
     # Items
 

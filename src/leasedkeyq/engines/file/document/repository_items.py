@@ -42,7 +42,7 @@ from leasedkeyq.engines.file.document.json_fields import (
     encode_time,
 )
 from leasedkeyq.engines.file.document.repository_fields import (
-    FIELDS,
+    ALL_FIELDS,
     FINISHED,
     NEEDED,
     OPTIONAL,
@@ -53,8 +53,10 @@ from leasedkeyq.engines.file.document.repository_fields import (
 )
 from leasedkeyq.model.queue_model import Payload
 from leasedkeyq.model.requests import StoredState
+from leasedkeyq.stores.group_keys import group_key, group_of
 
 LIVE_VALUE = (*NEEDED, *OPTIONAL, "retry_count")
+GROUPED_VALUE = (*LIVE_VALUE, "id")
 FOUND_LEASE = 300.0
 """Seconds that an item is leased which a document says is processing, without a lease."""
 SAME_MOMENT = 1.0
@@ -68,6 +70,8 @@ _STATUS: dict[str, str] = {
     "in_line": "pending",
     "buried": "failed",
 }
+_PENDING_OR_PROCESSING = frozenset(state for state in _STATUS if state != "buried")
+_OF_ATTEMPTS = frozenset(("attempt", "history", "place"))
 _NOTHING = dict.fromkeys(OPTIONAL, "null")
 
 # Writing
@@ -81,6 +85,7 @@ def write_item(facts: ItemFacts, max_retries: int) -> tuple[dict[str, str], dict
     """
     where = f"the item {facts.key!r}"
     payload = facts.payload
+    group = group_of(facts.key)
     fields = {
         "id": encode(facts.key),
         "created_at": encode_utc(payload.put_at),
@@ -91,15 +96,17 @@ def write_item(facts: ItemFacts, max_retries: int) -> tuple[dict[str, str], dict
         **_NOTHING,
     }
     if facts.state == "done":
-        value = read_value(payload.value, FIELDS, where)
-        if value.get("id", fields["id"]) != fields["id"]:
+        value = read_value(payload.value, ALL_FIELDS, where)
+        if group is None and value.get("id", fields["id"]) != fields["id"]:
             raise NonsenseError(f"{where}: its result has the id {value['id']}")
         if decode_text(value, "status", where) not in FINISHED:
             raise NonsenseError(f"{where}: its result has the status {value['status']}")
         fields |= value
         own: dict[str, str] = {}
     else:
-        value = read_value(payload.value, LIVE_VALUE, where)
+        value = read_value(payload.value, LIVE_VALUE if group is None else GROUPED_VALUE, where)
+        if group is not None and "id" in value:
+            fields["group"] = encode(group)
         fields |= value
         fields |= _shown(facts, value, where)
         own = {
@@ -125,6 +132,10 @@ def _shown(facts: ItemFacts, value: dict[str, str], where: str) -> dict[str, str
         shown["started_at"] = encode_utc(facts.lease.leased_at)
     if facts.error:
         shown["error_message"] = encode(facts.error)
+    elif "id" in value and "error_message" not in value and facts.payload.history:
+        # The value of an item of a group is not changed by a failure.
+        error = facts.payload.history[-1].error
+        shown["error_message"] = encode(error) if error else "null"
     return shown
 
 
@@ -137,16 +148,30 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFac
     Raises:
         NonsenseError: It says what an item cannot be.
     """
-    fields = check_fields(entry.fields, FIELDS[1:], where)
+    fields = check_fields(entry.fields, ALL_FIELDS[1:], where)
+    if fields.get("group") == "null":
+        del fields["group"]
     record = decode_mapping(entry.record, "its record", where) if entry.record else {}
     state, known = _state(fields, record, where, now)
     put_at = decode_moment(record, "put_at", where)
     if put_at is None:
         put_at = decode_time(fields["created_at"], where) if "created_at" in fields else now
     decode_whole(fields, "retry_count", where)
-    key = decode_key(entry.fields, "id", where)
+    name = decode_key(entry.fields, "id", where)
+    key = name
+    joins = False
+    if state != "done":
+        if "group" in fields:
+            key = group_key(decode_text(fields, "group", where))
+        joins = _joins(state, fields, record, known=known)
+        if joins:
+            # What the store counted of it stays in its retry_count.
+            record = {part: text for part, text in record.items() if part not in _OF_ATTEMPTS}
+        if joins and state == "in_flight" and record:
+            message = "it is processing, and only an item that is pending can join or leave a group"
+            raise NonsenseError(f"{where}: {message}")
     fields = {
-        "id": encode(key),
+        "id": encode(name),
         "type": '"task"',
         "payload": _bare_payload(entry),
         "status": '"pending"',
@@ -171,6 +196,8 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFac
         ),
         priority=int(fields["priority"]),
         attempt=decode_whole(record, "attempt", where),
+        name=name,
+        joins=joins,
     )
     if state == "done":
         of = record if known and "outcome" in record else {"outcome": fields["status"]}
@@ -237,9 +264,11 @@ def _recall(
 
 def _value(facts: ItemFacts, fields: dict[str, str], record: dict[str, str], where: str) -> bytes:
     if facts.state == "done":
-        return make_value({name: fields[name] for name in FIELDS})
+        return make_value({name: fields[name] for name in ALL_FIELDS if name in fields})
     own = decode_mapping(record["own"], "own", where) if "own" in record else {}
     own = check_fields(own, LIVE_VALUE, where)
+    if facts.joins:
+        own.pop("retry_count", None)
     value = {name: fields[name] for name in NEEDED}
     for name in OPTIONAL:
         text = own.get(name, fields[name])
@@ -248,6 +277,8 @@ def _value(facts: ItemFacts, fields: dict[str, str], record: dict[str, str], whe
     count = own.get("retry_count", str(int(fields["retry_count"]) - _ended(facts)))
     if count != "0":
         value["retry_count"] = count
+    if "group" in fields:
+        value["id"] = fields["id"]
     return make_value(value)
 
 
@@ -266,7 +297,7 @@ def _kind(record: dict[str, str]) -> str:
 
 def _bare_payload(entry: Entry) -> str:
     """An item without a payload has written what it is about beside the fields that we know."""
-    others = {name: text for name, text in entry.fields.items() if name not in FIELDS}
+    others = {name: text for name, text in entry.fields.items() if name not in ALL_FIELDS}
     return "{" + ", ".join(f"{encode(name)}: {text}" for name, text in others.items()) + "}"
 
 
@@ -287,8 +318,10 @@ def _state(
             known = False
         elif status == "pending":
             known = state in IN_LINE or _is_schedule(scheduled, due)
+        elif state == "buried":
+            known = record.get("group") == fields.get("group")
         else:
-            known = state != "in_flight" or "lease" in record
+            known = "lease" in record
         if known:
             return state, True
     if status == "pending":
@@ -296,7 +329,17 @@ def _state(
         return ("scheduled" if ahead else "available"), False
     if status == "processing":
         return "in_flight", False
-    return ("buried" if status == "failed" else "done"), False
+    return ("buried" if status == "failed" and "group" not in fields else "done"), False
+
+
+def _joins(
+    state: StoredState, fields: dict[str, str], record: dict[str, str], *, known: bool
+) -> bool:
+    """Whether a person has let an item that is not done join its group, or leave one."""
+    if fields.get("group") != record.get("group"):
+        return True
+    was_live = record.get("state", "").strip('"') in _PENDING_OR_PROCESSING
+    return "group" in fields and not known and not (was_live and state != "buried")
 
 
 def _is_schedule(scheduled: float | None, due: float | None) -> bool:
@@ -322,6 +365,7 @@ def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> di
     silent = buried and not facts.error and fields["error_message"] != "null"
     parts = {
         "id": fields["id"],
+        "group": None if facts.state == "done" else fields.get("group"),
         "number": str(payload.id),
         "state": encode(facts.state),
         "put_at": encode_time(payload.put_at),

@@ -13,7 +13,7 @@ They need fastapi, uvicorn and httpx, and leasedkeyq with the extra `postgres`.
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -44,9 +44,10 @@ async def deliver(url: str, event: dict[str, Any]) -> int:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Open a pool for the service's own tables; close it, and the manager, at the end."""
-    async with asyncpg.create_pool(DATABASE_URL, min_size=1, max_size=5) as pool:
+    make_pool: Any = asyncpg.create_pool  # asyncpg says little about its types
+    async with make_pool(DATABASE_URL, min_size=1, max_size=5) as pool:
         await pool.execute(
             "CREATE TABLE IF NOT EXISTS customers (name text PRIMARY KEY, url text NOT NULL)"
         )

@@ -508,12 +508,16 @@ def _with_types(commands: "KeyedCommands[Any] | Iterable[Command[Any]]") -> list
     if not hasattr(commands, "__iter__"):
         got = describe(repr(commands))
         raise TypeError(f"commands must be commands, or a mapping of keys to them, got {got}")
-    return [
-        _with_key(*command)
-        if isinstance(command, tuple) and len(command) == PAIR
-        else (None, command_type_of(command), command)
-        for command in cast("Iterable[Any]", commands)
-    ]
+    return [_submitted(command) for command in cast("Iterable[Any]", commands)]
+
+
+def _submitted(command: Any) -> Submitted:
+    """A command, or a pair of a key and a command."""
+    if isinstance(command, tuple):
+        pair = cast("tuple[Any, ...]", command)
+        if len(pair) == PAIR:
+            return _with_key(pair[0], pair[1])
+    return None, command_type_of(command), command
 
 
 def _with_key(key: str, command: Command[Any]) -> Submitted:

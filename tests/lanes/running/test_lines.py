@@ -637,8 +637,9 @@ async def test_unique_for_goes_with_skip_alone(build: Build) -> None:
             await manager.submit("x", mine.hook(1), key="k", if_present=wrong, unique_for=5)
     with pytest.raises(ValueError, match="unique_for must not be negative"):
         await manager.submit("x", mine.hook(1), key="k", if_present="skip", unique_for=-1)
+    unknown: Any = "wait"
     with pytest.raises(ValueError, match="on_dead_letter must be 'continue' or 'pause_key'"):
-        LaneConfig(0, 1).with_on_dead_letter("wait")  # type: ignore[arg-type]  # on purpose
+        LaneConfig(0, 1).with_on_dead_letter(unknown)
     assert (await manager.stats()).total_pending == 0
     await manager.close()
 

@@ -478,7 +478,8 @@ def _told_claim(runs: Sequence[dict[str, Any]]) -> tuple[Any, ...] | None:
 
 def _placed(ids: Sequence[int], outcomes: str | None) -> Iterator[Placed]:
     """Where values are, and what was done with each; None: all were added."""
-    return map(Placed, ids, map(PUT_OUTCOMES.__getitem__, outcomes or "0" * len(ids)))
+    for number, outcome in zip(ids, outcomes or "0" * len(ids), strict=True):
+        yield Placed(number, PUT_OUTCOMES[outcome])
 
 
 def _result_of(change: Ack | Cancel) -> bytes:

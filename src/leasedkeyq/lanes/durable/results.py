@@ -238,7 +238,7 @@ class ResultWatch:
         for key, items in alive.items():
             if not items or items[-1].state not in IN_LINE:
                 continue  # there is no line
-            deeper = sorted(number for number in numbers[key] if number > items[-1].id)
+            deeper: list[int] = sorted(n for n in numbers[key] if n > items[-1].id)
             more: list[StoredItem] = []
             while deeper:
                 cursor = str(deeper[0] - 1)

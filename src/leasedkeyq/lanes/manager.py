@@ -165,9 +165,10 @@ class QueueManager:
                 far. A `DeadlineWarning` tells if the lane has switched that off.
             timeout: How long it may run, in place of what the lane says.
             connection: On PostgreSQL: an asyncpg connection with an open transaction, in which
-                the command is submitted. It can start when that is committed, and never was if it
-                is rolled back; its handle then stays pending. No other caller waits for such a
-                transaction. What is there already is decided when this is called.
+                the command is submitted, without a `deadline`. It can start when that is
+                committed, and never was if it is rolled back; its handle then stays pending. No
+                other caller waits for such a transaction. What is there already is decided when
+                this is called.
 
         Raises:
             KeyAlreadyPresentError: The key is there, and `if_present` is ``"reject"``.

@@ -65,13 +65,13 @@ def test_handles_deep_in_a_line_are_told_by_other_processes(kind: str, tmp_path:
         builders = [QueueManagerBuilder().with_lane("x", config, 0) for _ in range(2)]
         submitter, runner = [builder.with_storage(url).build() for builder in builders]
         ran: list[int] = []
-        for manager in (submitter, runner):
 
-            @manager.command("note")
-            async def note(number: int) -> int:
-                ran.append(number)
-                return number
+        async def run(number: int) -> int:
+            ran.append(number)
+            return number
 
+        note = submitter.command("note", run)
+        runner.command("note", run)
         handles = await submitter.submit_many("x", [("k", note(n)) for n in range(60)])
         waiting = [asyncio.ensure_future(handle.wait()) for handle in handles]
         assert await handles[30].cancel()

@@ -167,7 +167,17 @@ class PostgresStore(BatchedStore):
     async def put_within(
         self, connection: Any, requests: Sequence[Put]
     ) -> list[tuple[Placed, ...] | LeasedKeyQError]:
-        """As `Store.put_within`, with an asyncpg connection to the same database."""
+        """As `Store.put_within`, with an asyncpg connection to the same database.
+
+        Raises:
+            TypeError: It is no connection of asyncpg.
+            StoreError: No transaction is open on it.
+        """
+        if not hasattr(connection, "is_in_transaction"):
+            raise TypeError(
+                f"connection must be one of asyncpg, got {type(connection).__name__}; of "
+                "SQLAlchemy's, it is (await connection.get_raw_connection()).driver_connection"
+            )
         if not connection.is_in_transaction():
             raise StoreError(
                 "put: the connection is in no transaction; begin one, or put without connection"

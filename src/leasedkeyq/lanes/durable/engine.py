@@ -207,7 +207,8 @@ class StoreEngine(LaneEngine):
         self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
     ) -> list[Job]:
         """As `LaneEngine.submit_within`."""
-        stored = await self._submissions.put_within(connection, lane, commands, terms)
+        put = self._submissions.put_within(connection, lane, commands, terms, self._tracing)
+        stored = await put
         jobs = [self._submitted(*one, terms) for one in stored]
         for job, (_, place, *_) in zip(jobs, stored, strict=True):
             # Until the commit it is not in the store: that is not the end of it.

@@ -96,23 +96,36 @@ class Submissions:
         return stored, refusal
 
     async def put_within(
-        self, connection: Any, lane: Lane, commands: Sequence[Submitted], terms: SubmitTerms
+        self,
+        connection: Any,
+        lane: Lane,
+        commands: Sequence[Submitted],
+        terms: SubmitTerms,
+        tracing: GuardedTracing | None,
     ) -> list[CommandPlace]:
         """Put commands in the transaction that is open on a connection.
 
         Raises:
+            ValueError: They have a deadline, which a put in a transaction cannot keep.
             StoreError: The store cannot, or no transaction is open.
             LeasedKeyQError: The store did not take one of them. What was put before it is undone
                 when the caller rolls back.
         """
-        keys, puts = self._puts(lane, commands, terms, None)
+        if terms.deadline is not None:
+            raise ValueError("deadline and connection exclude each other")
         answers: dict[Partition, list[Placed]] = {}
-        for partition, requests in puts.items():
-            answers[partition] = []
-            for answer in await self._store.put_within(connection, requests):
-                if isinstance(answer, LeasedKeyQError):
-                    raise _of_lane(lane, answer, len(commands))
-                answers[partition] += answer
+        with (
+            _UNTRACED
+            if tracing is None
+            else tracing.submitting_many(lane.id, len(commands)) as carrier
+        ):
+            keys, puts = self._puts(lane, commands, terms, carrier)
+            for partition, requests in puts.items():
+                answers[partition] = []
+                for answer in await self._store.put_within(connection, requests):
+                    if isinstance(answer, LeasedKeyQError):
+                        raise _of_lane(lane, answer, len(commands))
+                    answers[partition] += answer
         return _in_order(lane, zip(keys, commands, strict=True), answers)
 
     def _puts(

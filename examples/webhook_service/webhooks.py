@@ -46,8 +46,8 @@ async def deliver(url: str, event: dict[str, Any]) -> int:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Open a pool for the service's own tables; close it, and the manager, at the end."""
-    make_pool: Any = asyncpg.create_pool  # asyncpg says little about its types
-    async with make_pool(DATABASE_URL, min_size=1, max_size=5) as pool:
+    driver: Any = asyncpg  # it says little about its types
+    async with driver.create_pool(DATABASE_URL, min_size=1, max_size=5) as pool:
         await pool.execute(
             "CREATE TABLE IF NOT EXISTS customers (name text PRIMARY KEY, url text NOT NULL)"
         )

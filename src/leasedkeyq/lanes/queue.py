@@ -513,10 +513,9 @@ def _with_types(commands: "KeyedCommands[Any] | Iterable[Command[Any]]") -> list
 
 def _submitted(command: Any) -> Submitted:
     """A command, or a pair of a key and a command."""
-    if isinstance(command, tuple):
-        pair = cast("tuple[Any, ...]", command)
-        if len(pair) == PAIR:
-            return _with_key(pair[0], pair[1])
+    pair: tuple[Any, ...] = command if isinstance(command, tuple) else ()
+    if len(pair) == PAIR:
+        return _with_key(pair[0], pair[1])
     return None, command_type_of(command), command
 
 

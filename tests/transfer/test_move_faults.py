@@ -113,7 +113,7 @@ async def test_an_item_that_a_consumer_of_the_target_takes_at_once_is_not_verifi
     assert not report.verified
 
 
-@pytest.mark.parametrize("policy", ["update", "buffer"])
+@pytest.mark.parametrize("policy", ["update", "buffer", "append"])
 async def test_what_is_put_into_the_target_beside_a_buried_item_is_not_lost(policy: Any) -> None:
     """A producer puts the key for the moment in which the move has it leased there."""
     source, target = memory(), Faulty(None)

@@ -61,6 +61,50 @@ def words(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last)]
 
 
+class Worker:
+    """Works on what it gets from one of two stores, and sees that all of it comes in order."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.done: dict[str, list[int]] = {}
+        self.running: set[str] = set()
+
+    async def run(self, store: Store) -> None:
+        while True:
+            for lease in await claim(store, 3):
+                await self._work(store, lease)
+            await asyncio.sleep(self.dice.random())
+
+    async def _work(self, store: Store, lease: Claimed) -> None:
+        assert lease.key not in self.running, "a key is worked on in both stores"
+        done = self.done.setdefault(lease.key, [])
+        assert int(lease.value) == len(done), "out of order"
+        self.running.add(lease.key)
+        await asyncio.sleep(self.dice.choice((0.0, 0.1, 3.0)))
+        self.running.discard(lease.key)
+        if self.dice.random() < 0.3:
+            delay = self.dice.choice((0.0, 0.5, 4.0, 20.0))
+            await store.settle([Release("q", lease.key, lease.token, delay=delay)])
+        else:
+            done.append(int(lease.value))
+            await store.settle([Ack("q", lease.key, lease.token)])
+
+
+class Steps:
+    """Fails at the n-th step."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.count = 0
+
+    def __call__(self, name: str) -> None:
+        self.count += 1
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise StoreError(f"the store failed at {name}")
+
+
 # What arrives
 
 
@@ -139,14 +183,47 @@ async def test_a_head_that_is_due_next_is_moved_with_its_line_when_it_is() -> No
 
 
 async def test_copying_ends_before_the_head_is_due() -> None:
+    """Nobody could keep it from being handed out in both stores then."""
     source, target = memory(), Faulty(None)
-    await append(source, "k", 1, delay=8.0)
-    await append(source, "k", *range(2, 9))
+    await append(source, "k", 0, delay=8.0)
+    await append(source, "k", *range(1, 9))
     target.fault = lambda name: asyncio.sleep(2) if name == "edit+" else None
-    report = await move(source, target, "q", batch=2)
-    assert report.complete
-    assert await values(target) == words(1, 9)
-    assert next(item.state for item in await line(target)) == "available"
+    worker = Worker(0)
+    tasks = [asyncio.create_task(worker.run(store)) for store in (source, target)]
+    assert (await move(source, target, "q", batch=2)).complete
+    while await target.count():
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+    assert worker.done == {"k": [*range(9)]}
+
+
+async def test_what_was_withdrawn_is_not_taken_for_copied() -> None:
+    """A move gives up a line that it cannot copy in time, and is interrupted then."""
+
+    async def interrupted(fails_at: int) -> bool:
+        source, target, steps = memory(), Faulty(None), Steps()
+        await append(source, "k", 1, delay=8.0)
+        await append(source, "k", *range(2, 9))
+
+        async def slow(name: str) -> None:
+            steps(name)
+            await asyncio.sleep(2 if name == "edit+" else 0)
+
+        target.fault, steps.left = slow, fails_at
+        try:
+            await move(source, target, "q", batch=2)
+        except StoreError:
+            steps.left = None
+            assert (await move(source, target, "q", batch=2)).complete
+        assert await values(target) == words(1, 9), fails_at
+        return steps.left is None
+
+    fails_at = 1
+    while await interrupted(fails_at):
+        fails_at += 1
+    assert fails_at > 10
 
 
 async def test_a_line_behind_a_leased_head_waits_for_it() -> None:
@@ -389,35 +466,6 @@ async def test_the_source_stays_locked_while_a_long_line_is_copied() -> None:
     assert await values(target) == words(0, 20)
 
 
-class Worker:
-    """Works on what it gets from one of two stores, and sees that all of it comes in order."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.done: dict[str, list[int]] = {}
-        self.running: set[str] = set()
-
-    async def run(self, store: Store) -> None:
-        while True:
-            for lease in await claim(store, 3):
-                await self._work(store, lease)
-            await asyncio.sleep(self.dice.random())
-
-    async def _work(self, store: Store, lease: Claimed) -> None:
-        assert lease.key not in self.running, "a key is worked on in both stores"
-        done = self.done.setdefault(lease.key, [])
-        assert int(lease.value) == len(done), "out of order"
-        self.running.add(lease.key)
-        await asyncio.sleep(self.dice.choice((0.0, 0.1, 3.0)))
-        self.running.discard(lease.key)
-        if self.dice.random() < 0.3:
-            delay = self.dice.choice((0.0, 0.5, 4.0, 20.0))
-            await store.settle([Release("q", lease.key, lease.token, delay=delay)])
-        else:
-            done.append(int(lease.value))
-            await store.settle([Ack("q", lease.key, lease.token)])
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("consumers", ["both", "target"])
 async def test_order_is_kept_while_workers_take_from_both_stores(seed: int, consumers: str) -> None:
@@ -457,21 +505,6 @@ async def test_order_is_kept_while_workers_take_from_both_stores(seed: int, cons
 # When something fails
 
 
-class Steps:
-    """Fails at the n-th step."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        self.count = 0
-
-    def __call__(self, name: str) -> None:
-        self.count += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                raise StoreError(f"the store failed at {name}")
-
-
 async def faulty_pair(fails_at: int | None) -> tuple[Faulty, Faulty, Steps]:
     steps = Steps()
     source, target = Faulty(steps), Faulty(steps)
@@ -501,8 +534,8 @@ async def test_a_move_that_fails_anywhere_is_resumed_and_no_value_comes_twice() 
         source, target, steps = await faulty_pair(step)
         with pytest.raises(StoreError, match="the store failed at"):
             await move(source, target, "q", batch=2)
-        if step % 2:  # and is interrupted once more
-            steps.left = 11
+        if step % 2:  # and is interrupted once more, often before it has done anything
+            steps.left = 1 + step % 12
             with pytest.raises(StoreError, match="the store failed at"):
                 await move(source, target, "q", batch=2)
         steps.left = None

@@ -195,7 +195,13 @@ class KeyTransfer:
         """Replaces the mark, which is among `items`."""
         if not self._marks:
             return []
-        mark = Mark(self._mark.nonce, self._arrived | self._mark.copied)
+        copied = self._arrived | {
+            key: last
+            for key, last in self._mark.copied.items()
+            # Of a line that has arrived, the head alone may have been looked at again.
+            if last[0] >= self._arrived.get(key, last)[0]
+        }
+        mark = Mark(self._mark.nonce, copied)
         note = msgspec.json.encode(mark)
         if len(note) > self._target.limits.value_size:
             return []

@@ -3,7 +3,8 @@
 A commit that makes the log longer syncs the new length of the file as well, by the journal of the
 file system: that takes as long again as to sync the data. SQLite grows the log from nothing
 whenever the first process opens a database, and begins at its start again after some hundreds of
-commits. Until then, of 200 puts by one caller at full durability, each takes 0.7 of the time so.
+commits. Until then a put by one caller at full durability takes three quarters of the time so: 31
+of 160 commits make the log longer, where each of them did.
 """
 
 import os

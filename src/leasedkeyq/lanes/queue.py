@@ -513,10 +513,13 @@ def _with_types(commands: "KeyedCommands[Any] | Iterable[Command[Any]]") -> list
 
 def _submitted(command: Any) -> Submitted:
     """A command, or a pair of a key and a command."""
-    pair: tuple[Any, ...] = command if isinstance(command, tuple) else ()
-    if len(pair) == PAIR:
-        return _with_key(pair[0], pair[1])
+    if _is_pair(command):
+        return _with_key(command[0], command[1])
     return None, command_type_of(command), command
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == PAIR
 
 
 def _with_key(key: str, command: Command[Any]) -> Submitted:

@@ -147,3 +147,11 @@ class KeepsPrioritiesOfRefusedEdits(Through):
                     items = tuple((item.key, item.value) for item in live)
                     await self.inner.put([Put(edit.queue, items, priority=change.priority)])
             raise
+
+
+@caught_by("test_an_edit_of_heads_shows_no_lines")
+class ShowsLinesBehindHeads(Through):
+    """Shows all values of keys, also to an edit that wants none in lines."""
+
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        return await self.edit_inner(edit.queue, edit.work, keys=edit.keys)

@@ -50,14 +50,21 @@ class Through(Store):
         return await self.inner.settle(requests)
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
-        return await self.edit_inner(edit.queue, edit.work, keys=edit.keys)
+        return await self.edit_inner(
+            edit.queue, edit.work, keys=edit.keys, heads_only=edit.heads_only
+        )
 
     async def edit_inner(
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+        self,
+        queue: str,
+        work: EditWork,
+        *,
+        keys: Sequence[str] | None = None,
+        heads_only: bool = False,
     ) -> list[Answer]:
         """Edit the good store; what its work raises, or a refusal, stops the edit around it."""
         try:
-            return await self.inner.edit(queue, work, keys=keys)
+            return await self.inner.edit(queue, work, keys=keys, heads_only=heads_only)
         except Exception as error:
             raise EditStoppedError(error) from error
 

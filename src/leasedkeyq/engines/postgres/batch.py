@@ -17,6 +17,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, keys_in_flight, keys_present
 from leasedkeyq.model.requests import (
+    LINE_STATES,
     OUTCOMES,
     STATES,
     Ack,
@@ -72,6 +73,7 @@ PUT_OUTCOMES: Final[dict[str, PutOutcome]] = {
 }
 """By their digits in the server."""
 EVERY_STATE: Final = list(range(len(STATES)))
+NO_LINES: Final = [number for number, state in enumerate(STATES) if state not in LINE_STATES]
 NO_LIMIT: Final = 2**62
 
 

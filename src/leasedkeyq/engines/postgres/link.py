@@ -20,6 +20,7 @@ import msgspec
 from leasedkeyq.engines.postgres.batch import (
     EVERY_STATE,
     NO_LIMIT,
+    NO_LINES,
     STATEMENTS,
     Batch,
     FunctionCall,
@@ -487,7 +488,7 @@ class PostgresLink(BatchEngine):
             edit.queue,
             now,
             self._settings.limits.history,
-            EVERY_STATE,
+            NO_LINES if edit.heads_only else EVERY_STATE,
             "",
             0,
             NO_LIMIT,

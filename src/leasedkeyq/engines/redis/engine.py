@@ -50,6 +50,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
+    LINE_STATES,
     STATES,
     Answer,
     Change,
@@ -753,13 +754,17 @@ class RedisEngine:
         if edit.keys is not None:
             place: list[Any] = [1, 0, ""]
             while place:
-                named = ["keys", queue, edit.keys, place]
+                named = ["keys", queue, edit.keys, place, edit.heads_only]
                 [[behind, found]] = yield from self._while_held(held, [named], recorded=False)
                 items += [shown(queue, item, reveal=True) for item in found]
                 place = [*behind[:2], raw(behind[2])] if behind else []
             return sorted(items, key=lambda item: item.id)
         after = 0
-        states = list(range(len(STATES)))
+        states = [
+            number
+            for number, state in enumerate(STATES)
+            if not edit.heads_only or state not in LINE_STATES
+        ]
         while True:
             asked = ["browse", queue, states, "", after, PAGE]
             [[behind, found]] = yield from self._while_held(held, [asked], recorded=False)

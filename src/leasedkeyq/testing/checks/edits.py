@@ -80,6 +80,32 @@ class EditChecks(Suite):
         ]
 
     @check
+    async def test_an_edit_of_heads_shows_no_lines(self, store: Store) -> None:
+        """With `heads_only`, all but the values in lines; what it returns is applied."""
+        await store.put([one(key, policy="append") for key in "aabbcdd"])
+        items = await claim(store, next_items(4))
+        await settle(store, Bury("q", "b", items[1].token, hold=True))
+        await settle(store, Ack("q", "c", items[2].token, b"1", LONG))
+        for keys in (None, ["a", "b", "c", "d"]):
+            seen: list[StoredItem] = []
+
+            def look(items: Sequence[StoredItem], seen: list[StoredItem] = seen) -> EditChanges:
+                seen.extend(items)
+                return []
+
+            await store.edit("q", look, keys=keys, heads_only=True)
+            assert [(item.key, item.state) for item in seen] == [
+                ("a", "in_flight"),
+                ("b", "buried"),
+                ("c", "done"),
+                ("d", "in_flight"),
+            ]
+            assert seen[0].token == items[0].token
+        await store.edit("q", lambda found: [Ack("q", "a", found[0].token)], heads_only=True)
+        [[a]] = await store.look("q", ["a"])
+        assert a.state == "available"
+
+    @check
     async def test_an_edit_applies_its_changes_in_order(self, store: Store) -> None:
         """Every kind of change, also to what it has just put; its answers are theirs."""
         await store.put([one(key) for key in "abcdef"])

@@ -233,9 +233,9 @@ if reads then
 
   -- Items of some keys, in every state: some hundreds from a place on, and the place to go on from,
   -- '' at the end. A place is the number of a key, what to look at (heads, lines, buried items,
-  -- results), and behind which member of an index.
+  -- results), and behind which member of an index. The last argument says whether to leave out lines.
   function verbs.keys(request)
-    local queue, keys = at(request[2]), request[3]
+    local queue, keys, heads_only = at(request[2]), request[3], request[5]
     local number, part, behind = unpack(request[4])
     local parts = { false, { 'b', BURIED }, { 'd', DONE } }
     local answer, steps, most = {}, 0, 500
@@ -247,12 +247,12 @@ if reads then
       steps = (part ~= 1 or queue.lined) and steps + 1 or steps
       if part == 0 then
         answer[#answer + 1] = live(queue, key)
-      elseif part == 1 then
+      elseif part == 1 and not heads_only then
         local from = behind == '' and line_range(key) or '[' .. behind
         local found, last = add_line(queue, key, from, most, answer)
         steps = steps + found
         full, behind = found == most, found > 0 and line_member(key, last.id + 1) or ''
-      else
+      elseif part ~= 1 then
         local name, state = unpack(parts[part])
         local start = behind == '' and '[' .. key .. '\0' or '(' .. behind
         local members = call('ZRANGEBYLEX', queue[name] .. 'k', start, '(' .. key .. '\1', 'LIMIT', 0, most)

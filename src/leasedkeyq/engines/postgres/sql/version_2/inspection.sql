@@ -64,6 +64,8 @@ BEGIN
         FROM unnest(p_keys) u (key) CROSS JOIN LATERAL (
             SELECT * FROM lkq.line f WHERE f.queue = p_queue AND f.key = u.key OFFSET 0
         ) l
+        -- An edit of heads does not read lines, which may be long.
+        WHERE 6 = ANY (p_states)
         UNION ALL
         SELECT
             --> include columns/buried

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -328,6 +329,24 @@ def test_values_of_a_transaction_come_in_their_order_and_keep_their_ids() -> Non
             met.append(item.value)
             await store.settle([Ack(QUEUE, "a", item.token)])
         assert met == [b"2", b"t0", b"t1", b"t2", b"newer"]
+        assert await store.count() == {}
+
+    transactions.with_store(test)
+
+
+def test_values_of_a_transaction_go_between_those_of_others() -> None:
+    async def test(store: PostgresStore, connection: Any) -> None:
+        append = partial(one, "a", policy="append")
+        await store.put([append(b"0"), append(b"1")])
+        async with connection.transaction():
+            await store.put_within(connection, [append(b"2")])
+            await store.put([append(b"3")])
+        met = []
+        for _ in range(4):
+            item = await leased(store)
+            met.append(item.value)
+            await store.settle([Ack(QUEUE, "a", item.token)])
+        assert met == [b"0", b"1", b"2", b"3"]
         assert await store.count() == {}
 
     transactions.with_store(test)

@@ -15,8 +15,11 @@ from leasedkeyq.stores import Ack, Claim, Purge, Put, Store
 from leasedkeyq.testing import Place
 from leasedkeyq.testing.checks.caps import CapChecks
 from leasedkeyq.testing.checks.edits import EditChecks
+from leasedkeyq.testing.checks.held_keys import HeldKeyChecks
 from leasedkeyq.testing.checks.inspection import InspectionChecks
 from leasedkeyq.testing.checks.leases import LeaseChecks
+from leasedkeyq.testing.checks.line_puts import LinePutChecks
+from leasedkeyq.testing.checks.lines import LineChecks
 from leasedkeyq.testing.checks.puts import PutChecks
 from leasedkeyq.testing.checks.random_comparison import ComparisonChecks
 from leasedkeyq.testing.checks.settlements import SettleChecks
@@ -35,6 +38,9 @@ def conformance_on(version: str) -> type:
 
     class Conformance(
         PutChecks,
+        LineChecks,
+        LinePutChecks,
+        HeldKeyChecks,
         LeaseChecks,
         CapChecks,
         UrgencyChecks,

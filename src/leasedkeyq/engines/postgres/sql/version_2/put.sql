@@ -229,6 +229,7 @@ DECLARE
     until float8 := CASE WHEN p_due > p_now THEN p_due END;
     replaces_ boolean := false;
     last record;
+    buffered record;
 BEGIN
     id := r.id;
     outcome := 1;
@@ -258,10 +259,12 @@ BEGIN
         -- before the ids that are there now.
         IF p_id < greatest(id, r.id) THEN
             IF p_keep THEN
-                UPDATE lkq.line SET replaces = false
-                WHERE r.behind > 0 AND queue = p_queue AND key = p_key
-                    AND id = (lkq.buffered_1(p_queue, p_key, r)).id AND id > p_id;
-                r.line_from := least(r.line_from, p_id - 1);
+                buffered := lkq.buffered_1(p_queue, p_key, r);
+                IF buffered.id > p_id THEN
+                    UPDATE lkq.line l SET replaces = false
+                    WHERE l.queue = p_queue AND l.key = p_key AND l.id = buffered.id;
+                END IF;
+                r.line_from := least(coalesce(r.line_from, r.id), p_id - 1);
             ELSE
                 p_id := nextval('lkq.ids');
             END IF;

@@ -14,8 +14,8 @@ IF run->>'hold' = 'true' THEN
     WHERE queue = q AND key = k;
     IF r.behind > 0 THEN
         -- What a buffered value was to replace is kept: it waits for its turn, too.
-        UPDATE lkq.line SET replaces = false
-        WHERE queue = q AND key = k AND id = (lkq.buffered_1(q, k, r)).id;
+        one := lkq.buffered_1(q, k, r);
+        UPDATE lkq.line SET replaces = false WHERE queue = q AND key = k AND id = one.id;
         t.in_line := t.in_line - r.behind;
         t.held := t.held + r.behind;
     END IF;

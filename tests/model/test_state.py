@@ -870,6 +870,16 @@ class TestAHeldKey:
         state.unbury(second)
         assert values(state, "a") == [3]
 
+    def test_a_delay_that_was_put_on_the_lease_is_over(self) -> None:
+        state = make("a")
+        lease = claim(state)
+        state.put("a", 1, due=9)
+        state.bury(lease, "", hold=True)
+        assert state.items["a"].not_before is None
+        [number] = state.buried
+        state.requeue_head(number, 1)
+        assert order(state) == "a"
+
     def test_values_are_removed_from_its_line(self) -> None:
         state = self.held()
         first, second = [i.id for i in state.snapshot_of(state.items["a"])]

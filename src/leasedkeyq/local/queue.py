@@ -727,15 +727,13 @@ class LeasedKeyQueue(Generic[K, V]):
             self._enter("requeue")
         checks.is_buried(buried)
         policy = checks.requeue_policy(if_in_flight, if_present)
-        waits = bool(self._maxsize) and self._is_buried(buried)
-        while waits:
-            held = self._state.holds_key(buried.id)
-            # An item that holds its key is one more, whatever the policy says of other values.
-            room_policy = "append" if held else policy
+        if self._maxsize and self._is_buried(buried):
+            # An item that holds its key is one more, whatever the policy says of other values. If
+            # its hold ends while it waits, its key is absent, and the policy says nothing either.
+            room_policy = "append" if self._state.holds_key(buried.id) else policy
             await self._wait_for_room(
                 (buried.key,), room_policy, False, lambda: not self._is_buried(buried)
             )
-            waits = self._is_buried(buried) and self._state.holds_key(buried.id) != held
         self._check_buried(buried)
         self._advance()
         if self._state.holds_key(buried.id):

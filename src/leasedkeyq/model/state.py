@@ -437,6 +437,7 @@ class QueueState(Generic[K, V]):
         self._end(item, "buried")
         if hold:
             self.held[item.key] = item, number
+            item.not_before = None
             first = item.first_in_line
             if item.line is not None and first is not None:
                 # What a buffered value was to replace is kept: it waits for its turn, too.

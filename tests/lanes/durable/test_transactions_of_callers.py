@@ -10,7 +10,7 @@ import pytest
 
 from leasedkeyq import KeyAlreadyPresentError
 from leasedkeyq.errors import StoreError
-from leasedkeyq.lanes import CommandFunction, LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.lanes import CommandFunction, Handle, LaneConfig, QueueManager, QueueManagerBuilder
 from tests.servers.urls import empty_store
 
 
@@ -57,11 +57,14 @@ def run(tmp_path: Path) -> Any:
 def test_commands_are_committed_and_rolled_back_with_the_callers_data(run: Any) -> None:
     async def test(hooks: Hooks, connection: Any) -> None:
         manager, hook = hooks.manager, hooks.hook
+        undone: list[Handle[int]] = []
         async with manager:
             with pytest.raises(UndoError):
                 async with connection.transaction():
                     await connection.execute("INSERT INTO orders VALUES (1)")
-                    never = await manager.submit("x", hook(1), key="k", connection=connection)
+                    undone.append(
+                        await manager.submit("x", hook(1), key="k", connection=connection)
+                    )
                     raise UndoError
             async with connection.transaction():
                 await connection.execute("INSERT INTO orders VALUES (2)")
@@ -79,7 +82,7 @@ def test_commands_are_committed_and_rolled_back_with_the_callers_data(run: Any) 
             mine = [number for number in hooks.ran if number not in (5, 7)]
             assert mine == [2, 3, 4, 6]
             assert await connection.fetchval("SELECT sum(id) FROM orders") == 2
-            assert never.status == "pending"
+            assert [handle.status for handle in undone] == ["pending"]
 
     run(test)
 

@@ -126,7 +126,7 @@ class ModelLoader:
         items = values = 0
         key, state = "", ""
         for entry in section.entries:
-            if entry.in_line:
+            if entry.in_line and self.form.nests:
                 values += 1
                 where = f"value {values} in the line of {key!r} in queue {name!r}"
                 if state == "done":

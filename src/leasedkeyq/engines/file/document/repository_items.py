@@ -71,7 +71,7 @@ _STATUS: dict[str, str] = {
     "buried": "failed",
 }
 _PENDING_OR_PROCESSING = frozenset(state for state in _STATUS if state != "buried")
-_OF_ATTEMPTS = frozenset(("attempt", "history", "place"))
+_OF_ATTEMPTS = frozenset(("attempt", "history", "place", "own"))
 _NOTHING = dict.fromkeys(OPTIONAL, "null")
 
 # Writing
@@ -165,7 +165,7 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFac
             key = group_key(decode_text(fields, "group", where))
         joins = _joins(state, fields, record, known=known)
         if joins:
-            # What the store counted of it stays in its retry_count.
+            # What the store told of its attempts stays in its fields.
             record = {part: text for part, text in record.items() if part not in _OF_ATTEMPTS}
         if joins and state == "in_flight" and record:
             message = "it is processing, and only an item that is pending can join or leave a group"
@@ -267,8 +267,6 @@ def _value(facts: ItemFacts, fields: dict[str, str], record: dict[str, str], whe
         return make_value({name: fields[name] for name in ALL_FIELDS if name in fields})
     own = decode_mapping(record["own"], "own", where) if "own" in record else {}
     own = check_fields(own, LIVE_VALUE, where)
-    if facts.joins:
-        own.pop("retry_count", None)
     value = {name: fields[name] for name in NEEDED}
     for name in OPTIONAL:
         text = own.get(name, fields[name])

@@ -489,7 +489,9 @@ def test_a_transaction_adds_changes_and_removes_items_of_groups(
     with repository.transaction() as queue:
         queue.enqueue(item("e", group="acme"))
         for one in (first, third, fourth):
-            queue.get_item(one.id).metadata["seen"] = one.type  # type: ignore[union-attr]  # they are there
+            found = queue.get_item(one.id)
+            assert found is not None
+            found.metadata["seen"] = one.type
         queue.remove_item(second.id)
     queue = repository.get_queue()
     assert [(one.type, one.metadata) for one in queue.items] == [
@@ -507,7 +509,9 @@ def test_a_transaction_takes_the_first_out_and_changes_the_next(
     first, second, _ = fill(repository, "acme", "a", "b", "c")
     with repository.transaction() as queue:
         queue.remove_item(first.id)
-        queue.get_item(second.id).priority = 4  # type: ignore[union-attr]  # it is there
+        found = queue.get_item(second.id)
+        assert found is not None
+        found.priority = 4
     assert [(one.type, one.priority) for one in repository.get_queue().items] == [
         ("b", 4),
         ("c", 0),

@@ -207,7 +207,12 @@ class WorksWhenClosed(Through):
     """Calls the work of an edit before it finds out that it is closed."""
 
     async def edit(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # its fault
-        self, queue: str, work: EditWork, *, keys: Sequence[str] | None = None
+        self,
+        queue: str,
+        work: EditWork,
+        *,
+        keys: Sequence[str] | None = None,
+        heads_only: bool = False,
     ) -> list[Answer]:
         changes = work(())
-        return await super().edit(queue, lambda _: changes, keys=keys)
+        return await super().edit(queue, lambda _: changes, keys=keys, heads_only=heads_only)

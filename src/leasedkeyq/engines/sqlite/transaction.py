@@ -68,6 +68,7 @@ from leasedkeyq.model.requests import (
     Request,
     Requeue,
     StoredItem,
+    StoredState,
     Urgency,
 )
 from leasedkeyq.model.store_model import queue_full
@@ -1450,8 +1451,10 @@ class SqliteTransaction:
         """Apply an edit. What stops it leaves it half done, and has to end the transaction."""
         queue = self._queue(edit.queue)
         if edit.keys is None:
-            states = tuple(s for s in STATES if not edit.heads_only or s not in LINE_STATES)
-            everything = Browse(edit.queue, states, "", 0, NO_LIMIT)
+            states: list[StoredState] = [
+                state for state in STATES if not edit.heads_only or state not in LINE_STATES
+            ]
+            everything = Browse(edit.queue, tuple(states), "", 0, NO_LIMIT)
             items = self._inspection.browse(queue.id, everything, reveal=True)
         else:
             items = self._inspection.items_of(

@@ -62,7 +62,9 @@ async def everything_of_lines(store: PostgresStore, check: Callable[[], Awaitabl
         assert await store.settle([Cancel("q", "long", id=middle.id)]) == [1]
 
     async def last_page() -> None:
-        [last] = (await store.put([Put("q", (("long", b"9"),), "append")]))[0]
+        [answer] = await store.put([Put("q", (("long", b"9"),), "append")])
+        assert isinstance(answer, tuple)
+        [last] = answer
         page = await store.line("q", "long", cursor=str(last.id - 1), limit=10)
         assert [item.id for item in page.items] == [last.id]
 

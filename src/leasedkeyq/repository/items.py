@@ -60,7 +60,8 @@ class QueueItem:
         created_at: When it was made.
         priority: Higher goes first.
         scheduled_at: Not handed out before this time.
-        started_at: When it was last handed out.
+        started_at: When it was last handed out. An item of a group does not tell while it waits for
+            its retry.
         completed_at: When it was completed.
         retry_count: How many attempts have failed, also by the death of the worker.
         max_retries: At so many failed attempts it is given up: with 3 it is tried three times. It

@@ -34,6 +34,35 @@ def work(source: str, threads: str) -> None:
     print(json.dumps({"done": done, "errors": errors}))
 
 
+def work_in_order(source: str, journal: str, items: str, threads: str) -> None:
+    """Work on so many items of groups, of which some fail first; write down begins and ends."""
+    with (
+        QueueRepository(source, backoff=lambda _: 0.0) as repository,
+        open(journal, "ab", buffering=0) as notes,
+    ):
+
+        def run() -> None:
+            while repository.stats()["completed"] < int(items):
+                item = repository.dequeue()
+                if item is None:
+                    time.sleep(0.01)
+                    continue
+                fails = item.retry_count == 0 and item.payload["number"] % 3 == 1
+                name = f"{item.group} {item.payload['number']}"
+                notes.write(f"begin {name}\n".encode())
+                notes.write(f"{'fail' if fails else 'end'} {name}\n".encode())
+                if fails:
+                    repository.fail(item, "not yet")
+                else:
+                    repository.complete(item)
+
+        workers = [threading.Thread(target=run) for _ in range(int(threads))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
 def count(source: str, item_id: str, turns: str) -> None:
     """Count up in an item, by `update_item` and by transactions, of which every third fails."""
     with QueueRepository(source) as repository:

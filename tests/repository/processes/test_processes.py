@@ -52,6 +52,52 @@ def test_no_change_is_lost(kind: str, tmp_path: Path) -> None:
         assert counted.payload == {"count": 4 * (15 + 10)}
 
 
+@pytest.mark.parametrize("kind, items", [("sqlite", 30), ("yaml", 6)])
+def test_processes_keep_the_order_of_groups(kind: str, items: int, tmp_path: Path) -> None:
+    source, journal = source_of(kind, tmp_path), tmp_path / "journal"
+    groups = ("a", "b", "c", "d")
+    with QueueRepository(source) as repository, repository.transaction() as queue:
+        for number in range(items):
+            for group in groups:
+                queue.enqueue(QueueItem.create("t", {"number": number}, group=group))
+    processes = [program("work_in_order", source, journal, 4 * items, 3) for _ in range(3)]
+    for process in processes:
+        finish(process, PATIENCE)
+    notes = [line.split() for line in journal.read_text().splitlines()]
+    for group in groups:
+        wanted: list[list[str]] = []
+        for number in range(items):
+            if number % 3 == 1:
+                wanted += [["begin", group, str(number)], ["fail", group, str(number)]]
+            wanted += [["begin", group, str(number)], ["end", group, str(number)]]
+        assert [note for note in notes if note[1] == group] == wanted
+
+
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_a_worker_that_is_killed_holds_its_group_up_until_its_lease_ends(
+    kind: str, tmp_path: Path
+) -> None:
+    source = source_of(kind, tmp_path)
+    first, second = (item(name, max_retries=2, group="acme") for name in "ab")
+    with QueueRepository(source) as repository:
+        repository.enqueue(first)
+        repository.enqueue(second)
+        for lease_time in (3600, 0.01):
+            worker = program("die", source, lease_time)
+            assert worker.stdout is not None
+            assert worker.stdout.readline().strip() == first.id
+            kill(worker)
+            if lease_time > 1:
+                assert repository.dequeue() is None
+                assert repository.recover(older_than=0).pending == (first.id,)
+        got = repository.dequeue(timeout=30)
+        assert got is not None
+        assert got.id == second.id
+        failed = repository.get_item(first.id)
+        assert failed is not None
+        assert (failed.status, failed.retry_count) == (QueueItemStatus.FAILED, 2)
+
+
 @pytest.mark.parametrize("kind", SHARED_KINDS)
 def test_a_worker_that_is_killed(kind: str, tmp_path: Path) -> None:
     source = source_of(kind, tmp_path)

@@ -93,7 +93,7 @@ class Worker:
         (answer,) = await self.store.put([Put(QUEUE, items, "buffer" if buffered else "update")])
         self.trap("after answering")
         assert isinstance(answer, tuple), answer
-        self.journal.note(PutDone(call, clock(), str(answer[0])))
+        self.journal.note(PutDone(call, clock(), str(answer[0].id)))
 
     async def claim(self, most: int, lease_time: float) -> tuple[Claimed, ...]:
         call = self.journal.call()

@@ -16,7 +16,7 @@ It is shown the item and all that was found with it.
 """
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """Where to look for an item.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 def places(
     item_id: str, group: str | None, find_group: Callable[[str], str | None]
-) -> Generator[Place]:
+) -> Generator[ItemPlace]:
     """Where an item may be: the next place if it is not at one.
 
     Args:
@@ -53,15 +53,15 @@ def places(
     if not is_storable_id(item_id):
         return
     if group is None or not is_storable_id(group):
-        yield Place(item_id)
+        yield ItemPlace(item_id)
     else:
-        yield Place(item_id, group)
-        yield Place(item_id, group, heads_only=False)
+        yield ItemPlace(item_id, group)
+        yield ItemPlace(item_id, group, heads_only=False)
     found = find_group(item_id)
     if found is not None:
-        yield Place(item_id, found, heads_only=False)
+        yield ItemPlace(item_id, found, heads_only=False)
         # It was finished meanwhile, or left its group.
-        yield Place(item_id)
+        yield ItemPlace(item_id)
 
 
 class ItemChange:
@@ -73,7 +73,7 @@ class ItemChange:
 
     __slots__ = ("answers", "error", "look", "place", "requests")
 
-    def __init__(self, place: Place, look: LookAtItem) -> None:
+    def __init__(self, place: ItemPlace, look: LookAtItem) -> None:
         self.place = place
         self.look = look
         self.requests: Sequence[ItemRequest] = ()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from leasedkeyq.model.requests import Answer, StoredItem
-from leasedkeyq.repository.change_edits import Place, places
+from leasedkeyq.repository.change_edits import ItemPlace, places
 from leasedkeyq.repository.connection import Connection
 from leasedkeyq.repository.errors import (
     InvalidItemError,
@@ -79,7 +79,7 @@ class Changes:
     # One item
 
     @contextmanager
-    def edit(self, place: Place | None = None) -> Generator[ItemEdit]:
+    def edit(self, place: ItemPlace | None = None) -> Generator[ItemEdit]:
         """An edit of the queue, or of one place in it, by the body of the `with` statement."""
         with self._connection.using() as session:
             edit = ItemEdit(session, self._clock)

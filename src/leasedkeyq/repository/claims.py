@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from leasedkeyq.model.requests import Bury, Claimed, StoredItem
-from leasedkeyq.repository.change_edits import Place
+from leasedkeyq.repository.change_edits import ItemPlace
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.errors import InvalidItemError
 from leasedkeyq.repository.items import QueueItem
@@ -78,7 +78,7 @@ class Claims:
                 new.error_message = new.error_message or "no attempts are left"
             return self._terms.plan([Step(stored, old, new)], self._clock(), found)
 
-        session.change_at(Place(item.id, item.group), look)
+        session.change_at(ItemPlace(item.id, item.group), look)
 
     def recover(
         self, session: Session, item_id: str, group: str | None, since: float
@@ -113,9 +113,9 @@ class Claims:
             return self._terms.plan(steps, self._clock(), found)
 
         try:
-            session.change_at(Place(item_id, group), look)
+            session.change_at(ItemPlace(item_id, group), look)
         except LineNotShownError:
-            session.change_at(Place(item_id, group, heads_only=False), look)
+            session.change_at(ItemPlace(item_id, group, heads_only=False), look)
         if used_up:
             return self._fail_dead(session, item_id, group)
         self._changes.drop_leases(steps)

@@ -15,7 +15,7 @@ from leasedkeyq import checks
 from leasedkeyq.errors import InvalidLeaseError, QueueClosedError
 from leasedkeyq.model.requests import Extend, StoredItem, StoredState
 from leasedkeyq.repository.backoff import DEFAULT_BACKOFF
-from leasedkeyq.repository.change_edits import Place
+from leasedkeyq.repository.change_edits import ItemPlace
 from leasedkeyq.repository.changes import Changes
 from leasedkeyq.repository.claims import Claims, is_older
 from leasedkeyq.repository.connection import Connection, is_document
@@ -250,12 +250,12 @@ class QueueRepository:
                 steps = [Step(None, None, item)]
                 return self._terms.plan(steps, self._clock(), found, room)
 
-            place = Place(item.id)
+            place = ItemPlace(item.id)
             if not fresh_ids.take(item.id) and item.group is not None:
                 self._terms.check(item)
                 if session.find_group(item.id) is not None:
                     raise DuplicateItemError(item.id, self._name)
-                place = Place(item.id, item.group, heads_only=False)
+                place = ItemPlace(item.id, item.group, heads_only=False)
             session.change_at(place, look)
         self._changes.groups.add(item.id, item.group)
 

@@ -20,8 +20,8 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.repository.change_edits import (
     ChangeEdits,
     ItemChange,
+    ItemPlace,
     LookAtItem,
-    Place,
     places,
 )
 from leasedkeyq.repository.loop_thread import LoopThread, wait_for
@@ -139,7 +139,7 @@ class Session:
         look(None, FoundItems(()))
         return []
 
-    def change_at(self, place: Place, look: LookAtItem) -> list[Answer]:
+    def change_at(self, place: ItemPlace, look: LookAtItem) -> list[Answer]:
         """The same with an item that can be only there."""
         if not is_storable_id(place.item_id):
             look(None, FoundItems(()))
@@ -242,7 +242,7 @@ class Session:
     def edit(
         self,
         work: Callable[[Sequence[StoredItem]], Sequence[ItemRequest]],
-        place: Place | None,
+        place: ItemPlace | None,
     ) -> Coroutine[Any, Any, list[Answer]]:
         """An edit of the queue, or of one place in it."""
         if place is None:

@@ -53,6 +53,8 @@ class Server(MemoryStore):
 
     async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         await asyncio.sleep(TRIP / 2)
+        if self.broken:
+            raise StoreError("not now")
         answers = await super().do_settle(requests)
         await asyncio.sleep(self.answer)
         return answers

@@ -15,6 +15,7 @@ from leasedkeyq.model.requests import Ack, Claim, Put, Refusal
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.differential import Differential
 from leasedkeyq.testing.site import SMALL_LIMITS
+from leasedkeyq.types import PutPolicy
 
 MOST = sqlite_transaction.PORTION
 
@@ -24,6 +25,7 @@ class Crowd(Differential):
 
     queues: Sequence[str] = ("mail", "other")
     remembered = 200
+    policies: Sequence[PutPolicy] = ("update", "buffer")
 
     async def run(self, steps: int) -> None:
         random = self._random
@@ -48,7 +50,7 @@ class Crowd(Differential):
         return Put(
             pick(("mail", "mail", "mail", "mail", "mail", "mail", "mail", "other")),
             tuple((key, b"%d" % number(1000)) for key in keys),
-            "reject" if number(40) == 0 else pick(("update", "buffer")),
+            pick(("reject", "only_new")) if number(40) == 0 else pick(self.policies),
             pick((None, None, None, 1)),
             1.0 if number(40) == 0 else None,
             200 if number(40) == 0 else 0,
@@ -65,13 +67,22 @@ class Crowd(Differential):
         return [Ack("mail", "", at, b"1", keep) for at, keep in zip(places, keeps, strict=True)]
 
 
+class CrowdInLines(Crowd):
+    """The same, and many of the keys have lines."""
+
+    policies: Sequence[PutPolicy] = ("append", "append", "append", "skip", "buffer", "update")
+
+
+@pytest.mark.parametrize("crowd", [Crowd, CrowdInLines])
 @pytest.mark.parametrize("seed", range(4))
-def test_large_batches_answer_as_the_model_does(tmp_path: Path, seed: int) -> None:
+def test_large_batches_answer_as_the_model_does(
+    tmp_path: Path, seed: int, crowd: type[Crowd]
+) -> None:
     async def main() -> None:
         clock = ManualClock()
         path = tmp_path / "q.db"
         store = SqliteStore(path, durability="normal", limits=SMALL_LIMITS, clock=clock)
-        await Crowd([store], clock, seed).run(48)
+        await crowd([store], clock, seed).run(48)
         await store.close()
 
     asyncio.run(main())

@@ -237,6 +237,74 @@ def test_results_of_before_have_the_outcome_that_they_say(tmp_path: Path, versio
 
 
 @pytest.mark.parametrize("version", OLDER)
+def test_results_of_before_do_not_say_when_their_items_ended(tmp_path: Path, version: int) -> None:
+    """So they do not stand in the way of a put that is to be unique for some time."""
+
+    async def main() -> None:
+        store = SqliteStore(database(tmp_path, version), clock=ManualClock(THEN))
+        [result] = await store.results("mail", [2])
+        assert result is not None
+        assert result.ended_at is None
+        unique = Put("mail", (("ready", b"1"),), "skip", unique_for=1000.0)
+        assert await store.put([unique]) == [(Placed(11, "added"),)]
+        [[item]] = await store.claim([Claim((("mail", 1),), key="ready")])
+        await store.settle([Ack("mail", "ready", item.token, b"2", 1000.0)])
+        assert await store.put([unique]) == [(Placed(11, "skipped"),)]
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_a_buffered_value_of_before_is_a_line_of_one(tmp_path: Path, version: int) -> None:
+    path = database(tmp_path, version)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE items SET next_not_before = ? WHERE key = 'both'", (THEN + 7,))
+    if version >= 2:
+        connection.execute("UPDATE items SET next_kind = 'call' WHERE key = 'both'")
+    if version >= 4:
+        connection.execute("UPDATE items SET next_deadline = ? WHERE key = 'both'", (THEN + 9,))
+    connection.commit()
+    connection.close()
+    newer = item(
+        6,
+        "both",
+        "buffered",
+        b'"newer"',
+        priority=2,
+        due=THEN + 7,
+        kind="call" if version >= 2 else "",
+        deadline=THEN + 9 if version >= 4 else None,
+    )
+
+    async def main() -> None:
+        clock = ManualClock(THEN)
+        store = SqliteStore(path, clock=clock)
+        leased, buffered = (await store.line("mail", "both")).items
+        assert (leased.id, leased.state) == (5, "in_flight")
+        assert buffered == newer
+        # What is appended stands behind it.
+        put = Put("mail", (("both", b"3"),), "append")
+        assert await store.put([put]) == [(Placed(11, "appended"),)]
+        assert (await store.count(["mail"]))["mail"].available == 5
+        # It replaces the released one, and waits for its own time.
+        assert await store.settle([Release("mail", "both", "token of both")]) == [None]
+        head, last = (await store.line("mail", "both")).items
+        assert (head.id, head.state, head.due, head.attempt) == (6, "scheduled", THEN + 7, 1)
+        assert (last.id, last.state) == (11, "in_line")
+        clock.now += 7
+        [[claimed]] = await store.claim([Claim((("mail", 1),), key="both")])
+        assert (claimed.id, claimed.attempt, claimed.kind) == (6, 2, newer.kind)
+        assert claimed.deadline == newer.deadline
+        assert await store.settle([Ack("mail", "both", claimed.token)]) == [None]
+        [[claimed]] = await store.claim([Claim((("mail", 1),), key="both")])
+        assert (claimed.id, claimed.attempt, claimed.value) == (11, 1, b"3")
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", OLDER)
 def test_a_migration_that_fails_leaves_the_database_as_it_was(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

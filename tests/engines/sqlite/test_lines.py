@@ -73,6 +73,7 @@ class Steps:
         self._count = 0
         assert store._connection is not None
         store._connection.set_progress_handler(self._step, 1)
+        store._thread_until = float("inf")  # a change of the thread takes some steps, too
 
     def _step(self) -> int:
         self._count += 1

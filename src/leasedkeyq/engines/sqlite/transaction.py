@@ -280,7 +280,7 @@ REQUEUE_HEAD: Final = """
     not_before = NULL, value = ? WHERE id = ?
 """
 
-_new: Any = tuple.__new__
+_new: Any = cast("Any", tuple).__new__  # makes a `Placed` without the call of its own function
 _encode_history = msgspec.json.Encoder().encode
 
 SqliteRequest: TypeAlias = Request | ReadRequest | Edit

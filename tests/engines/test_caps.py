@@ -283,7 +283,11 @@ def test_claims_with_caps_go_by_indexes(tmp_path: Path) -> None:
     for sql, values, index in (
         (sqlite_transaction.CANDIDATES.format(""), (1,), "items_ready (queue=?)"),
         (sqlite_transaction.CANDIDATES.format("AND kind IN (?)"), (1, ""), "items_ready (queue=?)"),
-        (sqlite_transaction.CANDIDATE.format(""), (1, "k1"), "items_by_key (queue=? AND key=?"),
+        (
+            sqlite_transaction.CANDIDATE.format(""),
+            (1, "k1"),
+            "items_by_key (queue=? AND key=? AND in_line=?)",
+        ),
         (sqlite_transaction.LEASED, (1, "k"), "COVERING INDEX items_leased (queue=? AND key>?)"),
         (
             sqlite_buckets.BUCKET,

@@ -177,7 +177,7 @@ def test_on_uvloop() -> None:
     async def main() -> Any:
         lease = await fill(queue)
         taken = await queue.take("b")
-        assert (await queue.get(timeout=10))[0] == "b"
+        assert (await queue.get(timeout=10, lease_timeout=1000))[0] == "b"
         with pytest.raises(LeaseExpiredError):
             await queue.ack(taken[2])
         return lease

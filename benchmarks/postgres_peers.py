@@ -41,7 +41,7 @@ class PgQueuer(Library):
 
             keys = self.options.get("keys", 0)
             for key in range(keys):
-                limits = {"serialized_dispatch": True, "accepts_context": False}
+                limits = {"concurrency_limit": 1, "accepts_context": False}
                 queuer.entrypoint(f"job-{key}", **limits)(job)
             if not keys:
                 queuer.entrypoint("job", accepts_context=False)(job)

@@ -1,7 +1,7 @@
 """Leases of running commands: renewed together, and watched."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.outbox import report
@@ -12,6 +12,18 @@ from leasedkeyq.stores.store import Store
 
 LOOK_AGAIN = 0.5
 """Seconds within which a command is stopped that was cancelled in another process."""
+
+
+def extensions(held: Iterable[tuple[Job, Claimed]]) -> list[Change]:
+    """The batch that renews the leases of jobs, one request for each, in order.
+
+    All that renews leases sends this: the heartbeat, and the lease guard while the event loop is
+    blocked, from another thread. So it only reads.
+    """
+    return [
+        Extend(lease.queue, lease.key, lease.token, job.partition.lane.lease_time)
+        for job, lease in held
+    ]
 
 
 class Heartbeat:
@@ -70,11 +82,7 @@ class Heartbeat:
         held = [(job, job.lease) for job in self._held.values()]
         if not held:
             return
-        extensions: list[Change] = [
-            Extend(lease.queue, lease.key, lease.token, job.partition.lane.lease_time)
-            for job, lease in held
-        ]
-        answers = await self._store.settle(extensions)
+        answers = await self._store.settle(extensions(held))
         for (job, lease), answer in zip(held, answers, strict=True):
             if isinstance(answer, Refusal):
                 self._lose(job, lease)

@@ -12,6 +12,7 @@ Begin with `manager`, then `running.engine`.
 
 from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
 from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.command_options import CommandOptions
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import (
@@ -89,6 +90,7 @@ __all__ = [
     "CommandFunction",
     "CommandRegistry",
     "CommandCall",
+    "CommandOptions",
     "current_command",
     "RunningCommand",
     # Policies

@@ -7,13 +7,32 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from inspect import CO_COROUTINE
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    get_type_hints,
+    overload,
+)
+from weakref import WeakSet
 
 import msgspec
 
 from leasedkeyq.errors import describe
+from leasedkeyq.lanes.command_options import (
+    NO_OPTIONS,
+    CommandKeywords,
+    CommandOptions,
+    check_key_function,
+)
 from leasedkeyq.lanes.errors import (
     AnnotationWarning,
     CommandPayloadError,
@@ -22,6 +41,9 @@ from leasedkeyq.lanes.errors import (
     warn,
 )
 from leasedkeyq.stores.finite import check_finite
+
+if TYPE_CHECKING:
+    from leasedkeyq.lanes.running.job import Handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +63,18 @@ class Command(Protocol[R_co]):
 
     def execute(self) -> Awaitable[R_co]:
         """Do the work. What it returns or raises is what awaiting the handle returns or raises."""
+        ...
+
+
+class CommandManager(Protocol):
+    """What a registered function needs of its manager, to submit its commands."""
+
+    async def submit(self, command: Command[R], /) -> "Handle[R]":
+        """Submit a command to its default lane."""
+        ...
+
+    def is_shutting_down(self) -> bool:
+        """Whether it takes no more commands."""
         ...
 
 
@@ -73,11 +107,20 @@ class CommandFunction(Generic[P, R]):
     Attributes:
         command_type: The name under which it is registered.
         function: The function itself, to be called directly.
+        options: What it says for all its commands.
     """
 
-    def __init__(self, command_type: str, function: Callable[P, Awaitable[R]]) -> None:
+    def __init__(
+        self,
+        command_type: str,
+        function: Callable[P, Awaitable[R]],
+        options: CommandOptions = NO_OPTIONS,
+        manager: "Callable[[], CommandManager] | None" = None,
+    ) -> None:
         self.command_type = command_type
         self.function = function
+        self.options = options
+        self._manager = manager
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
@@ -101,6 +144,9 @@ class CommandFunction(Generic[P, R]):
         )
         self._nothing = None if fields else self._struct()
         self._decoder = msgspec.json.Decoder(self._struct)
+        if options.key is not None:
+            by_position, named = self._names[: self._by_position], self._names[self._by_position :]
+            check_key_function(command_type, options.key, *by_position, **dict.fromkeys(named))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CommandCall[R]:
         """A command that calls the function with these arguments.
@@ -111,6 +157,26 @@ class CommandFunction(Generic[P, R]):
         if self._nothing is not None and not args and not kwargs:
             return CommandCall(self, self.command_type, self._nothing)
         return CommandCall(self, self.command_type, self._check(args, kwargs))
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Submit a command that calls the function with these arguments, to its default lane.
+
+        The same as ``manager.submit(function(...))``, for the manager with whose ``command`` the
+        function was registered, or the one that uses the registry. `QueueManager.submit` takes
+        more: a lane, a key, a delay.
+
+        Raises:
+            CommandPayloadError: The arguments do not fit the function.
+            LaneConfigError: There is no default lane, or it is not clear which manager is meant.
+            LaneError: As `QueueManager.submit`.
+        """
+        command = self(*args, **kwargs)
+        if self._manager is None:
+            raise LaneConfigError(
+                f"command {self.command_type!r} belongs to no manager; write "
+                f"manager.submit({self.__name__}(...))"
+            )
+        return await self._manager().submit(command)
 
     def _check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
         if args:
@@ -143,6 +209,14 @@ class CommandFunction(Generic[P, R]):
         function = cast("Callable[..., Awaitable[R]]", self.function)
         return function(*positional, **named)
 
+    def key_of(self, key: Callable[..., str], command: Any) -> str:
+        """What a key function says of a command."""
+        values = [getattr(command.arguments, name) for name in self._names]
+        named = dict(zip(self._names, values, strict=True))
+        for name in self._names[: self._by_position]:
+            del named[name]
+        return key(*values[: self._by_position], **named)
+
     def encode(self, command: Any) -> bytes:
         """The arguments of a command as JSON."""
         raw = _encoder.encode(command.arguments)
@@ -160,9 +234,14 @@ class CommandFunction(Generic[P, R]):
 class CommandClass(Generic[C]):
     """A class of commands: its instances are written down by their fields."""
 
-    def __init__(self, command_type: str, cls: type[C]) -> None:
+    def __init__(
+        self, command_type: str, cls: type[C], options: CommandOptions = NO_OPTIONS
+    ) -> None:
         self.command_type = command_type
         self.cls = cls
+        self.options = options
+        if options.key is not None:
+            check_key_function(command_type, options.key, cls)
         execute = getattr(cls, "execute", None)
         if execute is None:
             raise TypeError(f"command {command_type!r}: {cls.__name__} has no method execute")
@@ -181,6 +260,10 @@ class CommandClass(Generic[C]):
                 f"command {command_type!r}: msgspec cannot read {cls.__name__}: {error}; make it a "
                 "dataclass or a msgspec.Struct"
             ) from error
+
+    def key_of(self, key: Callable[..., str], command: Any) -> str:
+        """What a key function says of a command."""
+        return key(command)
 
     def encode(self, command: Any) -> bytes:
         """The fields of a command as JSON."""
@@ -203,41 +286,90 @@ Registered = CommandFunction[..., Any] | CommandClass[Any]
 
 
 class CommandRegistry:
-    """The types of commands that this process can read and run."""
+    """The types of commands that this process can read and run.
+
+    Attributes:
+        types: Every type by its name.
+        options: What types say for all their commands, by name, of those that say anything.
+    """
 
     def __init__(self) -> None:
         self.types: dict[str, Registered] = {}
-
-    @overload
-    def register(self, command_type: str, target: None = None) -> "Decorator": ...
+        self.options: dict[str, CommandOptions] = {}
+        self._managers: WeakSet[CommandManager] = WeakSet()
 
     @overload
     def register(
-        self, command_type: str, target: Callable[P, Awaitable[R]]
+        self, command_type: str, target: None = None, **options: Unpack[CommandKeywords]
+    ) -> "Decorator": ...
+
+    @overload
+    def register(
+        self,
+        command_type: str,
+        target: Callable[P, Awaitable[R]],
+        **options: Unpack[CommandKeywords],
     ) -> CommandFunction[P, R]: ...
 
-    def register(self, command_type: str, target: Any = None) -> Any:
+    def register(
+        self, command_type: str, target: Any = None, **options: Unpack[CommandKeywords]
+    ) -> Any:
         """Register an async function, or a class with ``async execute()``, under a name.
 
         Without `target` it returns a decorator. A function becomes a `CommandFunction`, whose
-        calls are commands; a class stays what it is.
+        calls are commands; a class stays what it is. `options` are the fields of `CommandOptions`.
 
         Raises:
             TypeError: The function or `execute` is not async, or it has parameters that cannot be
-                written down.
+                written down, or there is no such option, or one is not of its type.
+            ValueError: An option has a value that makes no sense.
             LaneConfigError: The name is taken.
         """
+        decorator = self.decorator(command_type, options, partial(self._only_manager, command_type))
+        return decorator if target is None else decorator(target)
+
+    def decorator(
+        self,
+        command_type: str,
+        options: CommandKeywords,
+        manager: Callable[[], CommandManager],
+    ) -> "Decorator":
+        """A decorator that registers its target; `manager` tells to whom its commands go."""
         if not isinstance(command_type, str) or not command_type:
             raise TypeError(f"a command type is a name, got {describe(command_type)}")
-        if target is None:
-            return Decorator(self, command_type)
-        return self._add(command_type, target)
+        return Decorator(self, command_type, CommandOptions.of(command_type, options), manager)
 
-    def _add(self, command_type: str, target: Any) -> Any:
+    def used_by(self, manager: CommandManager) -> None:
+        """A manager takes its types of commands from this registry."""
+        self._managers.add(manager)
+
+    def _only_manager(self, command_type: str) -> CommandManager:
+        """The manager that uses this registry.
+
+        Raises:
+            LaneConfigError: None does, or several do.
+        """
+        managers = [manager for manager in self._managers if not manager.is_shutting_down()]
+        if len(managers) == 1:
+            return managers[0]
+        how_many = f"{len(managers)} managers use" if managers else "no manager uses"
+        raise LaneConfigError(
+            f"command {command_type!r}: {how_many} the registry that has it, so that it cannot "
+            "submit itself; write manager.submit(...) with the manager that is meant, which takes "
+            "its types of commands from a registry by with_commands"
+        )
+
+    def _add(
+        self,
+        command_type: str,
+        target: Any,
+        options: CommandOptions,
+        manager: Callable[[], CommandManager],
+    ) -> Any:
         if command_type in self.types:
             raise LaneConfigError(f"the command type {command_type!r} is registered already")
         if isinstance(target, type):
-            self.types[command_type] = CommandClass(command_type, target)
+            self._keep(CommandClass(command_type, target, options))
             if getattr(target, "command_type", None) != command_type:
                 target.command_type = command_type  # type: ignore[attr-defined]  # as `Command` asks for
             return target
@@ -247,9 +379,58 @@ class CommandRegistry:
                 f"command {command_type!r}: {kind} must be an async function; run blocking work in "
                 "one with asyncio.to_thread"
             )
-        function: CommandFunction[..., Any] = CommandFunction(command_type, target)
-        self.types[command_type] = function
+        function: CommandFunction[..., Any] = CommandFunction(
+            command_type, target, options, manager
+        )
+        self._keep(function)
         return function
+
+    def _keep(self, registered: Registered) -> None:
+        self.types[registered.command_type] = registered
+        if registered.options is not NO_OPTIONS:
+            self.options[registered.command_type] = registered.options
+
+    def default_lane(self, command_type: str) -> str:
+        """The lane to which commands of a type go.
+
+        Raises:
+            LaneConfigError: Their type has none.
+        """
+        options = self.options.get(command_type)
+        if options is None or options.lane is None:
+            raise LaneConfigError(
+                f"command {command_type!r} has no default lane: name the lane, "
+                f"submit(lane, command), or give the command one where it is registered, "
+                f"@manager.command({command_type!r}, lane=...)"
+            )
+        return options.lane
+
+    def default_key(self, command_type: str, command: Any) -> str | None:
+        """The key of a command, if its type says what that is.
+
+        Raises:
+            CommandPayloadError: The key function raised, or returned something else than a str.
+        """
+        options = self.options.get(command_type)
+        if options is None or options.key is None:
+            return None
+        registered = self.types[command_type]
+        if not isinstance(command, _class_of(registered)):
+            return None  # in memory, another object may be a command of this type
+        try:
+            key: object = registered.key_of(options.key, command)
+        except Exception as error:
+            raise CommandPayloadError(
+                f"command {command_type!r}: its key function raised {error!r}",
+                command_type=command_type,
+            ) from error
+        if not isinstance(key, str) or not key:
+            raise CommandPayloadError(
+                f"command {command_type!r}: its key function must return a str that is not empty, "
+                f"got {describe(key)}",
+                command_type=command_type,
+            )
+        return key
 
     def encode(self, command: Command[Any], lane: str) -> bytes:
         """Write down a command.
@@ -261,8 +442,7 @@ class CommandRegistry:
         """
         kind = command_type_of(command)
         registered = self.types.get(kind)
-        expected = registered.cls if isinstance(registered, CommandClass) else CommandCall
-        if registered is None or not isinstance(command, expected):
+        if registered is None or not isinstance(command, _class_of(registered)):
             raise UnregisteredCommandError(
                 f"lane {lane!r} is on a store that outlives this process, so it takes registered "
                 f"commands only, and {command!r} is of the type {kind!r}, which is not "
@@ -313,9 +493,17 @@ class CommandRegistry:
 class Decorator:
     """Registers what it decorates."""
 
-    def __init__(self, registry: CommandRegistry, command_type: str) -> None:
+    def __init__(
+        self,
+        registry: CommandRegistry,
+        command_type: str,
+        options: CommandOptions,
+        manager: Callable[[], CommandManager],
+    ) -> None:
         self._registry = registry
         self._command_type = command_type
+        self._options = options
+        self._manager = manager
 
     @overload
     def __call__(self, target: type[C]) -> type[C]: ...  # type: ignore[overload-overlap]  # a class is callable, too
@@ -325,7 +513,12 @@ class Decorator:
 
     def __call__(self, target: Any) -> Any:
         """Register `target`."""
-        return self._registry._add(self._command_type, target)
+        return self._registry._add(self._command_type, target, self._options, self._manager)
+
+
+def _class_of(registered: Registered) -> type[Any]:
+    """The class of the commands of a type."""
+    return registered.cls if isinstance(registered, CommandClass) else CommandCall
 
 
 def command_type_of(command: Any) -> str:

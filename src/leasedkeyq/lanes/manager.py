@@ -6,9 +6,10 @@ import signal
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from leasedkeyq.lanes.command import Command, CommandFunction, Decorator
+from leasedkeyq.lanes.command import Command, CommandFunction, CommandRegistry, Decorator
+from leasedkeyq.lanes.command_options import CommandKeywords
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import DrainTimeoutError, ManagerClosedError
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
@@ -65,6 +66,7 @@ class QueueManager:
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
         self.metrics = metrics
+        queue.registry.used_by(self)
 
     async def _replace_queue(self, queue: CommandQueue, store_to_close: Store | None) -> None:
         """Use other lanes and another store from now on; see `QueueManagerBuilder.rebuild`."""
@@ -72,6 +74,7 @@ class QueueManager:
             await self._store_to_close.close()
         self._queue = queue
         self._store_to_close = store_to_close
+        queue.registry.used_by(self)
 
     @property
     def builder(self) -> "QueueManagerBuilder | None":
@@ -104,24 +107,63 @@ class QueueManager:
     # Commands
 
     @overload
-    def command(self, command_type: str, target: None = None) -> Decorator: ...
+    def command(
+        self, command_type: str, target: None = None, **options: Unpack[CommandKeywords]
+    ) -> Decorator: ...
 
     @overload
     def command(
-        self, command_type: str, target: Callable[P, Awaitable[R]]
+        self,
+        command_type: str,
+        target: Callable[P, Awaitable[R]],
+        **options: Unpack[CommandKeywords],
     ) -> CommandFunction[P, R]: ...
 
-    def command(self, command_type: str, target: Any = None) -> Any:
+    def command(
+        self, command_type: str, target: Any = None, **options: Unpack[CommandKeywords]
+    ) -> Any:
         """Register a type of command: an async function, or a class with ``async execute()``.
 
         Used as ``@manager.command("send_email")``. A function becomes a `CommandFunction`: call it
         with its arguments for a command to submit. Arguments are checked against the annotations.
         Register all types before `start`: a worker takes only commands that it knows, and
         leaves the others for workers that do.
-        """
-        registry: Any = self._queue.registry
-        return registry.register(command_type, target)
 
+        Args:
+            command_type: The name of the type. A store keeps commands under it, so it stays the
+                same when the function is renamed.
+            target: The function or class, where this is not used as a decorator.
+            options: What holds for all commands of the type: the fields of `CommandOptions`, such
+                as ``lane="mail"``, ``timeout=30``, ``retry_policy=RetryPolicy.exponential(3)``,
+                ``key=lambda address: address``. The arguments of `submit` go before them.
+
+        Raises:
+            TypeError: The function or `execute` is not async, or it has parameters that cannot be
+                written down, or there is no such option, or one is not of its type.
+            ValueError: An option has a value that makes no sense.
+            LaneConfigError: The name is taken.
+        """
+        registry: CommandRegistry = self._queue.registry
+        decorator = registry.decorator(command_type, options, lambda: self)
+        return decorator if target is None else decorator(target)
+
+    @overload
+    async def submit(
+        self,
+        command: Command[R],
+        /,
+        *,
+        key: str | None = None,
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+        connection: Any = None,
+    ) -> Handle[R]: ...
+
+    @overload
     async def submit(
         self,
         lane_id: str,
@@ -135,18 +177,37 @@ class QueueManager:
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
+    ) -> Handle[R]: ...
+
+    async def submit(
+        self,
+        lane_id: str | Command[R],
+        command: Command[R] | None = None,
+        *,
+        key: str | None = None,
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+        connection: Any = None,
     ) -> Handle[R]:
-        """Submit a command. Await the handle for its result.
+        """Submit a command: ``submit(lane_id, command)``, or ``submit(command)`` to its own lane.
+
+        Await the handle for its result.
 
         With a `key`, the commands of that key run one at a time in the lane, in the order in which
         they were submitted, each with its own result. One that failed and waits for its retry
         keeps those behind it waiting. `if_present` says otherwise.
 
         Args:
-            lane_id: The lane.
+            lane_id: The lane. It may be left out where the type of the command has one:
+                ``@manager.command(..., lane=...)``.
             command: A registered function with its arguments, or an object with
                 ``async execute()`` and `command_type`.
-            key: What must be done one at a time; None: the command is on its own.
+            key: What must be done one at a time; None: the command is on its own, unless its type
+                says what its key is.
             if_present: What to do when a command of the key waits or runs. ``"append"``, the
                 default: run after it. ``"update"``: replace the newest one that waits, and behind
                 one that runs wait as the newest; the handles of all that were replaced tell the
@@ -163,7 +224,7 @@ class QueueManager:
                 command is lifted: in its lane above those that are up less, and with its lane
                 above other lanes with which it shares a capacity. `PriorityBoostConfig` says how
                 far. A `DeadlineWarning` tells if the lane has switched that off.
-            timeout: How long it may run, in place of what the lane says.
+            timeout: How long it may run, in place of what its type and the lane say.
             connection: On PostgreSQL: an asyncpg connection with an open transaction, in which
                 the command is submitted, without a `deadline`. It can start when that is
                 committed, and never was if it is rolled back; its handle then stays pending. No
@@ -173,19 +234,51 @@ class QueueManager:
         Raises:
             KeyAlreadyPresentError: The key is there, and `if_present` is ``"reject"``.
             UnknownLaneError: There is no such lane.
+            LaneConfigError: No lane is given, and the type of the command has none.
             ShuttingDownError: `shutdown` was called.
             UnregisteredCommandError: The store needs a registered command, and this is none.
-            CommandPayloadError: The command cannot be written down.
+            CommandPayloadError: The command cannot be written down, or the key function of its
+                type failed.
         """
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
         return await self._queue.submit_on(lane_id, command, key, terms, connection)
 
+    @overload
+    async def submit_many(
+        self,
+        commands: "KeyedCommands[R] | Iterable[Command[R]]",
+        /,
+        *,
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+        connection: Any = None,
+    ) -> list[Handle[R]]: ...
+
+    @overload
     async def submit_many(
         self,
         lane_id: str,
         commands: "KeyedCommands[R] | Iterable[Command[R]]",
+        *,
+        if_present: PresentPolicy | None = None,
+        unique_for: Duration | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
+        connection: Any = None,
+    ) -> list[Handle[R]]: ...
+
+    async def submit_many(
+        self,
+        lane_id: "str | KeyedCommands[R] | Iterable[Command[R]]",
+        commands: "KeyedCommands[R] | Iterable[Command[R]] | None" = None,
         *,
         if_present: PresentPolicy | None = None,
         unique_for: Duration | None = None,
@@ -204,7 +297,8 @@ class QueueManager:
         cancelled, they may have been submitted all the same.
 
         Args:
-            lane_id: The lane.
+            lane_id: The lane. It may be left out where the types of all commands have the same
+                one.
             commands: Commands, each on its own; or with keys, which have the meaning of `key` in
                 `submit`: a mapping of keys to commands, or pairs of a key and a command, in which
                 a key may come several times.
@@ -212,7 +306,7 @@ class QueueManager:
                 submit nothing.
             unique_for: As in `submit`.
             priority: As in `submit`. Like `delay`, `deadline` and `timeout`, it is for all of
-                them.
+                them; None: each as its type says.
             delay: Start them no earlier than after this time.
             deadline: By when they should be started.
             timeout: How long each of them may run.
@@ -226,6 +320,7 @@ class QueueManager:
                 one of them is in the ``keys`` of the error.
             LimitExceededError: They are more than the limit ``batch_size`` of the store.
             UnknownLaneError: There is no such lane.
+            LaneConfigError: No lane is given, and a type has none, or not all have the same one.
             ShuttingDownError: `shutdown` was called.
             UnregisteredCommandError: The store needs registered commands, and one is none.
             CommandPayloadError: A command cannot be written down.

@@ -14,6 +14,7 @@ import msgspec
 
 from leasedkeyq.errors import repeated
 from leasedkeyq.lanes import events
+from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
@@ -43,6 +44,7 @@ class MemoryEngine(LaneEngine):
         self,
         lanes: dict[str, Lane],
         *,
+        registry: CommandRegistry,
         slots: Slots,
         emitter: EventEmitter,
         dlq: DeadLetterQueue,
@@ -55,6 +57,7 @@ class MemoryEngine(LaneEngine):
         """The partitions of lanes in which a dead letter holds its key."""
         super().__init__(
             lanes,
+            registry=registry,
             slots=slots,
             emitter=emitter,
             instruments=instruments,
@@ -158,6 +161,8 @@ class MemoryEngine(LaneEngine):
     def _add(self, lane: Lane, submitted: Submitted, terms: SubmitTerms, now: float) -> Job:
         """Put a command where it waits for its turn."""
         key, kind, command = submitted
+        if (options := self.registry.options.get(kind)) is not None:
+            terms = terms.with_defaults(options)
         policy, priority, delay, deadline, _, _ = terms
         timeout = lane.timeout if terms.timeout is None else terms.time_limit(lane.timeout)
         number = next(self._numbers)
@@ -435,6 +440,7 @@ class MemoryEngine(LaneEngine):
     def _letter(self, job: Job, error: BaseException) -> DeadLetter:
         now = self.clock()
         arguments: Any = getattr(job.command, "arguments", None)
+        timeout = self._default_timeout(job.partition.lane, job.kind)
         return DeadLetter(
             id=str(job.id),
             lane=job.partition.lane.id,
@@ -445,7 +451,7 @@ class MemoryEngine(LaneEngine):
             traceback=traceback_text(error),
             attempts=job.attempt,
             priority=job.priority,
-            timeout=None if job.timeout == job.partition.lane.timeout else job.timeout or inf,
+            timeout=None if job.timeout == timeout else job.timeout or inf,
             submitted_at=now - (self._loop.time() - job.submitted_at),
             failed_at=now,
             command=job.command,
@@ -473,8 +479,10 @@ class MemoryEngine(LaneEngine):
         if partition is None:
             return False
         now = self._loop.time()
-        timeout = lane.timeout if letter.timeout is None else _limit(letter.timeout)
         priority, kind = letter.priority, letter.command_type
+        timeout = self._default_timeout(lane, kind)
+        if letter.timeout is not None:
+            timeout = _limit(letter.timeout)
         job = Job(
             next(self._numbers), partition, kind, letter.key, command, now, priority, timeout, None
         )

@@ -113,6 +113,7 @@ class CommandQueue:
                 slots=self._slots,
                 emitter=self.emitter,
                 dlq=self.dlq,
+                registry=self.registry,
                 instruments=instruments,
                 tracing=tracing,
                 clock=clock,
@@ -248,8 +249,8 @@ class CommandQueue:
 
     async def submit(
         self,
-        lane_id: str,
-        command: Command[R],
+        lane_id: str | Command[R],
+        command: Command[R] | None = None,
         *,
         key: str | None = None,
         if_present: PresentPolicy | None = None,
@@ -260,7 +261,7 @@ class CommandQueue:
         timeout: Duration | None = None,
         connection: Any = None,
     ) -> Handle[R]:
-        """Submit a command; see `QueueManager.submit`."""
+        """Submit a command, to a lane or to that of its type; see `QueueManager.submit`."""
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
@@ -268,17 +269,21 @@ class CommandQueue:
 
     async def submit_on(
         self,
-        lane_id: str,
-        command: Command[R],
+        lane_id: str | Command[R] | None,
+        command: Command[R] | None,
         key: str | None,
         terms: SubmitTerms,
         connection: Any = None,
     ) -> Handle[R]:
         """Submit a command on terms that were checked."""
+        if not isinstance(lane_id, str):
+            lane_id, command = self._with_default_lane(lane_id, command)
         lane = self._open_lane(lane_id)
         kind = command_type_of(command)
         if key is not None:
             _check_key(key)
+        elif kind in self.registry.options:
+            key = self.registry.default_key(kind, command)
         if terms.deadline is not None:
             _warn_of_deadline(lane)
         engine = self._engine
@@ -289,8 +294,8 @@ class CommandQueue:
 
     async def submit_many(
         self,
-        lane_id: str,
-        commands: "KeyedCommands[R] | Iterable[Command[R]]",
+        lane_id: "str | KeyedCommands[R] | Iterable[Command[R]]",
+        commands: "KeyedCommands[R] | Iterable[Command[R]] | None" = None,
         *,
         if_present: PresentPolicy | None = None,
         unique_for: Duration | None = None,
@@ -308,16 +313,27 @@ class CommandQueue:
 
     async def submit_many_on(
         self,
-        lane_id: str,
-        commands: "KeyedCommands[R] | Iterable[Command[R]]",
+        lane_id: "str | KeyedCommands[R] | Iterable[Command[R]] | None",
+        commands: "KeyedCommands[R] | Iterable[Command[R]] | None",
         terms: SubmitTerms,
         connection: Any = None,
     ) -> list[Handle[R]]:
         """Submit many commands on terms that were checked."""
-        lane = self._open_lane(lane_id)
+        if not isinstance(lane_id, str):
+            # Commands may come from an iterator: they are read once.
+            some = _with_types(lane_id if commands is None else commands)
+            if commands is not None and lane_id is not None:
+                self.lane(cast("Any", lane_id))
+            if not some:
+                return []
+            lane = self._open_lane(self._common_lane(some))
+        else:
+            lane = self._open_lane(lane_id)
+            some = _with_types(commands)
         if terms.deadline is not None:
             _warn_of_deadline(lane)
-        some = _with_types(commands)
+        if self.registry.options:
+            some = [self._with_default_key(one) for one in some]
         engine = self._engine
         if not some:
             jobs = []
@@ -326,6 +342,51 @@ class CommandQueue:
         else:
             jobs = await engine.submit_many(lane, some, terms)
         return [Handle(job, engine) for job in jobs]
+
+    def _with_default_lane(
+        self, given: "str | Command[R] | None", command: "Command[R] | None"
+    ) -> tuple[str, "Command[R]"]:
+        """What ``submit(command)`` means: the lane of the type of the command, and the command.
+
+        Raises:
+            UnknownLaneError: There is no such lane, or what was `given` as one is none.
+            LaneConfigError: The type has no lane.
+        """
+        if command is not None and given is not None:
+            self.lane(cast("Any", given))
+        found = cast("Command[R]", given if command is None else command)
+        return self._default_lane(command_type_of(found)), found
+
+    def _default_lane(self, kind: str) -> str:
+        lane = self.registry.default_lane(kind)
+        if lane not in self.lanes:
+            known = ", ".join(sorted(self.lanes)) or "none"
+            raise UnknownLaneError(
+                f"command {kind!r} has the default lane {lane!r}, which there is not; the lanes "
+                f"are: {known}",
+                lane=lane,
+            )
+        return lane
+
+    def _common_lane(self, commands: Sequence[Submitted]) -> str:
+        """The default lane of all these commands, of which there is at least one."""
+        kinds = {kind: self._default_lane(kind) for _, kind, _ in commands}
+        first = next(iter(kinds))
+        for kind, lane in kinds.items():
+            if lane != kinds[first]:
+                raise LaneConfigError(
+                    f"command {first!r} goes to lane {kinds[first]!r} and command {kind!r} to lane "
+                    f"{lane!r}, and submit_many submits to one lane, all or nothing; submit those "
+                    "of each lane by themselves, or name a lane for all",
+                    lane=lane,
+                )
+        return kinds[first]
+
+    def _with_default_key(self, submitted: Submitted) -> Submitted:
+        key, kind, command = submitted
+        if key is None:
+            key = self.registry.default_key(kind, command)
+        return key, kind, command
 
     def _open_lane(self, lane_id: str) -> Lane:
         """The lane of this name, for a new command."""
@@ -500,7 +561,9 @@ def _check_key(key: object) -> None:
         raise TypeError(f"key must be a str that is not empty, got {key!r}")
 
 
-def _with_types(commands: "KeyedCommands[Any] | Iterable[Command[Any]]") -> list[Submitted]:
+def _with_types(
+    commands: "str | KeyedCommands[Any] | Iterable[Command[Any]] | None",
+) -> list[Submitted]:
     """Commands with their types, and with their keys where they come by key."""
     if isinstance(commands, Mapping):
         by_key = cast("Mapping[str, Command[Any]]", commands)

@@ -1,9 +1,10 @@
 """`SubmitTerms`: how a command was submitted, from the manager down to the engines."""
 
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from leasedkeyq import checks
+from leasedkeyq.lanes.command_options import CommandOptions
 from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.types import Duration, PresentPolicy, PutPolicy
 
@@ -54,6 +55,15 @@ class SubmitTerms(NamedTuple):
         if unique_for is not None and policy != "skip":
             raise ValueError('unique_for needs if_present="skip", which says what it is for')
         return cls(policy, priority, wait, due, limit, unique)
+
+    def with_defaults(self, options: CommandOptions) -> "SubmitTerms":
+        """The same, with the priority and the time-out of the type of the command, if it has any.
+
+        What was said when the command was submitted goes before that.
+        """
+        priority = options.priority if self.priority is None else self.priority
+        timeout = cast("float | None", options.timeout) if self.timeout is None else self.timeout
+        return self._replace(priority=priority, timeout=timeout)
 
     @property
     def coalesces(self) -> bool:

@@ -111,10 +111,10 @@ class StoreEngine(LaneEngine):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
-        self.registry = registry
         self._prefetch = Prefetch(lambda: self._loop, self._take_back)
         super().__init__(
             lanes,
+            registry=registry,
             slots=slots,
             emitter=emitter,
             instruments=instruments,
@@ -243,6 +243,8 @@ class StoreEngine(LaneEngine):
         job = self._results.jobs.get(number)
         if job is None:
             began = self._loop.time()
+            if (options := self.registry.options.get(kind)) is not None:
+                terms = terms.with_defaults(options)
             priority = terms.priority or 0
             limit = terms.time_limit(partition.lane.timeout)
             job = Job(number, partition, kind, key, command, began, priority, limit, None)
@@ -582,7 +584,9 @@ class StoreEngine(LaneEngine):
             return
         job.submitted_at = self._loop.time() - max(0.0, self.clock() - envelope.at)
         job.ready_at = self._ready_at(lane, claimed, envelope, since)
-        job.timeout = lane.timeout if envelope.timeout is None else envelope.timeout or None
+        job.timeout = envelope.timeout or None
+        if envelope.timeout is None:
+            job.timeout = self._default_timeout(lane, claimed.kind)
         job.carrier = envelope.trace
         job.coalesces = envelope.coalesces
         job.unique_for = envelope.unique_for

@@ -56,14 +56,14 @@ class Submissions:
         limits = self._store.limits
         key = self._new_key() if key is None else check_name("key", key, limits)
         check_name("command_type", kind, limits)
-        check_priority(terms.priority)
+        priority = self._priority(kind, terms)
         envelope = self._envelope(lane, terms)
         envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
         partition = lane.partition_of(key)
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
             item = key, encode_envelope(envelope, kind, key, limits)
-            [answer] = await self._store.put([_put(partition, (item,), kind, terms)])
+            [answer] = await self._store.put([_put(partition, (item,), kind, terms, priority)])
         if isinstance(answer, LeasedKeyQError):
             raise _of_lane(lane, answer, 1)
         return partition, answer[0], key, kind, command
@@ -139,7 +139,6 @@ class Submissions:
         envelope = self._envelope(lane, terms)
         envelope.trace = carrier or None
         limits = self._store.limits
-        check_priority(terms.priority)
         _check_number(lane, len(commands), limits)
         keys = [
             self._new_key() if key is None else check_name("key", key, limits)
@@ -155,9 +154,21 @@ class Submissions:
                 mine.append((kind, []))
             mine[-1][1].append(item)
         return keys, {
-            partition: [_put(partition, tuple(some), kind, terms) for kind, some in mine]
+            partition: [
+                _put(partition, tuple(some), kind, terms, self._priority(kind, terms))
+                for kind, some in mine
+            ]
             for partition, mine in runs.items()
         }
+
+    def _priority(self, kind: str, terms: SubmitTerms) -> int | None:
+        """The priority of commands of a type: as was said, or as their type says."""
+        priority = terms.priority
+        if priority is None:
+            options = self._registry.options.get(kind)
+            priority = None if options is None else options.priority
+        check_priority(priority)
+        return priority
 
     def _new_key(self) -> str:
         """For a command that has none."""
@@ -169,23 +180,26 @@ class Submissions:
         envelope = Envelope(_NOTHING, self._clock())
         if terms.delay:
             envelope.after = terms.delay
-        limit = terms.time_limit(lane.timeout)
-        if limit != lane.timeout:
-            envelope.timeout = limit or 0.0
+        if terms.timeout is not None:
+            envelope.timeout = terms.time_limit(lane.timeout) or 0.0
         envelope.coalesces = terms.coalesces
         envelope.unique_for = terms.unique_for
         return envelope
 
 
 def _put(
-    partition: Partition, items: tuple[tuple[str, bytes], ...], kind: str, terms: SubmitTerms
+    partition: Partition,
+    items: tuple[tuple[str, bytes], ...],
+    kind: str,
+    terms: SubmitTerms,
+    priority: int | None,
 ) -> Put:
     return Put(
         partition.queue,
         items,
         terms.policy,
         # Commands are counted as lanes are, lower first, and the items of queues the other way.
-        None if terms.priority is None else -terms.priority,
+        None if priority is None else -priority,
         terms.delay,
         kind=kind,
         deadline=terms.deadline,

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from leasedkeyq import checks
 from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
 from leasedkeyq.lanes import events
+from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
@@ -67,6 +68,7 @@ class LaneEngine(ABC):
 
     Args:
         lanes: The lanes by name.
+        registry: The types of commands, with their policies.
         slots: How many commands may run.
         emitter: Told of everything that happens.
         instruments: Told the numbers.
@@ -78,6 +80,7 @@ class LaneEngine(ABC):
         self,
         lanes: dict[str, Lane],
         *,
+        registry: CommandRegistry,
         slots: Slots,
         emitter: EventEmitter,
         instruments: Sequence[Instrument] = (),
@@ -85,6 +88,7 @@ class LaneEngine(ABC):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.lanes = lanes
+        self.registry = registry
         self.clock = clock
         self.slots = slots
         self.emitter = emitter
@@ -454,16 +458,26 @@ class LaneEngine(ABC):
         config = job.partition.lane.config
         if job.attempt >= config.max_attempts:
             return None
+        options = self.registry.options.get(job.kind)
+        policy = None if options is None else options.retry_policy
         try:
-            delay = config.retry_policy.delay(job.attempt, error)
+            delay = (config.retry_policy if policy is None else policy).delay(job.attempt, error)
             if delay is None:
                 return None
             if isinstance(delay, timedelta):
                 delay = delay.total_seconds()
             return checks.delay_time("delay", max(delay, 0.0))
         except Exception:
-            logger.exception("lane %r: its retry policy failed", job.partition.lane.id)
+            if policy is None:
+                logger.exception("lane %r: its retry policy failed", job.partition.lane.id)
+            else:
+                logger.exception("command %r: its retry policy failed", job.kind)
             return None
+
+    def _default_timeout(self, lane: Lane, kind: str) -> float | None:
+        """How long a command of a type may run in a lane, where its submitter has not said."""
+        options = self.registry.options.get(kind)
+        return lane.timeout if options is None else options.time_limit(lane.timeout)
 
     # Ending a run from outside
 

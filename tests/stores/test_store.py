@@ -4,6 +4,7 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from leasedkeyq import (
@@ -287,6 +288,23 @@ async def test_what_the_work_of_an_edit_raises_is_nobody_elses_failure() -> None
 
     with pytest.raises(OSError, match="No space left"):
         await MemoryStore().edit("q", work)
+
+
+async def test_a_store_without_joint_edits_refuses_other_queues() -> None:
+    called: list[int] = []
+
+    def work(_: Sequence[StoredItem]) -> list[Put | Change]:
+        called.append(1)
+        return []
+
+    store = MemoryStore()
+    store.capabilities = msgspec.structs.replace(store.capabilities, joint_edits=False)
+    with pytest.raises(StoreError, match="cannot change several queues in one step"):
+        await store.edit("q", work, others=["other"])
+    await store.edit("q", work, others=["q"])
+    assert called == [1]
+    with pytest.raises(ValueError, match="cannot change queue 'third'"):
+        await MemoryStore().edit("q", lambda _: [Put("third", ())], others=["other"])
 
 
 async def test_a_call_in_the_place_of_a_verb_is_checked_and_observed_as_that_verb() -> None:

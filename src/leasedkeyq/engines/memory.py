@@ -25,7 +25,9 @@ from leasedkeyq.stores.store import Store, report_dropped
 class MemoryStore(Store):
     """Queues that live and die with the process. For tests, and where nothing must survive."""
 
-    capabilities: Capabilities = Capabilities(durability="none", cross_process=False)
+    capabilities: Capabilities = Capabilities(
+        durability="none", cross_process=False, joint_edits=True
+    )
 
     def __init__(
         self, *, limits: Limits | None = None, clock: Callable[[], float] = time.time
@@ -77,7 +79,7 @@ class MemoryStore(Store):
         except EditStoppedError:
             self._wake()
             raise
-        self._wake([edit.queue])
+        self._wake(edit.queues)
         self._report_dropped()
         return answers
 

@@ -61,7 +61,9 @@ class StorageStore(MemoryStore):
     """
 
     # What survives is up to the storage, so nothing is promised.
-    capabilities: Capabilities = Capabilities(durability="none", cross_process=False)
+    capabilities: Capabilities = Capabilities(
+        durability="none", cross_process=False, joint_edits=True
+    )
 
     def __init__(
         self,

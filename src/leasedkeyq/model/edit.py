@@ -35,7 +35,7 @@ class EditStoppedError(Exception):
 class Edit:
     """What `Store.edit` was asked for."""
 
-    __slots__ = ("_limits", "called", "heads_only", "keys", "queue", "work")
+    __slots__ = ("_limits", "called", "heads_only", "keys", "others", "queue", "work")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Edit:
         limits: Limits | None = None,
         *,
         heads_only: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
         self._limits = limits or Limits()
         self.queue: str = queue
@@ -52,8 +53,17 @@ class Edit:
         self.keys: tuple[str, ...] | None = None if keys is None else tuple(dict.fromkeys(keys))
         self.heads_only: bool = heads_only
         """Whether the values in lines are not shown."""
+        self.others: tuple[str, ...] = tuple(
+            name for name in dict.fromkeys(others) if name != queue
+        )
+        """The other queues that it may change, without a look at them."""
         self.called: bool = False
         """Whether the work was called; it must not be called again."""
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """All queues that it may change, its own first."""
+        return self.queue, *self.others
 
     def changes(self, items: Sequence[StoredItem]) -> list[Put | Change]:
         """Call the work, and check what it returns.
@@ -65,7 +75,7 @@ class Edit:
         try:
             changes = list(self.work(items))
             for change in changes:
-                _check(change, self.queue, self._limits)
+                _check(change, self.queues, self._limits)
         except BaseException as error:
             raise EditStoppedError(error) from error
         return changes
@@ -88,11 +98,14 @@ def apply_changes(
     return answers
 
 
-def _check(change: object, queue: str, limits: Limits) -> None:
+def _check(change: object, queues: Sequence[str], limits: Limits) -> None:
     if not isinstance(change, EDITING):
         raise ValueError(f"an edit cannot apply a {type(change).__name__}")  # noqa: TRY004 - as the contract says
-    if change.queue != queue:
-        raise ValueError(f"an edit of queue {queue!r} cannot change queue {change.queue!r}")
+    if change.queue not in queues:
+        raise ValueError(
+            f"an edit of queue {queues[0]!r} cannot change queue {change.queue!r}: it is not one "
+            "of its others"
+        )
     refusal = refusal_of(change, limits)
     if refusal is not None:
         raise refusal

@@ -39,6 +39,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability
     cross_process: bool
     """Whether several processes can use the same store at a time."""
+    joint_edits: bool = False
+    """Whether an edit can change several queues in one step: the `others` of `Store.edit`."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

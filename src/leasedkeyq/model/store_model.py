@@ -335,25 +335,30 @@ class StoreModel:
         """
         queue = edit.queue
         queue_model = self._at(queue, now)
+        for other in edit.others:
+            self._at(other, now)
         try:
             found = self._everything(
                 queue, queue_model, edit.keys, reveal=True, heads_only=edit.heads_only
             )
             changes = edit.changes(sorted(found, key=lambda stored: stored.id))
             # The first change is all or nothing by itself. A copy costs as much as the queue has.
-            before = queue_model.copy() if any(map(_may_be_refused, changes[1:])) else None
+            undoable = any(map(_may_be_refused, changes[1:]))
+            changed = {change.queue for change in changes} if undoable else ()
+            before = {name: self.queues[name].copy() for name in changed}
             last_id, dropped = self.last_id, len(self.dropped)
             try:
                 return apply_changes(changes, lambda change: self._edit(change, now))
             except BaseException:
-                if before is not None:
-                    self.queues[queue] = before
+                if before:
+                    self.queues |= before
                     self.last_id = last_id
                     del self.dropped[dropped:]
                 raise
         finally:
-            if queue in self.queues:
-                self._tidy(queue)
+            for name in edit.queues:
+                if name in self.queues:
+                    self._tidy(name)
 
     def _edit(self, change: Put | Change, now: float) -> Answer:
         return self.put(change, now) if isinstance(change, Put) else self.settle(change, now)

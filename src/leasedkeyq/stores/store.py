@@ -304,6 +304,7 @@ class Store(Closable, ABC):
         *,
         keys: Sequence[str] | None = None,
         heads_only: bool = False,
+        others: Sequence[str] = (),
     ) -> list[Answer]:
         """Change a queue after looking at it, all or nothing, while nobody else can change it.
 
@@ -312,6 +313,11 @@ class Store(Closable, ABC):
         show their `StoredItem.token`. What it returns is applied in order, as of the moment at
         which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`, `Cancel`, `Requeue`, `Purge`
         and `Discard` of this queue. Returns their answers; all is then durable.
+
+        With `others`, it may change these queues in the same step, too, without a look at them:
+        what is true of its own queue is decided by `work`, and what happens in the others follows
+        from that, all or nothing. A store that has `Capabilities.joint_edits` can do that, others
+        refuse it with a `StoreError`.
 
         What `work` raises is raised, and so is the first refusal (as in `put` and `settle`), or a
         `ValueError` for what is no such request. Then nothing has changed. `work` is never called
@@ -325,7 +331,13 @@ class Store(Closable, ABC):
         self._check_usable()
         check_names("queue", [queue])
         check_names("keys", keys or ())
-        edit = Edit(queue, work, keys, self.limits, heads_only=heads_only)
+        check_names("others", others)
+        edit = Edit(queue, work, keys, self.limits, heads_only=heads_only, others=others)
+        if edit.others and not self.capabilities.joint_edits:
+            raise StoreError(
+                f"the {self._name} cannot change several queues in one step "
+                "(capabilities.joint_edits); edit them one after the other"
+            )
         try:
             return await self._ask("edit", self.do_edit, edit)
         except EditStoppedError as stopped:

@@ -11,7 +11,7 @@ from leasedkeyq.model.requests import Capabilities
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.site import Address, Place, Site
 
-Need: TypeAlias = Literal["durability", "cross_process", "hypothesis"]
+Need: TypeAlias = Literal["durability", "cross_process", "joint_edits", "hypothesis"]
 """What a check needs of a store, or of the machine that it runs on."""
 Option: TypeAlias = Literal["clock", "limits"]
 """What an opener may accept.
@@ -110,6 +110,8 @@ def gap(need: Need | None, capabilities: Capabilities) -> str | None:
         return "the store does not claim to be shared by processes (capabilities.cross_process)"
     if need == "durability" and capabilities.durability == "none":
         return "the store does not claim to keep anything (capabilities.durability)"
+    if need == "joint_edits" and not capabilities.joint_edits:
+        return "the store does not claim to edit several queues at once (capabilities.joint_edits)"
     return None
 
 

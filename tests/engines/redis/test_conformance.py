@@ -42,7 +42,7 @@ def conformance_on(make: Make) -> type[Timed]:
     return OnServer
 
 
-class OnCluster(Timed):
+class OnCluster(Timed, without=("joint_edits",)):
     """Its queues are on several servers: who claims by urgency looks first, and claims then.
 
     So what several processes claim at a time is not always the most urgent, as the guide says.

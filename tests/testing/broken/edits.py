@@ -1,8 +1,11 @@
 """Faults of edits."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
+from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import Answer, Change, Put, Release, StoredItem
@@ -155,3 +158,45 @@ class ShowsLinesBehindHeads(Through):
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
         return await self.edit_inner(edit.queue, edit.work, keys=edit.keys)
+
+
+@caught_by("test_an_edit_changes_other_queues_in_the_same_step")
+class KeepsOtherQueuesOfEditsQuiet(Through):
+    """Does not wake those who watch another queue that an edit has changed."""
+
+    def do_watch(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        return super().do_watch(queue if queue == "q" else "nobody", wake)
+
+
+@caught_by("test_a_refusal_undoes_the_changes_of_other_queues")
+class KeepsOtherQueuesOfRefusedEdits(Through):
+    """Leaves what an edit has put into other queues, though it was refused."""
+
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        changes: list[Put | Change] = []
+
+        def note(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
+            changes.extend(edit.work(items))
+            return changes
+
+        try:
+            return await self.edit_inner(edit.queue, note, keys=edit.keys, others=edit.others)
+        except EditStoppedError:
+            puts = [change for change in changes if isinstance(change, Put)]
+            await self.inner.put([put for put in puts if put.queue in edit.others])
+            raise
+
+
+@caught_by("test_edits_of_each_others_queues_do_not_wait_for_ever")
+class LocksQueuesOneByOne(Through):
+    """An edit holds its own queue while it waits for the others, whichever comes first."""
+
+    locks: ClassVar[WeakKeyDictionary[object, dict[str, asyncio.Lock]]] = WeakKeyDictionary()
+
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        locks = self.locks.setdefault(asyncio.get_running_loop(), {})
+        async with AsyncExitStack() as held:
+            for queue in edit.queues:
+                await held.enter_async_context(locks.setdefault(queue, asyncio.Lock()))
+                await asyncio.sleep(0)
+            return await super().do_edit(edit)

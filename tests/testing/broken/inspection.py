@@ -213,6 +213,9 @@ class WorksWhenClosed(Through):
         *,
         keys: Sequence[str] | None = None,
         heads_only: bool = False,
+        others: Sequence[str] = (),
     ) -> list[Answer]:
         changes = work(())
-        return await super().edit(queue, lambda _: changes, keys=keys, heads_only=heads_only)
+        return await super().edit(
+            queue, lambda _: changes, keys=keys, heads_only=heads_only, others=others
+        )

@@ -51,7 +51,11 @@ class Through(Store):
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
         return await self.edit_inner(
-            edit.queue, edit.work, keys=edit.keys, heads_only=edit.heads_only
+            edit.queue,
+            edit.work,
+            keys=edit.keys,
+            heads_only=edit.heads_only,
+            others=edit.others,
         )
 
     async def edit_inner(
@@ -61,10 +65,13 @@ class Through(Store):
         *,
         keys: Sequence[str] | None = None,
         heads_only: bool = False,
+        others: Sequence[str] = (),
     ) -> list[Answer]:
         """Edit the good store; what its work raises, or a refusal, stops the edit around it."""
         try:
-            return await self.inner.edit(queue, work, keys=keys, heads_only=heads_only)
+            return await self.inner.edit(
+                queue, work, keys=keys, heads_only=heads_only, others=others
+            )
         except Exception as error:
             raise EditStoppedError(error) from error
 

@@ -68,7 +68,9 @@ class FileStore(BatchedStore):
         StoreError: The folder is not there.
     """
 
-    capabilities: Capabilities = Capabilities(durability="power", cross_process=True)
+    capabilities: Capabilities = Capabilities(
+        durability="power", cross_process=True, joint_edits=True
+    )
 
     def __init__(
         self,
@@ -243,7 +245,7 @@ class FileStore(BatchedStore):
                 touched.update(claimed.queue for claimed in answer)
             elif not callable(call) and not isinstance(answer, Exception):
                 # A refused request wakes none: a put that waits for room would ask for ever.
-                touched.add(call.queue)
+                touched.update(call.queues if isinstance(call, Edit) else (call.queue,))
         self._watchers.wake(touched | moved)
         return answers
 

@@ -146,8 +146,9 @@ class Batch:
         schema: Where the tables are; the locks of queues depend on it.
         requests: What is asked for.
         leased: Where the rows of leases are; None: nothing is known.
-        edit: Whether they are those of an edit, which has the queue for itself: they are applied in
-            this order, and to what it has seen, and not to what has come to the inbox since.
+        edited: The queue of the edit whose requests they are, if they are those of one. The edit
+            has that queue for itself: they are applied in this order, and to what it has seen, and
+            not to what has come to the inbox since. Other queues of the edit it shares.
     """
 
     def __init__(
@@ -156,14 +157,14 @@ class Batch:
         requests: Sequence[Request],
         leased: Leased | None = None,
         *,
-        edit: bool = False,
+        edited: str | None = None,
     ) -> None:
         self._schema = schema
         self._leased = Leased() if leased is None else leased
         self._at: list[str | None] = []
         """Where the rows of the acks are."""
-        self._edit = edit
-        self._order = None if edit or len(requests) == 1 else call_order(requests)
+        self._edited = edited
+        self._order = None if edited is not None or len(requests) == 1 else call_order(requests)
         self._requests = requests if self._order is None else [requests[i] for i in self._order]
         self._runs: list[RequestRun] = []
         self._items: list[tuple[Any, ...]] = []
@@ -189,7 +190,7 @@ class Batch:
 
     def _lean(self) -> FunctionCall | None:
         """A lone put, or acks and a claim of one queue: functions that cost less do these."""
-        if len(self.queues) != 1 or self._alone or self._edit:
+        if len(self.queues) != 1 or self._alone or self._edited is not None:
             return None
         [queue] = self.queues
         where = lock_number(self._schema, "queue", queue), queue
@@ -215,7 +216,7 @@ class Batch:
         items = zip(*self._items, strict=True) if self._items else [None] * COLUMNS
         return "apply_1", (
             secrets.token_hex(16),
-            sorted(lock_number(self._schema, "queue", q) for q in self.queues if not self._edit),
+            sorted(lock_number(self._schema, "queue", q) for q in self.queues - {self._edited}),
             sorted(self._alone),
             queues,
             names,

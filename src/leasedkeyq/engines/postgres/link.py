@@ -480,8 +480,13 @@ class PostgresLink(BatchEngine):
         schema = self._settings.schema
         wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
         await connection.execute(f"SET LOCAL lock_timeout = {wait}")
-        lock = lock_number(schema, "queue", edit.queue)
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
+        # In the order in which other calls take them. What others put meanwhile into the other
+        # queues does no harm: the edit does not look at those.
+        for lock, queue in sorted(
+            (lock_number(schema, "queue", name), name) for name in edit.queues
+        ):
+            sharing = "" if queue == edit.queue else "_shared"
+            await connection.execute(f"SELECT pg_advisory_xact_lock{sharing}($1)", lock)
         now = await connection.fetchval(f'SELECT "{schema}".now_1($1)', self._now())
         rows = await connection.fetch(
             f'SELECT * FROM "{schema}".list_1($1, $2, $3, $4, $5, $6, $7, $8)',
@@ -495,7 +500,7 @@ class PostgresLink(BatchEngine):
             None if edit.keys is None else list(edit.keys),
         )
         changes = edit.changes([item_of_row(edit.queue, row, reveal=True) for row in rows])
-        batch = Batch(schema, changes, self._leased, edit=True)
+        batch = Batch(schema, changes, self._leased, edited=edit.queue)
         sent = await self._send(connection, call, now, batch.told())
         reply = decode_reply(sent[-1]["answers"])
         for answer in batch.answers((), reply):

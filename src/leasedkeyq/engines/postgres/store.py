@@ -139,7 +139,9 @@ class PostgresStore(BatchedStore):
         self._batcher = self._links
         self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
         durability = _in_a_thread(self._open(create))
-        self.capabilities: Capabilities = Capabilities(durability=durability, cross_process=True)
+        self.capabilities: Capabilities = Capabilities(
+            durability=durability, cross_process=True, joint_edits=True
+        )
 
     def queue(
         self,

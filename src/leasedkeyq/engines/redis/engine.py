@@ -122,9 +122,9 @@ class QueueNames(msgspec.Struct, frozen=True):
 
 
 class EditLock(msgspec.Struct):
-    """A queue that is being edited, and as of when."""
+    """The queues that an edit has for itself, and as of when."""
 
-    queue: str
+    queues: Sequence[str]
     keys: list[str]
     token: str
     now: float | None = None
@@ -655,7 +655,7 @@ class RedisEngine:
 
     def _repair(self, queue: str) -> Steps[RepairReport]:
         """Make the indexes of a queue anew, in steps, while no other store may change it."""
-        held = EditLock(queue, self._reply_keys([queue]), secrets.token_hex(8))
+        held = EditLock([queue], self._reply_keys([queue]), secrets.token_hex(8))
         time_left = int(self._edit_time * 1000)
         yield from self._named([queue])
 
@@ -698,9 +698,10 @@ class RedisEngine:
 
     def _edit(self, edit: Edit) -> Steps[list[Answer]]:
         """Lock, look, let the work be done, apply and unlock."""
-        held = EditLock(edit.queue, self._reply_keys([edit.queue]), secrets.token_hex(8))
-        lock = ["lock", edit.queue, int(self._edit_time * 1000)]
-        [moment] = yield from self._while_held(held, [lock], recorded=True)
+        held = EditLock(edit.queues, self._reply_keys([edit.queue]), secrets.token_hex(8))
+        # All are locked by one call, or none: two edits cannot wait for each other.
+        locks = [["lock", queue, int(self._edit_time * 1000)] for queue in edit.queues]
+        moment, *_ = yield from self._while_held(held, locks, recorded=True)
         held.now = float(moment)
         try:
             items = yield from self._everything(edit, held)
@@ -713,12 +714,13 @@ class RedisEngine:
         except BaseException:
             # Should this fail, the lock ends by itself.
             with suppress(StoreError):
-                yield from self._while_held(held, [["unlock", edit.queue]], recorded=True)
+                unlocks = [["unlock", queue] for queue in edit.queues]
+                yield from self._while_held(held, unlocks, recorded=True)
             raise
         if answers and answers[0] == b"refused":
             number: int = answers[1]
             if is_damage(answers[2]):
-                raise (yield from self._damage([edit.queue]))
+                raise (yield from self._damage(edit.queues))
             raise EditStoppedError(answer_of(changes[number - 1], answers[2]))
         return [*map(answer_of, changes, answers)]
 
@@ -728,14 +730,14 @@ class RedisEngine:
         reply = yield from self._call(
             held.keys,
             encode(forms),
-            [held.queue],
+            [*held.queues],
             recorded=recorded,
             now=held.now,
             edit_token=held.token,
             editing=editing,
         )
         if any(map(is_damage, reply.answers)):
-            raise (yield from self._damage([held.queue]))
+            raise (yield from self._damage(held.queues))
         return reply.answers
 
     def _formed(self, change: Put | Change) -> list[Any]:

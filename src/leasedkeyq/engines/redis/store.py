@@ -130,7 +130,10 @@ class RedisStore(BatchedStore):
             self._link.close()
             raise
         self.capabilities: Capabilities = Capabilities(
-            durability=found.durability, cross_process=True
+            durability=found.durability,
+            cross_process=True,
+            # The queues of a cluster are on several servers, and a script runs on one of them.
+            joint_edits=not self._link.clustered,
         )
         self.warnings: list[str] = found.warnings
         for warning in self.warnings:

@@ -123,7 +123,9 @@ class SqliteStore(BatchedStore):
         self.path: Path = Path(path).absolute()
         super().__init__(f"SQLite store {self.path}", limits)
         self.capabilities: Capabilities = Capabilities(
-            durability="power" if durability == "full" else "process", cross_process=True
+            durability="power" if durability == "full" else "process",
+            cross_process=True,
+            joint_edits=True,
         )
         self.warnings: list[str] = _warnings()
         self._durability: SqliteDurability = durability

@@ -227,6 +227,89 @@ class EditChecks(Suite):
         placed = await put_one(store, one("another"))
         assert placed.id > before[-1].id
 
+    @site_check("joint_edits")
+    async def test_an_edit_changes_other_queues_in_the_same_step(self, site: Site) -> None:
+        """Those that it names, in the order of its changes; whoever watches them is woken."""
+        store = site.open()
+        await store.put([one("a"), one("b")])
+        held = await claim_one(store)
+        woken = asyncio.Event()
+        unwatch = store.watch("other", woken.set)
+        answers = await store.edit(
+            "q",
+            lambda items: [
+                Release("q", "a", items[0].token, delay=LONG),
+                Put("other", (("new", b"1"),), kind="mail"),
+                one("a", b"2"),
+                Put("third", (("new", b"2"),), delay=LONG),
+                Put("other", (("new", b"3"),), "skip"),
+            ],
+            keys=["a"],
+            others=["other", "third", "q"],
+        )
+        assert len(answers) == 5
+        await self.soon(woken.wait(), "the watcher of another queue of an edit was not woken")
+        unwatch()
+        await refused(store, [Ack("q", "a", held.token)])
+        [[a]] = await store.look("q", ["a"])
+        assert (a.state, a.value) == ("scheduled", b"2")
+        [[new]] = await store.look("other", ["new"])
+        assert (new.state, new.value, new.kind) == ("available", b"1", "mail")
+        [[third]] = await store.look("third", ["new"])
+        assert third.state == "scheduled"
+
+    @site_check("joint_edits")
+    async def test_a_refusal_undoes_the_changes_of_other_queues(self, site: Site) -> None:
+        """Nothing has changed anywhere, and a queue that was not named is not changed at all."""
+        store = site.open()
+        await store.put([one("a"), Put("other", (("there", b"1"),)), Put("third", (("k", b"1"),))])
+        held = await claim_one(store)
+        changes: EditChanges = [
+            Put("other", (("new", b"1"),)),
+            Put("other", (("there", b"2"),), priority=4, delay=LONG),
+            Put("third", (("k", b"2"),), "append"),
+            Release("q", "a", held.token),
+            one("b"),
+        ]
+        wrong: list[tuple[type[Exception], Any]] = [
+            (Refusal, Ack("q", "a", "nobody")),
+            (QueueFullError, Put("other", (("more", b"1"),), max_items=1)),
+            (ValueError, Cancel("fourth", "a")),
+        ]
+        for error, change in wrong:
+            work = _wanting(*changes, change)
+            await expect(error, store.edit("q", work, others=["other", "third"]))
+            assert [item.key for item in await everything(store)] == ["a"]
+            [[there], new] = await store.look("other", ["there", "new"])
+            assert (there.state, there.value, there.priority) == ("available", b"1", 0)
+            assert not new
+            assert (await store.count(["third"]))["third"].available == 1
+        await settle(store, Ack("q", "a", held.token))
+        await put_one(store, Put("other", (("free", b"1"),)))
+
+    @site_check("joint_edits")
+    async def test_edits_of_each_others_queues_do_not_wait_for_ever(self, site: Site) -> None:
+        """Edits of two queues, each of which changes the other, too: all of them happen."""
+        stores = [site.open(), site.open()] if self._shared(site) else [site.open()] * 2
+
+        async def count(store: Store, mine: str, other: str) -> None:
+            for number in range(10):
+                work = _wanting(Put(other, ((f"{mine}-{number}", b"1"),)))
+                await store.edit(mine, work, keys=["sum"], others=[other])
+
+        counting = asyncio.gather(
+            *(count(stores[0], *names) for names in (("q", "r"), ("r", "q"))),
+            *(count(stores[1], *names) for names in (("q", "s"), ("r", "s"))),
+        )
+        await self.soon(counting, "edits that change each other's queues have not ended")
+        counts = await stores[0].count(["q", "r", "s"])
+        assert [counts[name].available for name in "qrs"] == [10, 10, 20]
+
+    @staticmethod
+    def _shared(site: Site) -> bool:
+        """Whether another store object would have the same items."""
+        return site.open().capabilities.cross_process
+
     @check
     async def test_a_cancelled_edit_happens_or_does_not(self, store: Store) -> None:
         """In full or not at all, and its work is called at most once."""

@@ -80,7 +80,7 @@ class CallObject:
 async def test_execute_that_is_not_async_is_refused_when_it_is_submitted(build: Build) -> None:
     config = LaneConfig(0, 1, retry_policy=RetryPolicy.fixed(2, 0))
     manager = build().with_lane("x", config, 0).build()
-    said = r"'blocking': Blocking.execute is not async.*asyncio.to_thread"
+    said = r"'blocking': Blocking.execute is not async.*register a plain function"
     blocking: Any = Blocking()
     async with manager:
         with pytest.raises(TypeError, match=said):

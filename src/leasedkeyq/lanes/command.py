@@ -1,10 +1,12 @@
 """Commands: what lanes run, and how commands are written down and read back.
 
-A command is any object with ``async execute()`` and a `command_type`. A store that outlives the
-process keeps only the type and the arguments, so there the type must be registered: a function
+A command is any object with ``async execute()`` and a `command_type`, or a function with its
+arguments: an async function runs in the event loop, a plain one in a thread. A store that outlives
+the process keeps only the type and the arguments, so there the type must be registered: a function
 with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -14,11 +16,14 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
+    TypeAlias,
     TypeVar,
     Unpack,
     cast,
+    get_args,
     get_type_hints,
     overload,
 )
@@ -49,6 +54,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
+
+RunIn: TypeAlias = Literal["loop", "thread"]
+"""Where the function of a command runs."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -91,15 +99,21 @@ class CommandCall(Generic[R]):
         self.arguments = arguments
 
     def execute(self) -> Awaitable[R]:
-        """Call the function."""
-        return self.function.call(self.arguments)
+        """Call the function; a plain one in a thread."""
+        if self.function.run_in == "loop":
+            return self.function.call(self.arguments)
+        return asyncio.to_thread(cast("Any", self.function.call), self.arguments)
 
     def __repr__(self) -> str:
         return f"<{self.command_type} {self.arguments!r}>"
 
 
 class CommandFunction(Generic[P, R]):
-    """An async function as a type of command. Calling it makes a command, and runs nothing.
+    """A function as a type of command. Calling it makes a command, and runs nothing.
+
+    An async function runs in the event loop of the manager. A plain one runs in a thread, with the
+    context variables that a task would have. A plain function that is annotated to return something
+    to await is called in the event loop.
 
     The arguments are checked against the annotations of the function. A parameter whose annotation
     cannot be resolved is not checked, and an `AnnotationWarning` says so.
@@ -108,12 +122,13 @@ class CommandFunction(Generic[P, R]):
         command_type: The name under which it is registered.
         function: The function itself, to be called directly.
         options: What it says for all its commands.
+        run_in: Where it runs.
     """
 
     def __init__(
         self,
         command_type: str,
-        function: Callable[P, Awaitable[R]],
+        function: Callable[P, Awaitable[R]] | Callable[P, R],
         options: CommandOptions = NO_OPTIONS,
         manager: "Callable[[], CommandManager] | None" = None,
     ) -> None:
@@ -121,12 +136,15 @@ class CommandFunction(Generic[P, R]):
         self.function = function
         self.options = options
         self._manager = manager
+        self.run_in: RunIn = "loop" if _is_async(function) or _awaits(function) else "thread"
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
         hints = _hints(command_type, function)
         self.returns: Any = hints.get("return", Any)
-        parameters = inspect.signature(function).parameters
+        if self.run_in == "loop" and not _is_async(function):
+            self.returns = (get_args(self.returns) or (Any,))[-1]  # what comes of awaiting it
+        parameters = _parameters(command_type, function)
         fields: list[Any] = []
         for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -200,9 +218,9 @@ class CommandFunction(Generic[P, R]):
         )
 
     def call(self, arguments: msgspec.Struct) -> Awaitable[R]:
-        """Run the function with arguments that were checked."""
+        """Call the function with arguments that were checked; a plain one returns its result."""
         if arguments is self._nothing:
-            return self.function()  # type: ignore[call-arg]  # it has no parameters  # pyright: ignore[reportCallIssue]
+            return cast("Callable[[], Awaitable[R]]", self.function)()
         names = self._names
         positional = [getattr(arguments, name) for name in names[: self._positional]]
         named = {name: getattr(arguments, name) for name in names[self._positional :]}
@@ -311,17 +329,26 @@ class CommandRegistry:
         **options: Unpack[CommandKeywords],
     ) -> CommandFunction[P, R]: ...
 
+    @overload
+    def register(
+        self,
+        command_type: str,
+        target: Callable[P, R],
+        **options: Unpack[CommandKeywords],
+    ) -> CommandFunction[P, R]: ...
+
     def register(
         self, command_type: str, target: Any = None, **options: Unpack[CommandKeywords]
     ) -> Any:
-        """Register an async function, or a class with ``async execute()``, under a name.
+        """Register a function, or a class with ``async execute()``, under a name.
 
         Without `target` it returns a decorator. A function becomes a `CommandFunction`, whose
         calls are commands; a class stays what it is. `options` are the fields of `CommandOptions`.
 
         Raises:
-            TypeError: The function or `execute` is not async, or it has parameters that cannot be
-                written down, or there is no such option, or one is not of its type.
+            TypeError: It is neither a function nor a class whose `execute` is async, it is a
+                generator function, or it has parameters that cannot be written down; or there is
+                no such option, or one is not of its type.
             ValueError: An option has a value that makes no sense.
             LaneConfigError: The name is taken.
         """
@@ -373,12 +400,7 @@ class CommandRegistry:
             if getattr(target, "command_type", None) != command_type:
                 target.command_type = command_type  # type: ignore[attr-defined]  # as `Command` asks for
             return target
-        if not _is_async(target):
-            kind = getattr(target, "__name__", type(target).__name__)
-            raise TypeError(
-                f"command {command_type!r}: {kind} must be an async function; run blocking work in "
-                "one with asyncio.to_thread"
-            )
+        _check_function(command_type, target)
         function: CommandFunction[..., Any] = CommandFunction(
             command_type, target, options, manager
         )
@@ -506,10 +528,13 @@ class Decorator:
         self._manager = manager
 
     @overload
-    def __call__(self, target: type[C]) -> type[C]: ...  # type: ignore[overload-overlap]  # a class is callable, too
+    def __call__(self, target: type[C]) -> type[C]: ...  # type: ignore[overload-overlap]  # a class is callable, too  # pyright: ignore[reportOverlappingOverload]
 
     @overload
     def __call__(self, target: Callable[P, Awaitable[R]]) -> CommandFunction[P, R]: ...
+
+    @overload
+    def __call__(self, target: Callable[P, R]) -> CommandFunction[P, R]: ...
 
     def __call__(self, target: Any) -> Any:
         """Register `target`."""
@@ -564,9 +589,13 @@ def returns_awaitable(execute: Any) -> bool:
         return False
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         return True
-    if inspect.iscoroutinefunction(function):
-        return True
-    returns = function.__annotations__.get("return")
+    return inspect.iscoroutinefunction(function) or _awaits(function)
+
+
+def _awaits(function: Any) -> bool:
+    """Whether a function says by its annotation that it returns something to await."""
+    annotations: dict[str, Any] = getattr(inspect.unwrap(function), "__annotations__", {})
+    returns = annotations.get("return")
     name = returns if isinstance(returns, str) else repr(returns)
     return any(word in name for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
@@ -575,8 +604,8 @@ def not_async(command_type: str, name: str) -> TypeError:
     """The refusal of a command that cannot be awaited."""
     return TypeError(
         f"command {command_type!r}: {name}.execute is not async, so it would block all lanes and "
-        "cannot be awaited; write async def execute, and run blocking work in it with "
-        "await asyncio.to_thread(...)"
+        "cannot be awaited; write async def execute, or register a plain function, which runs in a "
+        "thread"
     )
 
 
@@ -622,9 +651,32 @@ def _hints(command_type: str, function: Callable[..., Any], *names: str) -> dict
     return hints
 
 
-def _is_async(function: Any) -> bool:
+def _check_function(command_type: str, function: Any) -> None:
+    """Refuse what cannot be called, and what would only begin when its result is iterated."""
+    kind = getattr(function, "__name__", type(function).__name__)
     if not callable(function):
-        return False
+        raise TypeError(
+            f"command {command_type!r}: {kind} is neither a function nor a class with async "
+            "execute()"
+        )
+    plain = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise TypeError(
+            f"command {command_type!r}: {kind} is a generator, and calling it would run nothing of "
+            "it; let it return what it yields"
+        )
+
+
+def _parameters(command_type: str, function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError as error:  # a function of an extension module
+        raise TypeError(
+            f"command {command_type!r}: {error}; call it from a function with named parameters"
+        ) from error
+
+
+def _is_async(function: Any) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004  # an object whose call is async
     return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
         call

@@ -119,13 +119,22 @@ class QueueManager:
         **options: Unpack[CommandKeywords],
     ) -> CommandFunction[P, R]: ...
 
+    @overload
+    def command(
+        self,
+        command_type: str,
+        target: Callable[P, R],
+        **options: Unpack[CommandKeywords],
+    ) -> CommandFunction[P, R]: ...
+
     def command(
         self, command_type: str, target: Any = None, **options: Unpack[CommandKeywords]
     ) -> Any:
-        """Register a type of command: an async function, or a class with ``async execute()``.
+        """Register a type of command: a function, or a class with ``async execute()``.
 
         Used as ``@manager.command("send_email")``. A function becomes a `CommandFunction`: call it
         with its arguments for a command to submit. Arguments are checked against the annotations.
+        An async function runs in the event loop, a plain one in a thread.
         Register all types before `start`: a worker takes only commands that it knows, and
         leaves the others for workers that do.
 
@@ -138,8 +147,9 @@ class QueueManager:
                 ``key=lambda address: address``. The arguments of `submit` go before them.
 
         Raises:
-            TypeError: The function or `execute` is not async, or it has parameters that cannot be
-                written down, or there is no such option, or one is not of its type.
+            TypeError: It is neither a function nor a class whose `execute` is async, it is a
+                generator function, or it has parameters that cannot be written down; or there is
+                no such option, or one is not of its type.
             ValueError: An option has a value that makes no sense.
             LaneConfigError: The name is taken.
         """

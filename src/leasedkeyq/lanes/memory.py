@@ -21,10 +21,9 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.running.engine import (
     LaneEngine,
     Submitted,
-    error_line,
     key_present,
-    traceback_text,
 )
+from leasedkeyq.lanes.running.error_text import error_line, traceback_text
 from leasedkeyq.lanes.running.job import ENDED, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import KeyLimits, KeyRoom

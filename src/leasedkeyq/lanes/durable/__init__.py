@@ -1,10 +1,9 @@
 """Lanes on a store: commands as items, leases that are renewed, results that are kept.
 
 `engine` is the worker's engine. `submission`, `claim_plan`, `prefetch`, `heartbeat`, `outbox` and
-`results` are the steps of a command; `envelope` is a command as it is stored, `remote_errors` an
-error of one that ran elsewhere, `dead_letters` those given up. `workers` shares partitions and
-pauses among the processes, `stats` counts over all of them, `unknown_types` tells of commands that
-no worker here can run.
+`results` are the steps of a command; `envelope` is a command as it is stored, `dead_letters` are
+those given up. `workers` shares partitions and pauses among the processes, `stats` counts over all
+of them, `unknown_types` tells of commands that no worker here can run.
 
 For `queue`, `storage` and `storage_store` of lanes, which stand on it; `memory` beside it, and
 `running` and `policies` below, know nothing of stores. Begin with `engine`.

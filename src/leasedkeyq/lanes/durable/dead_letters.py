@@ -17,9 +17,9 @@ from leasedkeyq.lanes.durable.envelope import (
     plain_payload,
     read_payload,
 )
-from leasedkeyq.lanes.durable.remote_errors import split
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.running.lane import Lane, Partition
+from leasedkeyq.lanes.running.remote_errors import split
 from leasedkeyq.model.requests import (
     Bury,
     Cancel,

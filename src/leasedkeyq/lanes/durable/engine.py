@@ -32,7 +32,6 @@ from leasedkeyq.lanes.durable.envelope import (
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.durable.prefetch import Prefetch
-from leasedkeyq.lanes.durable.remote_errors import join
 from leasedkeyq.lanes.durable.results import ResultWatch
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
@@ -48,13 +47,13 @@ from leasedkeyq.lanes.running.engine import (
     FAILED,
     LaneEngine,
     Submitted,
-    error_line,
-    traceback_text,
 )
+from leasedkeyq.lanes.running.error_text import error_line, traceback_text
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import caps
 from leasedkeyq.lanes.running.pending_write import PendingWrite
+from leasedkeyq.lanes.running.remote_errors import join
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import check_name
 from leasedkeyq.model.requests import (
@@ -741,6 +740,10 @@ class StoreEngine(LaneEngine):
         if lease.token in self._held:
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
             self._plan.take_back(job.partition, lease, told)
+
+    def _leave_to_lease(self, job: Job) -> None:
+        if self._held.pop(job.lease.token, None) is not None:
+            self._back(job, "pending")
 
     def _back(self, job: Job, status: Any) -> None:
         """The command of a job is in the store again, for any worker."""

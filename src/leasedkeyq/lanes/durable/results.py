@@ -10,10 +10,10 @@ from leasedkeyq.errors import StoreClosedError, describe
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import coalesces, outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
-from leasedkeyq.lanes.durable.remote_errors import failure
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
 from leasedkeyq.lanes.running.lane import Partition
+from leasedkeyq.lanes.running.remote_errors import failure
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.stores.store import Store
 

@@ -9,18 +9,18 @@ import asyncio
 import contextvars
 import logging
 import time
-import traceback
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import partial
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 from leasedkeyq import checks
 from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.command import CommandCall, CommandFunction, CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
@@ -31,9 +31,11 @@ from leasedkeyq.lanes.errors import (
     ManagerFailedError,
 )
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
+from leasedkeyq.lanes.running.threads import ThreadPool
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.requests import Urgency
@@ -58,9 +60,6 @@ Submitted: TypeAlias = tuple[str | None, str, Any]
 
 
 FAILED = "the manager runs no more commands: "
-LONGEST_LINE = 1000
-LONGEST_TRACEBACK = 20_000
-"""Characters that are kept of what an exception says, and of where it was raised."""
 
 
 class LaneEngine(ABC):
@@ -109,6 +108,10 @@ class LaneEngine(ABC):
         self._context = contextvars.Context()
         self._quiet: list[Future[None]] = []
         self._abandoned: set[Task[None]] = set()
+        self._threads = ThreadPool()
+        self._in_threads: set[Job] = set()
+        """Jobs whose functions run in a thread now, which cannot be ended from outside."""
+        self._stopping = False
         self._limits = Timers()
         """Until when commands may run, and how long to wait for those that were cancelled.
 
@@ -329,6 +332,14 @@ class LaneEngine(ABC):
     def _take_back(self, job: Job) -> None:
         """Take back the claim of a job whose run was ended because the engine stops."""
 
+    def _leave_to_lease(self, job: Job) -> None:
+        """The engine stops, and a thread still runs the command of a job.
+
+        On a store the command is not given back, or another worker would run it beside that
+        thread. It comes back when its lease expires; the thread ends with the process until then.
+        """
+        self._take_back(job)
+
     # Running
 
     def _begin(self, job: Job) -> None:
@@ -400,8 +411,27 @@ class LaneEngine(ABC):
 
         No coroutine of its own: that would be a step more for each command that runs in the loop.
         """
-        execution: Awaitable[Any] = job.command.execute()
+        command: Any = job.command
+        if command.__class__ is CommandCall:
+            function: CommandFunction[..., Any] = command.function
+            if function.run_in == "loop":
+                return function.call(command.arguments)
+            return self._execute_in_thread(job, partial(function.call, command.arguments))
+        execution: Awaitable[Any] = command.execute()
         return execution
+
+    async def _execute_in_thread(self, job: Job, function: Callable[[], Any]) -> Any:
+        """Call a plain function in a thread.
+
+        What it returns may turn out to be a coroutine, such as that of an async function behind a
+        decorator that does not look like one: then that runs here.
+        """
+        self._in_threads.add(job)
+        try:
+            result = await self._threads.run(function)
+        finally:
+            self._in_threads.discard(job)
+        return await result if isawaitable(result) else result
 
     def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A run is over: free its slot, and decide what becomes of the command."""
@@ -522,8 +552,22 @@ class LaneEngine(ABC):
             job.task.cancel()
 
     def _abandon(self, job: Job) -> None:
-        """A command goes on although it was cancelled: the engine waits for it no longer."""
+        """A command goes on although it was cancelled: the engine waits for it no longer.
+
+        It does wait for one in a thread, unless the engine stops: as long as the thread runs, no
+        other command of the key may, here or elsewhere, nor a further thread in its slot.
+        """
         name = f"command {job.kind!r} of key {describe(job.key)}"
+        if job in self._in_threads and not self._stopping:
+            logger.error(
+                "lane %r: %s did not stop within %s s of its cancellation, and a thread cannot be "
+                "ended from outside; its key and its slot stay taken until it returns. Let it look "
+                'at current_command().cancelled, or register it with run_in="process"',
+                job.partition.lane.id,
+                name,
+                job.partition.lane.cancel_grace,
+            )
+            return
         logger.error(
             "lane %r: %s did not stop within %s s of its cancellation; it was left to itself, "
             "and may still be running",
@@ -539,7 +583,10 @@ class LaneEngine(ABC):
             case "timeout":
                 self._timed_out(job, stuck=True)
             case "stop":
-                self._take_back(job)
+                if job in self._in_threads:
+                    self._leave_to_lease(job)
+                else:
+                    self._take_back(job)
             case "cancel":
                 self._measure(job, "cancelled", None)
                 self._cancelled(job)
@@ -549,11 +596,14 @@ class LaneEngine(ABC):
 
     async def stop(self) -> None:
         """Start no more commands, and end those that run; their claims are taken back."""
-        self.stopped = True
+        self.stopped = self._stopping = True
         for job in list(self.running):
             if job.interruption is None:
                 self._interrupt(job, "stop")
+            elif job.timer is None:  # its thread goes on after its time, and shall not for ever
+                self._look_again(job, self._loop.time() + job.partition.lane.cancel_grace)
         await self.quiet()
+        self._threads.close()
         if self._limit_alarm is not None:
             self._limit_alarm.cancel()
             self._limit_alarm = None
@@ -696,28 +746,6 @@ class LaneEngine(ABC):
     def expect(self, job: Job) -> None:
         """A task waits for a job that another process may run. Here, no other process does."""
         assert not job.remote
-
-
-def error_line(error: BaseException) -> str:
-    """An exception in a line: its class and what it says."""
-    try:
-        text = " ".join(str(error).splitlines())
-    except Exception:
-        text = "(an exception that cannot be shown)"
-    return _shortened(
-        f"{type(error).__name__}: {text}" if text else type(error).__name__, LONGEST_LINE
-    )
-
-
-def traceback_text(error: BaseException) -> str:
-    """Where an exception was raised."""
-    return _shortened("".join(traceback.format_exception(error)), LONGEST_TRACEBACK)
-
-
-def _shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long to keep."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def key_present(

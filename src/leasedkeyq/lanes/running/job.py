@@ -4,7 +4,7 @@ import asyncio
 from asyncio import Future, Task
 from collections.abc import Generator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from leasedkeyq.telemetry.metrics import SeriesCounts
@@ -159,10 +159,21 @@ class RunningCommand:
     """Which attempt this is, from 1."""
     timeout: float | None
     """How long it may run, in seconds."""
+    _job: Job | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run shall end: it was cancelled, its time is up, or the manager stops.
+
+        A coroutine is cancelled like a task, and need not look. A plain function in a thread
+        cannot be ended from outside: one that runs for long looks at this from time to time, and
+        returns when it is true. What it returns then does not count.
+        """
+        return self._job is not None and self._job.interruption is not None
 
 
 def current_command() -> RunningCommand:
-    """The command that runs in the current task, and in those that it started.
+    """The command that runs in the current task or thread, and in tasks that it started.
 
     Raises:
         LookupError: None does.
@@ -171,7 +182,7 @@ def current_command() -> RunningCommand:
     if job is None:
         raise LookupError("current_command is for code that runs as a command of a lane")
     return RunningCommand(
-        str(job.id), job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout
+        str(job.id), job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout, job
     )
 
 

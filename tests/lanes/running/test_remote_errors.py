@@ -19,7 +19,7 @@ from leasedkeyq.lanes import (
     LaneConfig,
     RemoteCommandError,
 )
-from leasedkeyq.lanes.durable.remote_errors import LONGEST, MARK, failure, join, split
+from leasedkeyq.lanes.running.remote_errors import LONGEST, MARK, failure, join, split
 from tests.lanes.support import clock, in_memory
 
 

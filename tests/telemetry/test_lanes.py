@@ -122,7 +122,8 @@ async def test_every_event_is_one_struct() -> None:
         with pytest.raises(ValueError, match="no"):
             await (await manager.submit("api", work(manager, 1, fail=True), delay=2))
     events = [(name, event) for name, event in told if name != "gauges"]
-    command = ("api", "work", "1")
+    command = ("api", "work", events[0][1].command_id)
+    assert command[2].startswith("1-")
     assert [(name, event) for name, event in events if name != "ended"] == [
         ("submitted", SubmittedCommand(*command)),
         ("started", AttemptStart(*command, attempt=1, waited=0.0)),

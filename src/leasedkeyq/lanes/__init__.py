@@ -32,6 +32,7 @@ from leasedkeyq.lanes.errors import (
     RemoteCommandError,
     ShuttingDownError,
     SubscriptionClosedError,
+    UnknownCommandError,
     UnknownLaneError,
     UnregisteredCommandError,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "DrainTimeoutError",
     "SubscriptionClosedError",
     "CommandError",
+    "UnknownCommandError",
     "UnregisteredCommandError",
     "CommandPayloadError",
     "CommandTimeoutError",

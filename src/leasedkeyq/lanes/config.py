@@ -43,7 +43,8 @@ class LaneConfig:
         lease_time: On a store: how long a command may be unheard of before another process
             takes it over.
         heartbeat: On a store: how often leases are renewed. A third of `lease_time` by default.
-        keep_results: On a store: how long a result can be read. 0: not at all.
+        keep_results: On a store: how long a result can be read. 0: not at all. In memory: how long
+            `QueueManager.handle` knows a command that has ended.
         max_attempts: How often a command is tried at most, attempts included that died with
             their process. Then it goes to the dead letters.
         cancel_grace: How long a cancelled command may take to end before it is left to itself.

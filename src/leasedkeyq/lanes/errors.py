@@ -71,6 +71,10 @@ class CommandCancelledError(CommandError):
     """The command was cancelled before it was done."""
 
 
+class UnknownCommandError(CommandError, LookupError):
+    """No command has this id: it was mistyped, is of another manager, or is forgotten in memory."""
+
+
 class CommandLostError(CommandError):
     """The command has left the store without a result: purged, replaced, or kept too short."""
 

@@ -340,6 +340,25 @@ class QueueManager:
         )
         return await self._queue.submit_many_on(lane_id, commands, terms, connection)
 
+    def handle(self, id: str) -> Handle[Any]:  # noqa: A002  # as in `Handle`
+        """The handle of a command, from its `Handle.id`: in any process, also after a restart.
+
+        The manager need not be started: a web process can submit commands, show their ids, and
+        look at them later. Nothing is asked of the store yet, so `Handle.status` is ``"unknown"``
+        until the handle is awaited or `Handle.refresh` is: only the store can tell whether it has
+        the command. One that it does not have, or no more, is ``"lost"``: its result was kept for
+        `LaneConfig.keep_results`, and awaiting the handle raises `CommandLostError`.
+
+        In memory, a command is known to the manager that has it while it waits or runs; one that
+        was asked for its `Handle.id` also for `LaneConfig.keep_results` after its end.
+
+        Raises:
+            UnknownCommandError: It is not the id of a command, or of none of these lanes; in
+                memory, also of a command that is not known any more. It is a `LookupError`.
+            TypeError: `id` is no text.
+        """
+        return self._queue.handle(id)
+
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel all commands of a key, waiting or running; returns whether there was one.
 

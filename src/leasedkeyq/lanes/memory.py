@@ -18,6 +18,7 @@ from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.running.command_id import CommandPlace
 from leasedkeyq.lanes.running.engine import (
     LaneEngine,
     Submitted,
@@ -35,6 +36,9 @@ from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 from leasedkeyq.types import PutPolicy
 
+MOST_NAMED = 10_000
+"""Commands that have ended and whose ids were shown. Of more, the oldest are forgotten."""
+
 
 class MemoryEngine(LaneEngine):
     """Commands in memory. They are as lasting as the process."""
@@ -51,6 +55,11 @@ class MemoryEngine(LaneEngine):
         tracing: Tracing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._prefix = secrets.token_hex(4)
+        """Begins the key of a command that was given none, so that it never meets another.
+
+        It is a part of the ids of all commands: another manager does not know them.
+        """
         self._key_limits: dict[str, KeyLimits] = {}
         self._pausing: list[Partition] = []
         """The partitions of lanes in which a dead letter holds its key."""
@@ -65,9 +74,11 @@ class MemoryEngine(LaneEngine):
         )
         self.dlq = dlq
         self._numbers = count(1)
-        self._prefix = secrets.token_hex(4)
-        """Begins the key of a command that was given none, so that it never meets another."""
         self._unfinished = 0
+        self._named: dict[int, Job] = {}
+        """Commands that have not ended and whose ids were shown, by number."""
+        self._named_ended: OrderedDict[int, Job] = OrderedDict()
+        """Those that have ended, for as long as the results of their lanes are kept."""
         self._holding: dict[tuple[str, str], tuple[Partition, int]] = {}
         """Which burial each dead letter stands for that holds its key, by lane and letter."""
         self._done: dict[str, OrderedDict[str, Job]] = {}
@@ -79,6 +90,8 @@ class MemoryEngine(LaneEngine):
 
     def add_lane(self, lane: Lane) -> None:
         """As `LaneEngine.add_lane`."""
+        for partition in lane.partitions:
+            partition.scope = self._prefix
         if lane.config.key_limits:
             self._key_limits[lane.id] = KeyLimits(lane)
         if lane.config.on_dead_letter == "pause_key":
@@ -92,7 +105,7 @@ class MemoryEngine(LaneEngine):
             return there
         job = self._add(lane, command, terms, now)
         if self._tracing is not None:
-            with self._tracing.submitting(lane.id, job.kind, str(job.id)) as carrier:
+            with self._tracing.submitting(lane.id, job.kind, job.command_id) as carrier:
                 job.carrier = carrier
         self.wake(job.partition)
         return job
@@ -441,7 +454,7 @@ class MemoryEngine(LaneEngine):
         arguments: Any = getattr(job.command, "arguments", None)
         timeout = self._default_timeout(job.partition.lane, job.kind)
         return DeadLetter(
-            id=str(job.id),
+            id=job.command_id,
             lane=job.partition.lane.id,
             command_type=job.kind,
             key=job.key,
@@ -466,7 +479,7 @@ class MemoryEngine(LaneEngine):
 
     def _stop_holding(self, partition: Partition, item: Item[str, Job]) -> None:
         """The commands of a held key were cancelled: its dead letter stays, and holds nothing."""
-        lane, letter = partition.lane.id, str(item.value.id)
+        lane, letter = partition.lane.id, item.value.command_id
         _, number = self._holding.pop((lane, letter))
         partition.state.remove(item.key)
         partition.state.unbury(number)
@@ -526,6 +539,8 @@ class MemoryEngine(LaneEngine):
     def _over(self, job: Job) -> None:
         """One command less."""
         self._unfinished -= 1
+        if self._named:
+            self._note_end(job)
         if self._idlers and self._is_idle():
             idlers, self._idlers = self._idlers, []
             for idler in idlers:
@@ -539,6 +554,50 @@ class MemoryEngine(LaneEngine):
         """Whether nothing is left but commands behind dead letters."""
         behind = sum(partition.state.behind_held for partition in self._pausing)
         return self._unfinished == behind
+
+    # By id
+
+    forgets = (
+        ", or no more: in memory, a command is known while it waits or runs, and for keep_results "
+        "after its end if its handle was asked for its id"
+    )
+
+    def name(self, job: Job) -> str:
+        """As `LaneEngine.name`; the job is remembered for a while after its end."""
+        number = job.id
+        if number not in self._named and number not in self._named_ended:
+            self._named[number] = job
+            if job.status in ENDED:
+                self._note_end(job)
+        return job.command_id
+
+    def _note_end(self, job: Job) -> None:
+        """A command has ended: if its id was shown, it is known for a while."""
+        if self._named.pop(job.id, None) is not None:
+            job.ended_at = job.ended_at or (self.bound_loop or self._loop).time()
+            ended = self._named_ended
+            ended[job.id] = job
+            while ended and (len(ended) > MOST_NAMED or self._too_old(next(iter(ended.values())))):
+                ended.popitem(last=False)
+
+    def _too_old(self, job: Job) -> bool:
+        age = (self.bound_loop or self._loop).time() - job.ended_at
+        return age > job.partition.lane.keep_results
+
+    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+        if place.scope != self._prefix:
+            return None
+        job: Job | None = self._named_ended.get(place.number)
+        if job is not None and self._too_old(job):
+            return None
+        item = partition.state.items.get(place.key)
+        if job is None and item is not None:
+            job = item.value
+            if job.id != place.number and item.line is not None:
+                behind = item.line.get(place.number)
+                job = None if behind is None else behind.value
+        found = job is not None and (job.id, job.key) == (place.number, place.key)
+        return job if found else None
 
     # From outside
 

@@ -388,6 +388,11 @@ class CommandQueue:
             key = self.registry.default_key(kind, command)
         return key, kind, command
 
+    def handle(self, id: str) -> Handle[Any]:  # noqa: A002  # as in `Handle`
+        """The handle of a command that was submitted before; see `QueueManager.handle`."""
+        self._engine.check_loop()
+        return Handle(self._engine.find(id), self._engine)
+
     def _open_lane(self, lane_id: str) -> Lane:
         """The lane of this name, for a new command."""
         lane = self.lanes.get(lane_id) or self.lane(lane_id)

@@ -21,6 +21,7 @@ from leasedkeyq.lanes.durable.envelope import (
 )
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
+from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
 from leasedkeyq.stores.store import LIVE_STATES, Store
 
@@ -31,6 +32,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command that waits or runs, as it is stored."""
 
     id: str = ""
+    """As `Handle.id`."""
     lane: str
     command_type: str
     key: str = ""
@@ -128,7 +130,7 @@ class CommandStorage:
         [answer] = await self.store.put([put])
         if isinstance(answer, LeasedKeyQError):
             raise answer
-        return str(answer[0].id)
+        return command_id(answer[0].id, command.lane, item[0])
 
     async def load_commands(self, lane: str | None = None) -> list[StoredCommand]:
         """All commands that wait or run, oldest first; nothing is taken."""
@@ -137,13 +139,14 @@ class CommandStorage:
             for queue in await self._queues(lane)
             for item in await self._items(queue, LIVE_STATES)
         ]
-        return sorted(found, key=lambda command: int(command.id))
+        return sorted(found, key=lambda command: number_of(command.id) or 0)
 
     async def remove_command(self, id: str) -> bool:  # noqa: A002  # the name of the seed
         """Remove a command, whatever its state; returns whether it was there."""
+        number = number_of(id)
         for queue in await self._queues(None):
             for item in await self._items(queue, LIVE_STATES):
-                if str(item.id) == id:
+                if item.id == number:
                     cancel = Cancel(queue, item.key, id=item.id)
                     return bool((await self.store.settle([cancel]))[0])
         return False
@@ -231,7 +234,7 @@ def stored_command(queue: str, item: StoredItem) -> StoredCommand:
         envelope = decode_envelope(item.value)
         timeout, unique_for = envelope.timeout, envelope.unique_for
     return StoredCommand(
-        id=str(item.id),
+        id=command_id(item.id, queue, item.key),
         lane=queue.partition("#")[0],
         command_type=item.kind,
         key=item.key,

@@ -17,6 +17,7 @@ from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.storage import Storage, StoredCommand, encoded_command, stored_command
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
@@ -130,7 +131,7 @@ class StorageStore(MemoryStore):
         """
         model = self._model
         key, value = encoded_command(command, self.limits)
-        number = int(command.id) if command.id.isdecimal() else 0
+        number = number_of(command.id) or 0
         if model.last_id < number < LARGEST_ID:
             model.last_id = number - 1  # so that it gets its own id
         delay = None if command.due is None else max(0.0, command.due - now)
@@ -153,7 +154,7 @@ class StorageStore(MemoryStore):
             self._behind.add((command.lane, key))
             taken = model.last_id = model.last_id + 1
         saved[taken] = command
-        if str(taken) != command.id:
+        if command_id(taken, command.lane, key) != command.id:
             self._names[taken] = command.id
 
     # Saving
@@ -190,8 +191,9 @@ class StorageStore(MemoryStore):
         alive: set[int] = set()
         for item in self._model.line(queue, key, self._clock()):
             alive.add(item.id)
-            name = self._names.get(item.id, str(item.id))
-            command = msgspec.structs.replace(stored_command(queue, item), id=name, lane=queue)
+            command = msgspec.structs.replace(stored_command(queue, item), lane=queue)
+            if item.id in self._names:
+                command = msgspec.structs.replace(command, id=self._names[item.id])
             if saved.get(item.id) != command:
                 await self._storage.save_command(command)
                 saved[item.id] = command
@@ -201,7 +203,7 @@ class StorageStore(MemoryStore):
                 if buried is not None and not self._letters_behind:
                     await self._storage.save_dead_letter(_letter(buried))
                 self._given_up.discard(number)
-            await self._storage.remove_command(self._names.get(number, str(number)))
+            await self._storage.remove_command(saved[number].id)
             del saved[number]
             self._names.pop(number, None)
         if not saved:

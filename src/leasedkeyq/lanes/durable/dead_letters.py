@@ -18,6 +18,7 @@ from leasedkeyq.lanes.durable.envelope import (
     read_payload,
 )
 from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
+from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import split
 from leasedkeyq.model.requests import (
@@ -128,7 +129,7 @@ class StoreDeadLetterQueue(DeadLetterQueue):
                 f"lane {letter.lane!r}: the manager is shutting down and takes no more commands",
                 lane=letter.lane,
             )
-        answer = (await self._store.settle([Requeue(partition.queue, int(letter.id))]))[0]
+        answer = (await self._store.settle([Requeue(partition.queue, _number(letter))]))[0]
         _raise([answer])
         return bool(answer)
 
@@ -170,7 +171,7 @@ class StoreDeadLetterQueue(DeadLetterQueue):
 
     async def _discard(self, letter: DeadLetter) -> bool:
         partition = self._partition(letter)
-        return bool((await self._store.settle([Discard(partition.queue, int(letter.id))]))[0])
+        return bool((await self._store.settle([Discard(partition.queue, _number(letter))]))[0])
 
     def _partitions(self) -> Sequence[Partition]:
         return [partition for lane in self._lanes.values() for partition in lane.partitions]
@@ -251,7 +252,7 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
     line, trace, _ = split(item.error)
     payload, submitted_at = read_payload(item)
     return DeadLetter(
-        id=str(item.id),
+        id=command_id(item.id, item.queue, item.key),
         lane=lane,
         command_type=item.kind,
         key=item.key,
@@ -264,6 +265,11 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
         failed_at=item.history[-1].ended_at if item.history else item.put_at,
         holds=item.holds,
     )
+
+
+def _number(letter: DeadLetter) -> int:
+    """The id of the item of a letter; 0 for a letter that was in no store, which none is."""
+    return number_of(letter.id) or 0
 
 
 def _raise(answers: Any) -> None:

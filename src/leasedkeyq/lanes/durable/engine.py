@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from leasedkeyq.checks import storable
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.claim_plan import ClaimPlan
@@ -43,6 +43,7 @@ from leasedkeyq.lanes.errors import (
     ManagerClosedError,
 )
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.running.command_id import CommandPlace
 from leasedkeyq.lanes.running.engine import (
     FAILED,
     LaneEngine,
@@ -271,6 +272,29 @@ class StoreEngine(LaneEngine):
         self._watch(job.partition)
         if job.id not in self._due_here:
             self._results.expect(job)
+
+    async def look_at(self, job: Job) -> None:
+        """As `LaneEngine.look_at`."""
+        self.check_loop()
+        await self._results.look_at(job)
+
+    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+        """As `LaneEngine.find`. Whether the store has such a command is seen by a look at it."""
+        if place.scope:
+            return None  # it was in the memory of another manager
+        try:
+            check_name("key", place.key, self.store.limits)
+        except (LeasedKeyQError, ValueError):
+            return None
+        job = self._results.jobs.get(place.number)
+        if job is None:
+            began = self._loop.time()
+            job = Job(place.number, partition, "", place.key, None, began, 0, None, None)
+            job.remote = True
+            job.status = "unknown"
+            self._results.jobs[place.number] = job
+            self._results.refresh(partition)
+        return job if job.partition is partition and job.key == place.key else None
 
     def _expect_here(self, job: Job, heard: int) -> None:
         """Leave a command that was just submitted to the next claim, if there will be one.
@@ -659,7 +683,7 @@ class StoreEngine(LaneEngine):
             try:
                 done()
             except Exception as error:
-                name = f"command {job.kind!r} of key {describe(job.key)}"
+                name = job.name
                 logger.exception("lane %r: the end of %s failed", job.partition.lane.id, name)
                 if job.status not in ENDED:
                     job.end("lost", None, error)
@@ -714,6 +738,9 @@ class StoreEngine(LaneEngine):
         error: BaseException | None = None,
     ) -> None:
         """A job is over that another process has run: this one hears of its end, too."""
+        if job.status == "unknown":
+            job.end(status, result, error)  # it ended before this process asked for it
+            return
         if self.emitter.listening:
             if status == "timed_out":
                 self._emit(events.COMMAND_TIMEOUT, job, error)
@@ -775,10 +802,10 @@ class StoreEngine(LaneEngine):
         if job.status in ENDED:
             return  # it was cancelled
         lane = job.partition.lane.id
-        name = f"command {job.kind!r} of key {describe(job.key)}"
+        name = job.name
         logger.warning("lane %r: the lease of %s was lost; its result does not count", lane, name)
         if self.emitter.listening:
-            payload = {"lane": lane, "command_id": str(job.id), "command_type": job.kind}
+            payload = {"lane": lane, "command_id": job.command_id, "command_type": job.kind}
             lost = {"key": job.key, "attempt": job.attempt, "error": "the lease was lost"}
             self.emitter.emit(events.COMMAND_CANCELLED, payload | lost)
         successor = Job(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from leasedkeyq.errors import StoreClosedError, describe
+from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import coalesces, outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
@@ -178,6 +178,11 @@ class ResultWatch:
         finally:
             self._refreshing = None
 
+    async def look_at(self, job: Job) -> None:
+        """Look at one job, unless this process runs it or knows how it has ended."""
+        if self._closed is None and _open(job):
+            await self._look_at(job.partition, [job])
+
     async def look_at_open(self) -> None:
         """Look at every job that has not ended here, though no command is left in the store."""
         await self._look_at_jobs([job for job in list(self.jobs.values()) if _open(job)])
@@ -216,7 +221,7 @@ class ResultWatch:
         found = await self._store.results(partition.queue, [job.id for job in jobs])
         left: list[Job] = []
         for job, item in zip(jobs, found, strict=True):
-            if item is None:
+            if item is None or item.key != job.key:  # an id that was made up names another key
                 left.append(job)
             else:
                 self._end(job, item)
@@ -274,7 +279,7 @@ class ResultWatch:
                 return
         # Between the two looks it may have ended: look once more at what it left.
         again = (await self._store.results(job.partition.queue, [job.id]))[0]
-        if again is not None:
+        if again is not None and again.key == job.key:
             self._end(job, again)
             return
         async for buried in self._buried(job):
@@ -306,7 +311,7 @@ class ResultWatch:
             return
         lane = job.partition.lane.id
         lost = CommandLostError(
-            f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} has left the store "
+            f"lane {lane!r}: {job.name} has left the store "
             "without a result: it was purged, removed, replaced by a newer command of its key, or "
             "its result was kept too short",
             lane=lane,

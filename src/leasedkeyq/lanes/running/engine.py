@@ -29,8 +29,10 @@ from leasedkeyq.lanes.errors import (
     LaneError,
     ManagerClosedError,
     ManagerFailedError,
+    UnknownCommandError,
 )
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.running.command_id import CommandPlace, parse_command_id
 from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
@@ -358,7 +360,7 @@ class LaneEngine(ABC):
         if self._instrument is not None:
             waited = max(0.0, job.started_at - job.ready_at)
             lane = job.partition.lane.id
-            start = AttemptStart(lane, job.kind, str(job.id), job.attempt, waited)
+            start = AttemptStart(lane, job.kind, job.command_id, job.attempt, waited)
             try:
                 self._instrument.started(start)
             except Exception:
@@ -392,18 +394,18 @@ class LaneEngine(ABC):
             try:
                 self._ended(job, result, error)
             except Exception as caught:
-                name = f"command {job.kind!r} of key {describe(job.key)}"
+                name = job.name
                 logger.exception("lane %r: the end of %s failed", job.partition.lane.id, name)
                 failure = ManagerFailedError(f"{FAILED}the end of {name} failed: {caught!r}")
                 self.fail(failure, caught)
         else:
-            name = f"command {job.kind!r} of key {describe(job.key)}"
+            name = job.name
             logger.warning("lane %r: %s has ended at last", job.partition.lane.id, name)
 
     async def _run_traced(self, tracing: GuardedTracing, job: Job) -> Any:
         carrier = job.carrier or {}
         lane = job.partition.lane.id
-        with tracing.processing(lane, job.kind, str(job.id), job.attempt, carrier):
+        with tracing.processing(lane, job.kind, job.command_id, job.attempt, carrier):
             return await self._execute(job)
 
     def _execute(self, job: Job) -> Awaitable[Any]:
@@ -557,7 +559,7 @@ class LaneEngine(ABC):
         It does wait for one in a thread, unless the engine stops: as long as the thread runs, no
         other command of the key may, here or elsewhere, nor a further thread in its slot.
         """
-        name = f"command {job.kind!r} of key {describe(job.key)}"
+        name = job.name
         if job in self._in_threads and not self._stopping:
             logger.error(
                 "lane %r: %s did not stop within %s s of its cancellation, and a thread cannot be "
@@ -648,7 +650,7 @@ class LaneEngine(ABC):
     def _emit(self, key: str, job: Job, error: BaseException | None = None, **more: object) -> None:
         payload: dict[str, Any] = {
             "lane": job.partition.lane.id,
-            "command_id": str(job.id),
+            "command_id": job.command_id,
             "command_type": job.kind,
             "key": job.key,
             "attempt": job.attempt,
@@ -671,7 +673,7 @@ class LaneEngine(ABC):
 
     def _tell_submitted(self, instrument: Instrument, job: Job) -> None:
         try:
-            instrument.submitted(SubmittedCommand(job.partition.lane.id, job.kind, str(job.id)))
+            instrument.submitted(SubmittedCommand(job.partition.lane.id, job.kind, job.command_id))
         except Exception:
             logger.exception(INSTRUMENT_FAILED, instrument)
 
@@ -686,7 +688,7 @@ class LaneEngine(ABC):
         if instrument is None:
             return
         lane = job.partition.lane.id
-        end = AttemptEnd(lane, job.kind, str(job.id), job.attempt, outcome, ran, total, error)
+        end = AttemptEnd(lane, job.kind, job.command_id, job.attempt, outcome, ran, total, error)
         try:
             instrument.ended(end)
         except Exception:
@@ -713,7 +715,7 @@ class LaneEngine(ABC):
         if self.emitter.listening:
             self._emit(events.COMMAND_DEAD_LETTERED, job, error)
         if self._instrument is not None:
-            command = DeadLetteredCommand(job.partition.lane.id, job.kind, str(job.id))
+            command = DeadLetteredCommand(job.partition.lane.id, job.kind, job.command_id)
             try:
                 self._instrument.dead_lettered(command)
             except Exception:
@@ -722,7 +724,7 @@ class LaneEngine(ABC):
     def _error(self, kind: Any, job: Job, text: str) -> Any:
         lane = job.partition.lane.id
         return kind(
-            f"lane {lane!r}: command {job.kind!r} of key {describe(job.key)} {text}",
+            f"lane {lane!r}: {job.name} {text}",
             lane=lane,
             command_type=job.kind,
             key=job.key,
@@ -734,8 +736,7 @@ class LaneEngine(ABC):
             return self.failure
         lane = job.partition.lane.id
         return ManagerClosedError(
-            f"lane {lane!r}: the manager was closed before command {job.kind!r} of key "
-            f"{describe(job.key)} was done",
+            f"lane {lane!r}: the manager was closed before {job.name} was done",
             lane=lane,
         )
 
@@ -746,6 +747,45 @@ class LaneEngine(ABC):
     def expect(self, job: Job) -> None:
         """A task waits for a job that another process may run. Here, no other process does."""
         assert not job.remote
+
+    def name(self, job: Job) -> str:
+        """The id of a job, which is going to be shown."""
+        return job.command_id
+
+    async def look_at(self, job: Job) -> None:
+        """Ask the store where a job stands. Here, that is known."""
+        assert not job.remote
+
+    def find(self, id: str) -> Job:  # noqa: A002  # as in `Handle`
+        """The job of the command that an id names.
+
+        Raises:
+            UnknownCommandError: There is none, or none of this engine.
+        """
+        place = parse_command_id(id)
+        partition = next((one for one in self.partitions if one.queue == place.queue), None)
+        if partition is None:
+            known = ", ".join(sorted(self.lanes)) or "none"
+            raise UnknownCommandError(
+                f"command {describe(id)} is of the queue {place.queue!r}, which no lane of this "
+                f"manager has; the lanes are: {known}",
+                key=place.key,
+            )
+        job = self._find(partition, place)
+        if job is None:
+            raise UnknownCommandError(
+                f"lane {partition.lane.id!r}: there is no command {describe(id)}{self.forgets}",
+                lane=partition.lane.id,
+                key=place.key,
+            )
+        return job
+
+    forgets = ""
+    """What to say of an id that is not known."""
+
+    @abstractmethod
+    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+        """The job of a command, if there may be such a command."""
 
 
 def key_present(

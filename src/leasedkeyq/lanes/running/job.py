@@ -3,11 +3,16 @@
 import asyncio
 from asyncio import Future, Task
 from collections.abc import Generator
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from leasedkeyq import checks
+from leasedkeyq.errors import describe
+from leasedkeyq.lanes.running.command_id import command_id
 from leasedkeyq.telemetry.metrics import SeriesCounts
+from leasedkeyq.types import Duration
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.running.lane import Partition
@@ -15,9 +20,21 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 CommandStatus: TypeAlias = Literal[
-    "pending", "scheduled", "running", "completed", "failed", "timed_out", "cancelled", "lost"
+    "pending",
+    "scheduled",
+    "running",
+    "completed",
+    "failed",
+    "timed_out",
+    "cancelled",
+    "lost",
+    "unknown",
 ]
-"""Where a command stands. ``"scheduled"``: its time has not come, or it waits for a retry."""
+"""Where a command stands. ``"scheduled"``: its time has not come, or it waits for a retry.
+
+``"lost"``: it has left the store without a result. ``"unknown"``: its handle was made from its id,
+and the store has not been asked yet: see `Handle.refresh`.
+"""
 
 Interruption: TypeAlias = Literal["timeout", "cancel", "lost", "stop"]
 """Why the scheduler itself ended a run."""
@@ -109,6 +126,18 @@ class Job:
         self.coalesces = self.uncommitted = False
         self.ended_at = self.unique_for = 0.0
 
+    @property
+    def name(self) -> str:
+        """What errors and logs call the command."""
+        kind = f"command {self.kind!r}" if self.kind else f"command {self.command_id!r}"
+        return f"{kind} of key {describe(self.key)}"
+
+    @property
+    def command_id(self) -> str:
+        """The id by which every process knows the command."""
+        partition = self.partition
+        return command_id(self.id, partition.queue, self.key, partition.scope)
+
     def end(self, status: CommandStatus, result: Any, error: BaseException | None) -> None:
         """The command is over; wake every task that awaits its handle."""
         self.status = status
@@ -152,6 +181,7 @@ class RunningCommand:
     """What a command can know about itself while it runs."""
 
     id: str
+    """As `Handle.id`."""
     lane: str
     key: str
     command_type: str
@@ -182,7 +212,7 @@ def current_command() -> RunningCommand:
     if job is None:
         raise LookupError("current_command is for code that runs as a command of a lane")
     return RunningCommand(
-        str(job.id), job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout, job
+        job.command_id, job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout, job
     )
 
 
@@ -197,11 +227,20 @@ class Follows(Protocol):
         """A task waits for a job that another process may run."""
         ...
 
+    def name(self, job: Job) -> str:
+        """The id of a job, which is going to be shown."""
+        ...
+
+    async def look_at(self, job: Job) -> None:
+        """Ask the store where a job stands."""
+        ...
+
 
 class Handle(Generic[R_co]):
     """A submitted command. Await it for its result; what the command raised is raised.
 
     Several tasks may await it, any number of times; a cancelled wait does not cancel the command.
+    `QueueManager.handle` makes one from an `id`, in any process.
     """
 
     __slots__ = ("_engine", "_job")
@@ -212,8 +251,12 @@ class Handle(Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """The id of the command, as events tell it."""
-        return str(self._job.latest().id)
+        """The id of the command, for a web page or another process: see `QueueManager.handle`.
+
+        It has only characters that a URL takes as they are. Events, `current_command` and dead
+        letters tell the same id. Take it as a whole: how it is built may change.
+        """
+        return self._engine.name(self._job.latest())
 
     @property
     def lane(self) -> str:
@@ -227,7 +270,7 @@ class Handle(Generic[R_co]):
 
     @property
     def command_type(self) -> str:
-        """The type of the command."""
+        """The type of the command; "" as long as `status` is ``"unknown"``."""
         return self._job.kind
 
     @property
@@ -236,6 +279,7 @@ class Handle(Generic[R_co]):
 
         Of a command that another process runs, it tells what the store said when something last
         changed in its lane: about a second ago, or longer where a process has many such handles.
+        Call `refresh` first to have it as it is now.
         """
         return self._job.latest().status
 
@@ -248,6 +292,18 @@ class Handle(Generic[R_co]):
         """Whether it has ended, well or badly; see `status`."""
         return self._job.latest().status in ENDED
 
+    async def refresh(self) -> CommandStatus:
+        """Ask the store where the command stands now, and return that `status`.
+
+        Afterwards `status`, `attempt` and `done` are those of this moment. In memory they always
+        are.
+
+        Raises:
+            StoreError: The store cannot be asked.
+        """
+        await self._engine.look_at(self._job.latest())
+        return self.status
+
     async def cancel(self) -> bool:
         """Cancel the command, waiting or running, for all tasks that wait for it.
 
@@ -257,6 +313,13 @@ class Handle(Generic[R_co]):
         return await self._engine.cancel_job(self._job.latest())
 
     def __await__(self) -> Generator[Any, None, R_co]:
+        job = yield from self._until_ended()
+        if job.error is not None:
+            raise job.error
+        result: R_co = job.result
+        return result
+
+    def _until_ended(self) -> Generator[Any, None, Job]:
         job = self._job.latest()
         while job.status not in ENDED:
             waiter = asyncio.get_running_loop().create_future()
@@ -272,10 +335,32 @@ class Handle(Generic[R_co]):
                 job.latest().forget(waiter)
                 raise
             job = job.latest()
-        if job.error is not None:
-            raise job.error
-        result: R_co = job.result
-        return result
+        return job
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """The result of the command; what the command raised is raised.
+
+        Args:
+            timeout: How long to wait for its end; None: for ever. With 0 the store is asked once.
+
+        Raises:
+            TimeoutError: The command has not ended within `timeout`. It goes on. (What a command
+                raises that ran too long is a `CommandTimeoutError`: then `done` is true.)
+        """
+        limit = checks.wait_time("timeout", timeout)
+        if limit is not None and not self.done():
+            if limit:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(limit):
+                        await _Ended(self)
+            else:
+                await self.refresh()
+            if not self.done():
+                raise TimeoutError(
+                    f"lane {self.lane!r}: {self._job.latest().name} is not done after {limit:g} s; "
+                    f"it goes on, and manager.handle({self.id!r}) tells its result later"
+                )
+        return await self
 
     async def wait(self) -> R_co:
         """The same as awaiting the handle, as a coroutine: for `asyncio.wait_for` and friends."""
@@ -283,4 +368,18 @@ class Handle(Generic[R_co]):
 
     def __repr__(self) -> str:
         job = self._job.latest()
-        return f"<{job.kind} {job.key!r} in lane {job.partition.lane.id!r}: {job.status}>"
+        return (
+            f"<{job.kind or 'command'} {job.key!r} in lane {job.partition.lane.id!r}: {job.status}>"
+        )
+
+
+class _Ended:
+    """Await it until the command of a handle has ended; what the command raised is not raised."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle[Any]) -> None:
+        self._handle = handle
+
+    def __await__(self) -> Generator[Any, None, Job]:
+        return self._handle._until_ended()

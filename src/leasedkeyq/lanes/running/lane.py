@@ -25,6 +25,7 @@ class Partition:
         owned: Whether this process runs its commands.
         deadlines: Those of its commands in memory that wait and have a deadline of their own.
         caps: What all workers of a store are held to.
+        scope: Part of the ids of commands in memory: those of another manager are not known here.
         urgency: How its commands are compared with those of others.
     """
 
@@ -36,6 +37,7 @@ class Partition:
         "lane",
         "owned",
         "queue",
+        "scope",
         "state",
         "urgency",
     )
@@ -48,6 +50,7 @@ class Partition:
         self.state: QueueState[str, Job] = QueueState(max_buried=maxsize)  # letters are counted
         self.deadlines: Deadlines[str, Job] = Deadlines()
         self.owned = True
+        self.scope = ""
         self.caps: tuple[Cap, ...] = ()
         self.urgency = Urgency()
 

@@ -111,10 +111,7 @@ class PostgresQueue(StoreQueue[V]):
         for key, value in items:
             check_name("key", key, self._store.limits)
             encoded.append((key, self._codec.encode(key, value)))
-        if not connection.is_in_transaction():
-            raise StoreError(
-                "put: the connection is in no transaction; begin one, or put without connection"
-            )
+        check_in_transaction(connection)
         if not encoded:
             return ()
         request = Put(self.name, tuple(encoded), policy, priority, seconds, self._maxsize)
@@ -124,6 +121,25 @@ class PostgresQueue(StoreQueue[V]):
         raise_refusal(answer)
         placed: tuple[Placed, ...] = answer
         return placed
+
+
+def check_in_transaction(connection: Any) -> None:
+    """Refuse a connection in whose transaction nothing can be put.
+
+    Raises:
+        TypeError: It is no connection of asyncpg.
+        StoreError: No transaction is open on it.
+    """
+    if not hasattr(connection, "is_in_transaction"):
+        raise TypeError(
+            f"connection must be one of asyncpg, got {type(connection).__name__}; of "
+            "SQLAlchemy's, it is (await connection.get_raw_connection()).driver_connection"
+        )
+    if not connection.is_in_transaction():
+        raise StoreError(
+            "put: the connection is in no transaction; begin one, or put without connection "
+            "(SQLAlchemy begins it on the server with the first statement: execute one before)"
+        )
 
 
 async def put_within(connection: Any, schema: str, requests: Sequence[Put]) -> list[Any]:

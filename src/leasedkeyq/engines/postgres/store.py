@@ -21,7 +21,7 @@ from leasedkeyq.engines.postgres.errors import (
     names_missing_file,
 )
 from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, ReadInTurn, Settings
-from leasedkeyq.engines.postgres.queue import PostgresQueue, put_within
+from leasedkeyq.engines.postgres.queue import PostgresQueue, check_in_transaction, put_within
 from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
 from leasedkeyq.engines.postgres.watch import NewsWatch
 from leasedkeyq.errors import LeasedKeyQError, StoreError
@@ -175,15 +175,7 @@ class PostgresStore(BatchedStore):
             TypeError: It is no connection of asyncpg.
             StoreError: No transaction is open on it.
         """
-        if not hasattr(connection, "is_in_transaction"):
-            raise TypeError(
-                f"connection must be one of asyncpg, got {type(connection).__name__}; of "
-                "SQLAlchemy's, it is (await connection.get_raw_connection()).driver_connection"
-            )
-        if not connection.is_in_transaction():
-            raise StoreError(
-                "put: the connection is in no transaction; begin one, or put without connection"
-            )
+        check_in_transaction(connection)
         put = partial(put_within, connection, self.schema)
         answers: list[tuple[Placed, ...] | LeasedKeyQError] = []
         for request in requests:

@@ -74,7 +74,8 @@ def _one_caller(quick: bool) -> Scenario:
     return Scenario(
         "SQLite: one caller that waits for each step",
         "One task, or for the others one loop, puts an item, gets it and acknowledges it, at "
-        "`FULL`. That is three syncs; for huey it is two, as what it hands out is gone.",
+        "`FULL`. That is two syncs, as a claim needs none; for huey, too, as what it hands out is "
+        "gone. For the others it is three.",
         cases,
         (
             Claim(

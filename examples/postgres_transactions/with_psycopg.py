@@ -19,10 +19,7 @@ SUBMIT = """
 """
 
 manager = (
-    QueueManagerBuilder()
-    .with_lane("mail", LaneConfig(0, 10), 0)
-    .with_storage(DATABASE_URL)
-    .build()
+    QueueManagerBuilder().with_lane("mail", LaneConfig(0, 10), 0).with_storage(DATABASE_URL).build()
 )
 
 

@@ -14,10 +14,7 @@ from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 DATABASE_URL = os.environ["DATABASE_URL"]
 
 manager = (
-    QueueManagerBuilder()
-    .with_lane("mail", LaneConfig(0, 10), 0)
-    .with_storage(DATABASE_URL)
-    .build()
+    QueueManagerBuilder().with_lane("mail", LaneConfig(0, 10), 0).with_storage(DATABASE_URL).build()
 )
 
 

@@ -20,6 +20,7 @@ import pytest
 from leasedkeyq.engines.sqlite import log_file as sqlite_log_file
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
 from leasedkeyq.engines.sqlite import store as sqlite_store
+from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
 from tests.engines.sqlite.power_disk import Name, Step, Sync, SyncFolder, Truncate, Write
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ def recorded(folder: Path) -> Generator[Steps]:
     with pytest.MonkeyPatch.context() as patch, layer.hearing_of_folders():
         patch.setattr(sqlite_schema, "connect", Connection)
         patch.setattr(sqlite_store, "MOST_HERE", 3)  # the log is to be written back often
+        patch.setattr(sqlite_transaction, "FENCES", 24)  # and some claims are to need more fences
         patch.setattr(sqlite_schema, "_sync_folder", sync_and_note)
         patch.setattr(sqlite_store, "LogFile", partial(NotedLogFile, steps))
         patch.setattr(sqlite_log_file, "CHUNK", 32768)  # the log is to be lengthened often, too

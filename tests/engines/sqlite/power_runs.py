@@ -28,7 +28,9 @@ from tests.engines.sqlite.power_layer import files_in, recorded
 
 DATABASE = "q.db"
 Content: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
-Verdict: TypeAlias = Literal["kept", "lost", "half", "damaged"]
+Verdict: TypeAlias = Literal["kept", "unclaimed", "lost", "half", "damaged", "repeated"]
+"""All is there; but for the last claims and extensions; something else is lost; something is there
+in part; nothing can be read; or a fence is given out a second time."""
 
 
 class Told(NamedTuple):
@@ -36,6 +38,10 @@ class Told(NamedTuple):
 
     steps: int
     content: Content
+    certain: bool = True
+    """Whether that has to survive a loss of power: there was more than claims and extensions."""
+    fence: int = 0
+    """The greatest fence that was given out so far."""
 
 
 class Run(NamedTuple):
@@ -73,14 +79,22 @@ def content_of(store: SqliteStore) -> Content:
 # Working
 
 
-def run(folder: Path, seed: int, *, rounds: int, durability: SqliteDurability = "full") -> Run:
+def run(
+    folder: Path,
+    seed: int,
+    *,
+    rounds: int,
+    durability: SqliteDurability = "full",
+    sync_claims: bool = False,
+) -> Run:
     """Work in a folder, which may have a database already."""
     before = files_in(folder)
     copy = folder.with_name(f"{folder.name}-copy")
-    told = [Told(0, stored(copy, before))]
+    told = [Told(0, stored(copy, before)[0])]
     shutil.rmtree(copy)
     with recorded(folder) as steps:
-        worker = Worker(folder / DATABASE, Random(seed), durability, steps.steps, told)
+        options = {"durability": durability, "sync_claims": sync_claims}
+        worker = Worker(folder / DATABASE, Random(seed), options, steps.steps, told)
         asyncio.run(worker.work(rounds))
     return Run(before, steps.steps, told, worker.seen)
 
@@ -92,13 +106,13 @@ class Worker:
         self,
         path: Path,
         dice: Random,
-        durability: SqliteDurability,
+        options: dict[str, Any],
         steps: list[Step],
         told: list[Told],
     ) -> None:
         self._path = path
+        self._options = options
         self._dice = dice
-        self._durability: SqliteDurability = durability
         self._steps = steps
         self._told = told
         self._held: list[Claimed] = []
@@ -124,16 +138,24 @@ class Worker:
         self.seen.append((len(self._steps), files_in(self._path.parent)))
 
     def _open(self) -> SqliteStore:
-        store = SqliteStore(self._path, durability=self._durability, clock=lambda: 1e9)
+        store = SqliteStore(self._path, **self._options, clock=lambda: 1e9)
         connection = store._connection
         assert connection is not None
         connection.execute("PRAGMA journal_size_limit = 30000")
         transact = store._transact_once
 
-        def tell(*arguments: Any) -> Any:
+        def tell(requests: list[Any], *arguments: Any) -> Any:
             """Before any caller knows."""
-            committed = transact(*arguments)
-            self._told.append(Told(len(self._steps), content_of(store)))
+            committed = transact(requests, *arguments)
+            fence = self._told[-1].fence
+            for request, answer in zip(requests, committed[0], strict=True):
+                if isinstance(request, Claim):
+                    assert all(item.fence > fence for item in answer), "a fence did not grow"
+                    fence = max((fence, *(item.fence for item in answer)))
+            certain = self._options["sync_claims"] or not all(
+                isinstance(request, Claim | Extend) for request in requests
+            )
+            self._told.append(Told(len(self._steps), content_of(store), certain, fence))
             return committed
 
         setattr(store, "_transact_once", tell)  # noqa: B010  # type checkers know that it is a method
@@ -145,9 +167,13 @@ class Worker:
         if kind < 0.4:
             await asyncio.gather(*(store.put(self._puts()) for _ in range(dice.choice((1, 1, 5)))))
         elif kind < 0.6:
-            claim = Claim((("a", 3), ("b", 3)), 4, lease_time=dice.choice((None, 1000.0)))
-            for claimed in await store.claim([claim, claim]):
-                self._held += claimed
+            claim = Claim((("a", 2), ("b", 2)), 2, lease_time=dice.choice((None, 1000.0)))
+            for _ in range(dice.choice((1, 3))):
+                for claimed in await store.claim([claim, claim]):
+                    self._held += claimed
+        elif kind < 0.65 and self._held:
+            item = dice.choice(self._held)
+            await store.settle([Extend(item.queue, item.key, item.token, lease_time=3000.0)])
         elif kind < 0.95:
             for change, answer in await self._settle(store):
                 if isinstance(change, Bury) and isinstance(answer, int):
@@ -217,7 +243,6 @@ def losses(
     """
     verdicts: Counter[Verdict] = Counter()
     disk = Disk(run.before, syncs=syncs, folder_syncs=folder_syncs)
-    contents = [told.content for told in run.told]
     done = last = 0
     seen: set[int] = set()
     for point in sorted(set(points)):
@@ -231,13 +256,14 @@ def losses(
             mark = hash((last, *sorted(files.items())))
             if mark not in seen:
                 seen.add(mark)
-                verdicts[judge(folder / f"{point}-{number}", files, contents, last)] += 1
+                verdicts.update(judge(folder / f"{point}-{number}", files, run.told, last))
     return verdicts
 
 
 def lose_power_often(folder: Path, dice: Random, *, turns: int) -> None:
     """Go on from where the last loss has left the files, again and again."""
     files: dict[str, bytes] = {}
+    fence = 0
     for turn in range(turns):
         work = folder / f"work-{turn}"
         write_files(work, files)
@@ -249,9 +275,12 @@ def lose_power_often(folder: Path, dice: Random, *, turns: int) -> None:
             disk.do(step)
         files = outcome(disk, dice, dice.randrange(8))
         last = max(number for number, told in enumerate(done.told) if told.steps <= point)
-        contents = [told.content for told in done.told]
-        verdict = judge(folder / f"left-{turn}", files, contents, last)
-        assert verdict == "kept", f"turn {turn}, after step {point} of {len(done.steps)}"
+        verdicts = judge(folder / f"left-{turn}", files, done.told, last)
+        where = f"turn {turn}, after step {point} of {len(done.steps)}"
+        assert verdicts <= {"kept", "unclaimed"}, where
+        given_out = [told.fence for told in done.told[: last + 1] if told.fence]
+        assert all(later > fence for later in given_out), where
+        fence = max((fence, *given_out))
 
 
 def outcome(disk: Disk, dice: Random, number: int) -> dict[str, bytes]:
@@ -266,22 +295,32 @@ def outcome(disk: Disk, dice: Random, number: int) -> dict[str, bytes]:
     return files
 
 
-def judge(folder: Path, files: dict[str, bytes], told: list[Content], last: int) -> Verdict:
-    """What was told last must be there; what is told next may be there already."""
-    verdict: Verdict
+def judge(folder: Path, files: dict[str, bytes], told: list[Told], last: int) -> set[Verdict]:
+    """What was told last must be there; what is told next may be there already.
+
+    What callers were told since the last certain thing may be lost.
+    """
+    verdicts: set[Verdict]
     try:
-        found = stored(folder, files)
+        found, fence = stored(folder, files)
     except Exception as error:  # of whatever kind: a damaged file can break anything
         print(f"{folder.name}: {error!r}")
-        verdict = "damaged"
+        verdicts = {"damaged"}
     else:
-        if found in told[last : last + 2]:
-            shutil.rmtree(folder)
-            return "kept"
-        verdict = "lost" if found in told[:last] else "half"
+        contents = [each.content for each in told]
+        certain = max(number for number in range(last + 1) if told[number].certain)
+        if found in contents[last : last + 2]:
+            verdicts = {"kept"}
+        elif found in contents[certain:last]:
+            verdicts = {"unclaimed"}
+        else:
+            verdicts = {"lost"} if found in contents[:last] else {"half"}
+        if fence <= told[last].fence:
+            verdicts.add("repeated")
     shutil.rmtree(folder)
-    write_files(folder, files)
-    return verdict
+    if not verdicts <= {"kept", "unclaimed"}:
+        write_files(folder, files)
+    return verdicts
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
@@ -290,8 +329,11 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
-def stored(folder: Path, files: dict[str, bytes]) -> Content:
-    """What a store, with Python's own SQLite, finds in these files; and it can work on."""
+def stored(folder: Path, files: dict[str, bytes]) -> tuple[Content, int]:
+    """What a store, with Python's own SQLite, finds in these files; and it can work on.
+
+    Also the next fence that it gives out.
+    """
     write_files(folder, files)
     store = SqliteStore(folder / DATABASE, durability="normal")
     try:
@@ -300,12 +342,13 @@ def stored(folder: Path, files: dict[str, bytes]) -> Content:
         connection.execute("PRAGMA synchronous = OFF")  # this time nothing has to last
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         content = content_of(store)
-        asyncio.run(_go_on(store))
+        fence = asyncio.run(_go_on(store))
     finally:
         asyncio.run(store.close())
-    return content
+    return content, fence
 
 
-async def _go_on(store: SqliteStore) -> None:
+async def _go_on(store: SqliteStore) -> int:
     await store.put([Put("new", (("a", b"1"),))])
-    assert len((await store.claim([Claim((("new", 1),))]))[0]) == 1
+    [[item]] = await store.claim([Claim((("new", 1),))])
+    return item.fence

@@ -133,7 +133,7 @@ def test_before_its_first_statement_a_session_is_in_no_transaction(run: Any) -> 
         engine = create_async_engine(hooks.of_dialect("postgresql+asyncpg"))
         async with AsyncSession(engine) as session, session.begin():
             mine = await raw(session)
-            with pytest.raises(StoreError, match="SQLAlchemy begins it .* execute one before"):
+            with pytest.raises(StoreError, match=r"SQLAlchemy begins it .* execute one before"):
                 await hooks.manager.submit("x", hooks.hook(1), connection=mine)
             with pytest.raises(TypeError, match=r"get_raw_connection\(\)\)\.driver_connection"):
                 await hooks.manager.submit("x", hooks.hook(1), connection=session)

@@ -23,6 +23,11 @@ SOUND_SQLITE: Final = (3, 51, 3)
 SWITCH_STEP: Final = 0.002
 """Seconds between two tries to begin with the write-ahead log while another process does."""
 
+SYNCED: Final = "PRAGMA synchronous = FULL"
+"""From now on, what is committed survives a loss of power."""
+NOT_SYNCED: Final = "PRAGMA synchronous = NORMAL"
+"""From now on, it does once a later commit is synced, or the log is written back."""
+
 # The numbers of states are their places in `STATES`. The head that a buried item holds has its.
 AVAILABLE: Final = 0
 SCHEDULED: Final = 1
@@ -461,6 +466,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX done_by_queue ON done (queue)",
         "CREATE INDEX done_by_key ON done (queue, key, outcome, ended_at)",
     ),
+    # Version 8: claims need not be synced. `fence_mark` always is: no greater fence is given out.
+    ("ALTER TABLE counters ADD COLUMN fence_mark INTEGER NOT NULL DEFAULT 0",),
 )
 
 VERSION: Final = len(MIGRATIONS)
@@ -481,8 +488,7 @@ def open_database(
         _check_ours(connection, path)
         _check_version(version_of(connection), path)
         _use_log(connection, path, busy_timeout)
-        level = "FULL" if durability == "full" else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {level}")
+        connection.execute(SYNCED if durability == "full" else NOT_SYNCED)
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16384")
         connection.execute("PRAGMA journal_size_limit = 67108864")

@@ -82,6 +82,8 @@ LINE_CHUNK: Final = 200
 FORGET_CHUNK: Final = 500
 """So many old results are deleted in one transaction, and as many more as are kept in it."""
 TOKEN_BYTES: Final = 16
+FENCES: Final = 1000
+"""So many fences are set aside at a time for claims that are not synced."""
 PORTION: Final = 32
 """So many new items are inserted by one statement: a put by 100 callers takes 0.89 of the time."""
 NO_LIMIT: Final = 2**62
@@ -93,7 +95,16 @@ CANCELLED: Final = OUTCOMES.index("cancelled")
 
 # The numbers of the store are one row, read once when a transaction begins and written once before
 # it commits: moves in between only count in Python.
-_COUNTERS: Final = ("last_id", "last_fence", "back", "front", "schedules", "burials", "commits")
+_COUNTERS: Final = (
+    "last_id",
+    "last_fence",
+    "fence_mark",
+    "back",
+    "front",
+    "schedules",
+    "burials",
+    "commits",
+)
 READ_COUNTERS: Final = f"SELECT {', '.join(_COUNTERS)} FROM counters"
 WRITE_COUNTERS: Final = f"UPDATE counters SET {', '.join(f'{name} = ?' for name in _COUNTERS)}"
 
@@ -374,11 +385,19 @@ class TooMuchError(Exception):
     """A transaction that must be brief would take long. It has to be rolled back."""
 
 
+class MustSyncError(Exception):
+    """A transaction that is not to be synced needs fences beyond the mark. It has to begin anew."""
+
+
 class SqliteTransaction:
     """Applies requests as of `now`, within a transaction that the store begins and ends.
 
     The store may begin it for reading: the first statement that writes then asks SQLite for the
     lock, and fails if another process has written meanwhile.
+
+    Fences only grow, although claims need not be synced and so may be lost with the power: a fence
+    is given out only up to a mark that a synced transaction has written. The first claim over a
+    connection goes on from the mark, as a connection cannot know what was lost before it was made.
 
     Args:
         connection: It is in a transaction.
@@ -386,21 +405,33 @@ class SqliteTransaction:
         now: The time of the store.
         brief: Whether to raise `TooMuchError` rather than deal with a whole chunk of items that
             have come due.
+        synced: Whether the commit is synced. If not, a claim may raise `MustSyncError`.
+        fresh: Whether no claim was made over the connection before.
 
     Attributes:
+        fresh: The same after what was applied so far.
         dropped: Queue and key of buried items that had to make room.
         changed: After `finish`: whether anything was changed that others may wait for.
         commits: How many transactions before this one have changed something, by any process.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, limits: Limits, now: float, *, brief: bool = False
+        self,
+        connection: sqlite3.Connection,
+        limits: Limits,
+        now: float,
+        *,
+        brief: bool = False,
+        synced: bool = True,
+        fresh: bool = True,
     ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._many = connection.executemany
         self._limits = limits
         self._brief = brief
+        self._synced = synced
+        self.fresh = fresh
         self._now = now
         self._queues: dict[str, QueueRow] = {}
         self._forgettable = FORGET_CHUNK
@@ -409,6 +440,8 @@ class SqliteTransaction:
         self.changed = False
         self._last_id: int
         self._last_fence: int
+        self._fence_mark: int
+        """No greater fence was ever given out, whatever of that was lost."""
         self._back: int
         self._front: int
         self._schedules: int
@@ -417,6 +450,7 @@ class SqliteTransaction:
         (
             self._last_id,
             self._last_fence,
+            self._fence_mark,
             self._back,
             self._front,
             self._schedules,
@@ -451,8 +485,11 @@ class SqliteTransaction:
                 self._execute("DELETE FROM queues WHERE id = ?", (queue.id,))
         if touched:
             self.changed = True
-            numbers = (self._last_id, self._last_fence, self._back, self._front, self._schedules)
-            self._execute(WRITE_COUNTERS, (*numbers, self._burials, self.commits + 1))
+            if self._synced and self._fence_mark - self._last_fence < FENCES // 2:
+                self._fence_mark = self._last_fence + FENCES
+            numbers = (self._last_id, self._last_fence, self._fence_mark, self._back, self._front)
+            more = (self._schedules, self._burials, self.commits + 1)
+            self._execute(WRITE_COUNTERS, numbers + more)
         return touched
 
     # Batches
@@ -1076,7 +1113,7 @@ class SqliteTransaction:
             return
         random = os.urandom(TOKEN_BYTES * len(rows)).hex()
         size = 2 * TOKEN_BYTES
-        fence = self._last_fence
+        fence = self._take_fences(len(rows))
         now = self._now
         expires_at = None if lease_time is None else now + lease_time
         updates: list[tuple[str, int, float | None, int, float, int]] = []
@@ -1103,12 +1140,24 @@ class SqliteTransaction:
                 )
             )
         self._many(LEASE, updates)
-        self._last_fence = fence
         queue.available -= len(rows)
         queue.in_flight += len(rows)
         queue.changed = True
         if expires_at is not None:
             queue.expect(expires_at)
+
+    def _take_fences(self, count: int) -> int:
+        """Take so many fences; return the one before the first."""
+        last = self._last_fence
+        if self.fresh:
+            last = max(last, self._fence_mark)
+        if last + count > self._fence_mark:
+            if not self._synced:
+                raise MustSyncError
+            self._fence_mark = last + count + FENCES
+        self.fresh = False
+        self._last_fence = last + count
+        return last
 
     # Settling
 

@@ -408,7 +408,7 @@ async def test_a_function_without_a_registry_says_what_to_write() -> None:
     async def plain(month: int) -> int:
         return month
 
-    alone = CommandFunction("report", plain)
+    alone: CommandFunction[[int], int] = CommandFunction("report", plain)
     with pytest.raises(LaneConfigError, match=r"'report' belongs to no manager; .*plain\("):
         await alone.submit(11)
 

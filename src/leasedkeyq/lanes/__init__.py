@@ -27,9 +27,11 @@ from leasedkeyq.lanes.errors import (
     DrainTimeoutError,
     LaneConfigError,
     LaneError,
+    LifespanError,
     ManagerClosedError,
     ManagerFailedError,
     RemoteCommandError,
+    ResourceError,
     ShuttingDownError,
     SubscriptionClosedError,
     UnknownCommandError,
@@ -66,8 +68,10 @@ from leasedkeyq.lanes.policies.key_limit import KeyLimit
 from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.resources import Lifespan, Resources, resource
 from leasedkeyq.lanes.running.job import CommandStatus, Handle, RunningCommand, current_command
 from leasedkeyq.lanes.running.lane import Lane
+from leasedkeyq.lanes.running.middleware import CallNext, Middleware
 from leasedkeyq.lanes.storage import (
     CommandStorage,
     LocalStorage,
@@ -94,6 +98,12 @@ __all__ = [
     "CommandOptions",
     "current_command",
     "RunningCommand",
+    # Around commands
+    "Middleware",
+    "CallNext",
+    "Lifespan",
+    "Resources",
+    "resource",
     # Policies
     "LaneConfig",
     "RetryPolicy",
@@ -151,6 +161,8 @@ __all__ = [
     "CommandExitError",
     "CommandLostError",
     "RemoteCommandError",
+    "LifespanError",
+    "ResourceError",
     "AnnotationWarning",
     "DeadlineWarning",
 ]

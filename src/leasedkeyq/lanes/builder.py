@@ -15,6 +15,8 @@ from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.policies.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.queue import CommandQueue
+from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
+from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
 from leasedkeyq.lanes.storage_store import StorageStore
 from leasedkeyq.stores.store import Store
@@ -59,6 +61,8 @@ class QueueManagerBuilder:
         self._alerts: AlertManager | None = None
         self._monitor_config: MonitorConfig | None = None
         self._registry = CommandRegistry()
+        self._middleware: list[Middleware] = []
+        self._lifespans: list[NamedLifespan] = []
         self._drain_timeout: float | None = 30.0
         self._only: frozenset[str] | None = None
         self._sharing: bool | None = None
@@ -173,6 +177,24 @@ class QueueManagerBuilder:
         self._registry = registry
         return self
 
+    def with_middleware(self, *middleware: Middleware) -> Self:
+        """Run async functions around each attempt of each command; see `QueueManager.middleware`.
+
+        Raises:
+            TypeError: One is not async, or does not take a command and a function.
+        """
+        self._middleware += [checked_middleware(one) for one in middleware]
+        return self
+
+    def with_lifespan(self, *lifespans: Lifespan) -> Self:
+        """Open resources once for each worker; see `QueueManager.lifespan`.
+
+        Raises:
+            TypeError: One is no lifespan. The message says what to write.
+        """
+        self._lifespans += [NamedLifespan(one) for one in lifespans]
+        return self
+
     def with_drain_timeout(self, timeout: Duration | None) -> Self:
         """How long leaving ``async with manager`` waits for commands that are not done."""
         self._drain_timeout = checks.wait_time("timeout", timeout)
@@ -210,6 +232,8 @@ class QueueManagerBuilder:
             store_to_close=opened,
             drain_timeout=self._drain_timeout,
             builder=self,
+            middleware=self._middleware,
+            lifespans=self._lifespans,
         )
         if self._alerts is not None:
             manager.attach(QueueMonitor(manager, self._monitor_config, alerts=self._alerts))

@@ -8,7 +8,7 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from inspect import CO_COROUTINE
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
@@ -44,6 +44,12 @@ from leasedkeyq.lanes.errors import (
     LaneConfigError,
     UnregisteredCommandError,
     warn,
+)
+from leasedkeyq.lanes.resources import (
+    RESOURCES,
+    ResourceParameter,
+    plain_type,
+    takes_resource,
 )
 from leasedkeyq.stores.finite import check_finite
 
@@ -123,6 +129,7 @@ class CommandFunction(Generic[P, R]):
         function: The function itself, to be called directly.
         options: What it says for all its commands.
         run_in: Where it runs.
+        resources: Its parameters that the worker gives resources to. They are no arguments.
     """
 
     def __init__(
@@ -131,6 +138,7 @@ class CommandFunction(Generic[P, R]):
         function: Callable[P, Awaitable[R]] | Callable[P, R],
         options: CommandOptions = NO_OPTIONS,
         manager: "Callable[[], CommandManager] | None" = None,
+        provided: Sequence[Any] = (),
     ) -> None:
         self.command_type = command_type
         self.function = function
@@ -140,31 +148,53 @@ class CommandFunction(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
-        hints = _hints(command_type, function)
+        self._hints = hints = _hints(command_type, function)
         self.returns: Any = hints.get("return", Any)
         if self.run_in == "loop" and not _is_async(function):
             self.returns = (get_args(self.returns) or (Any,))[-1]  # what comes of awaiting it
-        parameters = _parameters(command_type, function)
+        self._parameters = _parameters(command_type, function)
+        self.set_resources(provided)
+        if options.key is not None:
+            by_position, named = self._names[: self._by_position], self._names[self._by_position :]
+            check_key_function(command_type, options.key, *by_position, **dict.fromkeys(named))
+
+    def set_resources(self, provided: Sequence[Any]) -> None:
+        """Take the parameters for resources that say so, or whose type lifespans provide.
+
+        Raises:
+            TypeError: A parameter cannot be written down, and is given no resource.
+        """
         fields: list[Any] = []
-        for name, parameter in parameters.items():
+        kinds: list[Any] = []
+        resources: list[ResourceParameter] = []
+        for name, parameter in self._parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(
-                    f"command {command_type!r}: {parameter} cannot be written down; "
+                    f"command {self.command_type!r}: {parameter} cannot be written down; "
                     "name the parameters of the function"
                 )
-            fields.append(_field(name, hints.get(name, Any), parameter.default))
-        self._names = tuple(parameters)
-        kinds = [parameter.kind for parameter in parameters.values()]
+            hint = self._hints.get(name, Any)
+            if takes_resource(hint, parameter.default, provided):
+                if parameter.kind is parameter.POSITIONAL_ONLY:
+                    raise TypeError(
+                        f"command {self.command_type!r}: a resource is passed by name, and "
+                        f"{name} can only be passed by position"
+                    )
+                resources.append(ResourceParameter(name, plain_type(hint)))
+            else:
+                fields.append(_field(name, hint, parameter.default))
+                kinds.append(parameter.kind)
+        self.resources = tuple(resources)
+        self._names = tuple(field[0] for field in fields)
         self._by_position = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY)
         self._positional = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
         self._struct: type[msgspec.Struct] = msgspec.defstruct(
             "Arguments", fields, kw_only=True, forbid_unknown_fields=True
         )
         self._nothing = None if fields else self._struct()
+        self._bare = None if resources else self._nothing
+        """The arguments with which the function is called without any parameter."""
         self._decoder = msgspec.json.Decoder(self._struct)
-        if options.key is not None:
-            by_position, named = self._names[: self._by_position], self._names[self._by_position :]
-            check_key_function(command_type, options.key, *by_position, **dict.fromkeys(named))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CommandCall[R]:
         """A command that calls the function with these arguments.
@@ -206,6 +236,9 @@ class CommandFunction(Generic[P, R]):
             if twice:
                 raise self._wrong(TypeError(f"{', '.join(sorted(twice))} given twice"))
             kwargs = {**given, **kwargs}
+        for name, _ in self.resources:
+            if name in kwargs:
+                raise self._wrong(TypeError(f"{name} is a resource, which the worker passes"))
         try:
             return msgspec.convert(kwargs, self._struct)
         except (msgspec.ValidationError, TypeError) as error:
@@ -218,12 +251,21 @@ class CommandFunction(Generic[P, R]):
         )
 
     def call(self, arguments: msgspec.Struct) -> Awaitable[R]:
-        """Call the function with arguments that were checked; a plain one returns its result."""
-        if arguments is self._nothing:
+        """Call the function with arguments that were checked, and with the resources it takes.
+
+        A plain one returns its result.
+
+        Raises:
+            ResourceError: No lifespan provides one of them, or this is not called by a worker.
+        """
+        if arguments is self._bare:
             return cast("Callable[[], Awaitable[R]]", self.function)()
         names = self._names
         positional = [getattr(arguments, name) for name in names[: self._positional]]
         named = {name: getattr(arguments, name) for name in names[self._positional :]}
+        if self.resources:
+            available = RESOURCES.get()
+            named |= {parameter.name: available.of(parameter) for parameter in self.resources}
         function = cast("Callable[..., Awaitable[R]]", self.function)
         return function(*positional, **named)
 
@@ -258,6 +300,7 @@ class CommandClass(Generic[C]):
         self.command_type = command_type
         self.cls = cls
         self.options = options
+        self.resources: tuple[ResourceParameter, ...] = ()
         if options.key is not None:
             check_key_function(command_type, options.key, cls)
         execute = getattr(cls, "execute", None)
@@ -315,6 +358,7 @@ class CommandRegistry:
         self.types: dict[str, Registered] = {}
         self.options: dict[str, CommandOptions] = {}
         self._managers: WeakSet[CommandManager] = WeakSet()
+        self._provided: tuple[Any, ...] = ()
 
     @overload
     def register(
@@ -402,7 +446,7 @@ class CommandRegistry:
             return target
         _check_function(command_type, target)
         function: CommandFunction[..., Any] = CommandFunction(
-            command_type, target, options, manager
+            command_type, target, options, manager, self._provided
         )
         self._keep(function)
         return function
@@ -411,6 +455,14 @@ class CommandRegistry:
         self.types[registered.command_type] = registered
         if registered.options is not NO_OPTIONS:
             self.options[registered.command_type] = registered.options
+
+    def provide(self, kinds: Sequence[Any]) -> None:
+        """Lifespans provide resources of these types: parameters of them are no arguments."""
+        self._provided += tuple(kinds)
+        if kinds:
+            for registered in self.types.values():
+                if isinstance(registered, CommandFunction):
+                    registered.set_resources(self._provided)
 
     def default_lane(self, command_type: str) -> str:
         """The lane to which commands of a type go.

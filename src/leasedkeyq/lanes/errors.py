@@ -83,6 +83,14 @@ class CommandExitError(CommandError):
     """The command raised what is no `Exception`, such as `SystemExit`: see `__cause__`."""
 
 
+class LifespanError(LaneError):
+    """A lifespan failed to open or to close the resources of a worker: see ``__cause__``."""
+
+
+class ResourceError(LaneError, LookupError):
+    """No lifespan provides a resource that is wanted, or several do."""
+
+
 class AnnotationWarning(UserWarning):
     """An annotation of a command cannot be resolved, so something of it goes unchecked."""
 

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overloa
 from leasedkeyq.lanes.command import Command, CommandFunction, CommandRegistry, Decorator
 from leasedkeyq.lanes.command_options import CommandKeywords
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
-from leasedkeyq.lanes.errors import DrainTimeoutError, ManagerClosedError
+from leasedkeyq.lanes.errors import (
+    DrainTimeoutError,
+    LaneConfigError,
+    LifespanError,
+    ManagerClosedError,
+    ResourceError,
+)
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
+from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
+from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=Middleware)
+L = TypeVar("L", bound=Lifespan)
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -58,15 +68,26 @@ class QueueManager:
         store_to_close: Store | None = None,
         drain_timeout: float | None = 30.0,
         builder: "QueueManagerBuilder | None" = None,
+        middleware: Sequence[Middleware] = (),
+        lifespans: Sequence[NamedLifespan] = (),
     ) -> None:
         self._queue = queue
+        self._middleware = [*middleware]
+        self._lifespans = [*lifespans]
         self._store_to_close = store_to_close
         self.drain_timeout = drain_timeout
         self._builder = builder
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
         self.metrics = metrics
+        self._adopt(queue)
+
+    def _adopt(self, queue: CommandQueue) -> None:
+        """Let a queue know what was registered here, and its registry this manager."""
+        queue.surround(self._middleware, self._lifespans)
         queue.registry.used_by(self)
+        for lifespan in self._lifespans:
+            queue.registry.provide(lifespan.provides)
 
     async def _replace_queue(self, queue: CommandQueue, store_to_close: Store | None) -> None:
         """Use other lanes and another store from now on; see `QueueManagerBuilder.rebuild`."""
@@ -74,7 +95,7 @@ class QueueManager:
             await self._store_to_close.close()
         self._queue = queue
         self._store_to_close = store_to_close
-        queue.registry.used_by(self)
+        self._adopt(queue)
 
     @property
     def builder(self) -> "QueueManagerBuilder | None":
@@ -382,6 +403,45 @@ class QueueManager:
         """Start commands of a paused lane again: here at once, and as `pause` elsewhere."""
         return self._queue.resume(lane_id)
 
+    # Around commands
+
+    def middleware(self, function: M) -> M:
+        """Run an async function around each attempt of each command: ``@manager.middleware``.
+
+        ``async def middleware(command, call_next)`` is called with a `RunningCommand`, which has
+        the arguments, too, and with a function that runs the rest: ``await call_next()`` returns
+        what the command returns, and raises what it raises. What the middleware returns or raises
+        takes the place of that. It runs in the event loop of the worker, wherever the command
+        itself runs, and within the time-out of the command. The first one that is registered is
+        the outermost.
+
+        Raises:
+            TypeError: It is not async, or does not take a command and a function.
+        """
+        self._middleware.append(checked_middleware(function))
+        return function
+
+    def lifespan(self, function: L) -> L:
+        """Open resources once for this worker, and close them at its end: ``@manager.lifespan``.
+
+        The function is an async generator with one ``yield``, or returns an async context manager.
+        `start` enters it before the first command runs, and `close` leaves it after the last one
+        has ended. What it yields are the resources of commands: an object, a tuple of them, or a
+        mapping of names. A command gets at them by ``current_command().resources``, or by a
+        parameter ``pool: Pool = resource()``. Several lifespans are entered in order, and left in
+        the opposite order. A manager that runs no lane enters none.
+
+        Raises:
+            TypeError: It is no lifespan. The message says what to write.
+            LaneConfigError: The manager has been started.
+        """
+        if self._queue.started:
+            raise LaneConfigError("the manager has been started: it has entered its lifespans")
+        lifespan = NamedLifespan(function)
+        self._lifespans.append(lifespan)
+        self._queue.registry.provide(lifespan.provides)
+        return function
+
     # Looking
 
     async def stats(self) -> QueueStats:
@@ -399,7 +459,15 @@ class QueueManager:
     # Running
 
     async def start(self) -> None:
-        """Begin to run commands. Does nothing if they run already."""
+        """Begin to run commands. Does nothing if they run already.
+
+        The lifespans are entered first. If that fails or is cancelled, nothing has been claimed.
+
+        Raises:
+            LifespanError: A lifespan failed.
+            ResourceError: A command takes a resource that no lifespan provides.
+            ManagerClosedError: The manager was closed, or has failed.
+        """
         await self._queue.start()
         for monitor in self._monitors:
             await monitor.start()
@@ -436,6 +504,9 @@ class QueueManager:
         In memory, those are lost, and tasks that wait for them are told so. In a store, they stay
         for the next process. A cancelled call goes on by itself; further calls wait for the same
         end.
+
+        Raises:
+            LifespanError: A lifespan failed to end. Everything else has ended.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
@@ -444,10 +515,11 @@ class QueueManager:
     async def _close(self) -> dict[str, int]:
         for monitor in self._monitors:
             await monitor.stop()
-        left = await self._queue.close()
-        if self._store_to_close is not None:
-            await self._store_to_close.close()
-        return left
+        try:
+            return await self._queue.close()
+        finally:
+            if self._store_to_close is not None:
+                await self._store_to_close.close()
 
     async def run(self, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> dict[str, int]:
         """Start, run until one of `signals` arrives, then end gracefully.
@@ -471,7 +543,8 @@ class QueueManager:
         for number in signals:
             loop.add_signal_handler(number, heard, number)
         try:
-            await self.start()
+            if not await self._start_unless(stop):
+                return await self.close()
             await self._queue.unless_failed(stop.wait())
             ending = asyncio.ensure_future(self._end(leave=self._queue.durable))
             hurrying = asyncio.ensure_future(hurry.wait())
@@ -489,6 +562,22 @@ class QueueManager:
                 loop.remove_signal_handler(number)
         return left
 
+    async def _start_unless(self, stop: asyncio.Event) -> bool:
+        """Start, unless the manager is told to stop before a lifespan is open."""
+        starting = asyncio.ensure_future(self.start())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not starting.done():
+                starting.cancel()
+                await asyncio.wait({starting})
+        if starting.cancelled():
+            return False
+        starting.result()
+        return True
+
     async def _end(self, *, leave: bool = False) -> None:
         """Take no more, and let commands end in time: all, or with `leave` those that run."""
         await self.shutdown()
@@ -503,7 +592,11 @@ class QueueManager:
             logger.warning("commands still run after %s s; they are cancelled", self.drain_timeout)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except (LifespanError, ResourceError):
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

@@ -18,16 +18,22 @@ from leasedkeyq.lanes.errors import (
     DeadlineWarning,
     DrainTimeoutError,
     LaneConfigError,
+    LifespanError,
     ManagerClosedError,
+    ManagerFailedError,
+    ResourceError,
     ShuttingDownError,
     UnknownLaneError,
     warn,
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.running.engine import LaneEngine, Submitted
+from leasedkeyq.lanes.resources import NO_RESOURCES, NamedLifespan, Resources
+from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
+from leasedkeyq.lanes.running.lifespan import WorkerLifespan
+from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.stores.store import Store
@@ -103,6 +109,9 @@ class CommandQueue:
         self._shutting_down = False
         self.interrupted = 0
         self._closing: Task[dict[str, int]] | None = None
+        self._lifespans: Sequence[NamedLifespan] = ()
+        self._lifespan: WorkerLifespan | None = None
+        self._start_lock = asyncio.Lock()
         self._engine: LaneEngine
         if store is None:
             if dlq is None:
@@ -231,6 +240,16 @@ class CommandQueue:
                 f"there is no lane {lane_id!r}; the lanes are: {known}", lane=str(lane_id)
             )
         return lane
+
+    def surround(
+        self, middleware: Sequence[Middleware], lifespans: Sequence[NamedLifespan]
+    ) -> None:
+        """Run commands within `middleware`, and keep `lifespans` open while they run.
+
+        Both may grow: the lifespans until the start.
+        """
+        self._engine.middleware = middleware
+        self._lifespans = lifespans
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
@@ -413,15 +432,55 @@ class CommandQueue:
         return self._engine.started
 
     async def start(self) -> None:
-        """Begin to run commands."""
+        """Begin to run commands; see `QueueManager.start`."""
         if self._closing is not None:
             raise ManagerClosedError("the manager was closed; build another")
         self._engine.check_loop()
         self._engine.check_failure()
         self.check_lanes()
-        if not self._engine.started:
-            await self._engine.start()
-            await self._tell_first_gauges()
+        async with self._start_lock:
+            if not self._engine.started:
+                if any(lane.runs_here for lane in self.lanes.values()):
+                    await self._open_resources()
+                await self._engine.start()
+                await self._tell_first_gauges()
+
+    async def _open_resources(self) -> None:
+        """Enter the lifespans, and see that each command has the resources that it takes.
+
+        Raises:
+            LifespanError: A lifespan failed. Those before it have been left.
+            ResourceError: A command takes a resource that there is not. They have been left.
+        """
+        resources = NO_RESOURCES
+        if self._lifespans:
+            self._lifespan = lifespan = WorkerLifespan(self._lifespans, self._lifespan_ended)
+            resources = await lifespan.enter()
+        try:
+            self._check_resources(resources)
+        except ResourceError:
+            if self._lifespan is not None:
+                await self._lifespan.leave()
+            raise
+        if self._closing is not None:
+            raise ManagerClosedError("the manager was closed while it opened its resources")
+        if resources:
+            self._engine.give_resources(resources)
+
+    def _check_resources(self, resources: Resources) -> None:
+        missing: list[str] = []
+        for kind, registered in self.registry.types.items():
+            for parameter in registered.resources:
+                try:
+                    resources.of(parameter)
+                except ResourceError as error:
+                    missing.append(f"command {kind!r} takes the resource {parameter}, but {error}")
+        if missing:
+            raise ResourceError("; ".join(missing))
+
+    def _lifespan_ended(self, error: LifespanError) -> None:
+        logger.error("%s", error, exc_info=error)
+        self._engine.fail(ManagerFailedError(f"{FAILED}{error}"), error)
 
     async def _tell_first_gauges(self) -> None:
         """Let gauges exist before statistics are asked for; a store in trouble delays no start."""
@@ -517,6 +576,9 @@ class CommandQueue:
         In memory, those are lost, and tasks that wait for them are told so. In a store, they stay
         for the next process. A cancelled call goes on by itself; further calls wait for the same
         end.
+
+        Raises:
+            LifespanError: A lifespan failed to end. Everything else has ended.
         """
         self._shutting_down = True
         if self._closing is None:
@@ -533,7 +595,11 @@ class CommandQueue:
         except (LeasedKeyQError, TimeoutError) as error:
             why = str(error) or "the store does not answer"
             logger.warning("how many commands are left is not known: %s", why)
-        await self._engine.close()
+        try:
+            await self._engine.close()
+        finally:
+            if self._lifespan is not None:
+                await self._lifespan.leave()
         return left
 
     async def _resubmit(self, letter: DeadLetter) -> bool:

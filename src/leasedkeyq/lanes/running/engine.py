@@ -32,10 +32,19 @@ from leasedkeyq.lanes.errors import (
     UnknownCommandError,
 )
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.command_id import CommandPlace, parse_command_id
 from leasedkeyq.lanes.running.error_text import error_line
-from leasedkeyq.lanes.running.job import CURRENT, CommandStatus, Handle, Interruption, Job
+from leasedkeyq.lanes.running.job import (
+    CURRENT,
+    CommandStatus,
+    Handle,
+    Interruption,
+    Job,
+    current_command,
+)
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
+from leasedkeyq.lanes.running.middleware import Middleware, surrounded
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.threads import ThreadPool
 from leasedkeyq.lanes.running.tracing import GuardedTracing
@@ -108,6 +117,7 @@ class LaneEngine(ABC):
         self._tracing = None if tracing is None else GuardedTracing(tracing)
         self.bound_loop: AbstractEventLoop | None = None
         self._context = contextvars.Context()
+        self.middleware: Sequence[Middleware] = ()
         self._quiet: list[Future[None]] = []
         self._abandoned: set[Task[None]] = set()
         self._threads = ThreadPool()
@@ -173,6 +183,11 @@ class LaneEngine(ABC):
             self.bound_loop = asyncio.get_running_loop()
             self._context = contextvars.copy_context()
         return self.bound_loop
+
+    def give_resources(self, resources: Resources) -> None:
+        """Let commands that are begun from now on have these resources."""
+        self.check_loop()  # the context is that of the first use
+        self._context.run(RESOURCES.set, resources)
 
     def check_loop(self) -> None:
         """Refuse to work in another event loop than that of the first use."""
@@ -379,7 +394,9 @@ class LaneEngine(ABC):
         if job.interruption is None:
             try:
                 if self._tracing is None:
-                    result = await self._execute(job)
+                    result = await (
+                        self._execute_within(job) if self.middleware else self._execute(job)
+                    )
                 else:
                     result = await self._run_traced(self._tracing, job)
             except (asyncio.CancelledError, Exception) as caught:
@@ -406,7 +423,11 @@ class LaneEngine(ABC):
         carrier = job.carrier or {}
         lane = job.partition.lane.id
         with tracing.processing(lane, job.kind, job.command_id, job.attempt, carrier):
-            return await self._execute(job)
+            return await (self._execute_within(job) if self.middleware else self._execute(job))
+
+    def _execute_within(self, job: Job) -> Awaitable[Any]:
+        """Call the body of a command within the middleware."""
+        return surrounded(self.middleware, current_command(), partial(self._execute, job))
 
     def _execute(self, job: Job) -> Awaitable[Any]:
         """Call the body of a command: the one place where that is done.

@@ -5,11 +5,14 @@ from asyncio import Future, Task
 from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
+from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.command_id import command_id
 from leasedkeyq.telemetry.metrics import SeriesCounts
 from leasedkeyq.types import Duration
@@ -190,6 +193,27 @@ class RunningCommand:
     timeout: float | None
     """How long it may run, in seconds."""
     _job: Job | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def command(self) -> Any:
+        """The command itself: what was submitted, or what was read from the store."""
+        return None if self._job is None else self._job.command
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the command by name, or its fields where its type is a class."""
+        command = self.command
+        arguments: Any = getattr(command, "arguments", command)
+        if isinstance(arguments, msgspec.Struct):
+            return msgspec.structs.asdict(arguments)
+        if is_dataclass(command):
+            return {one.name: getattr(command, one.name) for one in fields(command)}
+        return dict(getattr(command, "__dict__", {}))
+
+    @property
+    def resources(self) -> Resources:
+        """What the lifespans of the worker have yielded, for the command that runs now."""
+        return RESOURCES.get()
 
     @property
     def cancelled(self) -> bool:

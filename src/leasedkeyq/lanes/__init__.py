@@ -79,6 +79,7 @@ from leasedkeyq.lanes.storage import (
     StoredCommand,
     StoredDeadLetter,
 )
+from leasedkeyq.lanes.workflow.outcome import GatherOutcome, GatherStatus
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
 __all__ = [
@@ -98,6 +99,8 @@ __all__ = [
     "CommandOptions",
     "current_command",
     "RunningCommand",
+    "GatherOutcome",
+    "GatherStatus",
     # Around commands
     "Middleware",
     "CallNext",

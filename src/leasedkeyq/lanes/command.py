@@ -250,6 +250,45 @@ class CommandFunction(Generic[P, R]):
             command_type=self.command_type,
         )
 
+    def but_one(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """The parameter that takes one more argument behind `args`, and the other arguments.
+
+        Raises:
+            CommandPayloadError: There is none, or the other arguments do not fit the function.
+        """
+        if len(args) >= self._by_position:
+            raise self._wrong(TypeError("no parameter is left that could take a result"))
+        into = self._names[len(args)]
+        given = dict(zip(self._names, args, strict=False))
+        twice = {into, *given} & kwargs.keys()
+        if twice:
+            raise self._wrong(TypeError(f"{', '.join(sorted(twice))} given twice"))
+        given |= kwargs
+        fields = {field.name: field for field in msgspec.structs.fields(self._struct)}
+        unknown = given.keys() - fields.keys()
+        if unknown:
+            raise self._wrong(TypeError(f"there is no parameter {', '.join(sorted(unknown))}"))
+        missing = [
+            name
+            for name, field in fields.items()
+            if field.required and name != into and name not in given
+        ]
+        if missing:
+            raise self._wrong(
+                TypeError(
+                    f"{into} takes the result, and {', '.join(missing)} has no value; give it with "
+                    f"functools.partial({self.__name__}, {missing[0]}=...)"
+                )
+            )
+        try:
+            return into, {
+                name: msgspec.convert(value, fields[name].type) for name, value in given.items()
+            }
+        except (msgspec.ValidationError, TypeError) as error:
+            raise self._wrong(error) from error
+
     def call(self, arguments: msgspec.Struct) -> Awaitable[R]:
         """Call the function with arguments that were checked, and with the resources it takes.
 

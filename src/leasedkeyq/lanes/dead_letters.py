@@ -37,6 +37,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """When it was given up, as Unix time."""
     command: Any = None
     """The command itself, where it is in memory."""
+    workflow: Any = None
+    """Its part in a chain or a gather, where it is in memory: a requeued step goes on with them."""
     holds: bool = False
     """Whether the commands of its key wait until it is requeued or dropped: see `LaneConfig`."""
 

@@ -25,6 +25,7 @@ from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
 from leasedkeyq.telemetry.stats import QueueStats
@@ -37,6 +38,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 L = TypeVar("L", bound=Lifespan)
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -379,6 +386,226 @@ class QueueManager:
             TypeError: `id` is no text.
         """
         return self._queue.handle(id)
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[A]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        second: Callable[[A], Command[B]],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[B]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        second: Callable[[A], Command[B]],
+        third: Callable[[B], Command[C]],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[C]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        second: Callable[[A], Command[B]],
+        third: Callable[[B], Command[C]],
+        fourth: Callable[[C], Command[D]],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[D]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        second: Callable[[A], Command[B]],
+        third: Callable[[B], Command[C]],
+        fourth: Callable[[C], Command[D]],
+        fifth: Callable[[D], Command[E]],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[E]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[A],
+        second: Callable[[A], Command[B]],
+        third: Callable[[B], Command[C]],
+        fourth: Callable[[C], Command[D]],
+        fifth: Callable[[D], Command[E]],
+        sixth: Callable[[E], Command[F]],
+        /,
+        *,
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[F]: ...
+
+    @overload
+    async def chain(
+        self,
+        first: Command[Any],
+        /,
+        *steps: Callable[[Any], Command[Any]],
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[Any]: ...
+
+    async def chain(
+        self,
+        first: Command[Any],
+        /,
+        *steps: Callable[[Any], Command[Any]],
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[Any]:
+        """Submit a command, and others that follow it: each gets the result of the one before.
+
+        ``await manager.chain(fetch(url), parse, store, lane="pages")``. A step is a registered
+        function or class, which is called with the result as its first argument, or
+        `functools.partial` of one, with its other arguments. The handle has the result of the last
+        step. A step that fails for good ends the chain, and the handle raises its error; when its
+        dead letter is requeued, the chain goes on from there. Cancelling the handle cancels the
+        step that waits or runs, and none follows.
+
+        On a store a chain outlives every process. Each step runs at least once, as any command
+        does, and begins when the one before it has been completed. A worker that is killed between
+        a step and the next leaves a step that runs again; the next one is not submitted twice.
+        Each step tells for a week as what its chain goes on, to handles of any process.
+
+        The key of its type is not used: each step has a key of its own.
+
+        Args:
+            first: A command with its arguments.
+            steps: What follows it.
+            lane: The lane of all steps, or one for each; by default, each has that of its type.
+            priority: As in `submit`, for all steps.
+            delay: Start the first step no earlier than after this time.
+
+        Raises:
+            TypeError: A step is no registered command.
+            CommandPayloadError: A step cannot take one more argument, or has arguments that do
+                not fit or cannot be written down. Nothing was submitted.
+            UnregisteredCommandError: A step is not registered with this manager.
+            LaneConfigError: It is not said in which lane a step runs.
+            UnknownLaneError: There is no such lane.
+            ShuttingDownError: `shutdown` was called.
+        """
+        return await self._queue.chain(first, steps, lane=lane, priority=priority, delay=delay)
+
+    @overload
+    async def gather(
+        self,
+        commands: Iterable[Command[A]],
+        *,
+        then: None = None,
+        lane: str | None = None,
+        then_lane: str | None = None,
+        within: Duration = GATHER_WITHIN,
+        priority: int | None = None,
+    ) -> Handle[list[GatherOutcome[A]]]: ...
+
+    @overload
+    async def gather(
+        self,
+        commands: Iterable[Command[A]],
+        *,
+        then: Callable[[list[GatherOutcome[A]]], Command[B]],
+        lane: str | None = None,
+        then_lane: str | None = None,
+        within: Duration = GATHER_WITHIN,
+        priority: int | None = None,
+    ) -> Handle[B]: ...
+
+    async def gather(
+        self,
+        commands: Iterable[Command[Any]],
+        *,
+        then: Callable[[list[GatherOutcome[Any]]], Command[Any]] | None = None,
+        lane: str | None = None,
+        then_lane: str | None = None,
+        within: Duration = GATHER_WITHIN,
+        priority: int | None = None,
+    ) -> Handle[Any]:
+        """Submit commands, and one that runs once when all of them are done.
+
+        ``await manager.gather([fetch(url) for url in urls], then=report, lane="pages")``. The
+        commands run as any others, next to each other. `then` is called with the list of their
+        outcomes, in order: results, or why there is none. The handle has the result of `then`;
+        without `then`, it has the list of outcomes. Cancelling the handle cancels all of them.
+
+        A command has ended when it was completed, cancelled, or given up after its last attempt.
+        The first outcome counts: a dead letter that is requeued later changes nothing. What has
+        not ended after `within` is told as lost, so that a command that was removed from its lane
+        by hand keeps nothing waiting for ever.
+
+        On a store a gather outlives every process. There is one `then` command from the beginning,
+        scheduled for the end of that time; the end of the last command lets it start. It runs at
+        least once, as any command does. The outcomes are kept until it is done, but not for longer
+        than twice that time. The keys of types are not used: each command has a key of its own.
+
+        Commands of one lane are submitted in one step. If the store refuses those of another lane,
+        all are cancelled. A process that is killed in this call may have submitted some: `then`
+        runs then, at the latest after `within`, and is told that the others are lost.
+
+        Args:
+            commands: Commands with their arguments. On a store at most as many of one lane as its
+                limit ``batch_size`` says.
+            then: A registered command that takes a list of `GatherOutcome` as its first argument,
+                or `functools.partial` of one, with its other arguments.
+            lane: The lane of the commands and of `then`; by default, each has that of its type.
+            then_lane: The lane of `then`, if it is another one.
+            within: How long the commands may take; a week by default.
+            priority: As in `submit`, for all of them.
+
+        Raises:
+            ValueError: There are no commands, and no `then` to tell that.
+            TypeError: `then` is no registered command, or one of `commands` is no command.
+            CommandPayloadError: `then` cannot take one more argument, or some arguments do not fit
+                or cannot be written down. Nothing was submitted.
+            UnregisteredCommandError: `then` or one of `commands` is not registered.
+            LimitExceededError: They are too many. Nothing was submitted.
+            LaneConfigError: It is not said in which lane one of them runs.
+            UnknownLaneError: There is no such lane.
+            ShuttingDownError: `shutdown` was called.
+        """
+        return await self._queue.gather(
+            commands,
+            then=then,
+            lane=lane,
+            then_lane=then_lane,
+            within=within,
+            priority=priority,
+        )
 
     async def cancel(self, lane_id: str, key: str) -> bool:
         """Cancel all commands of a key, waiting or running; returns whether there was one.

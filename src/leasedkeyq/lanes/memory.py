@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import repeated
+from leasedkeyq.errors import LeasedKeyQError, repeated
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
@@ -28,8 +28,18 @@ from leasedkeyq.lanes.running.error_text import error_line, traceback_text
 from leasedkeyq.lanes.running.job import ENDED, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import KeyLimits, KeyRoom
+from leasedkeyq.lanes.running.local_workflow import Gathering, LocalPart, MisfitCommand
 from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.workflow.note import new_chain, new_gather, part_key
+from leasedkeyq.lanes.workflow.outcome import (
+    LOST,
+    GatheredOutcomes,
+    GatherOutcome,
+    GatherStatus,
+    failed_outcome,
+)
+from leasedkeyq.lanes.workflow.steps import WorkflowStep
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.urgency import Rank, goes_before, in_line, rank
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
@@ -132,6 +142,102 @@ class MemoryEngine(LaneEngine):
         for partition in dict.fromkeys([job.partition for job in added]):
             self.wake(partition)
         return jobs
+
+    # Workflows
+
+    async def submit_chain(
+        self,
+        lane: Lane,
+        command: tuple[str, Any],
+        steps: Sequence[WorkflowStep],
+        terms: SubmitTerms,
+    ) -> Job:
+        """As `LaneEngine.submit_chain`."""
+        chain = new_chain()
+        job = self._add_part(lane, (part_key(chain, 0), *command), terms)
+        job.workflow = LocalPart(chain=chain, steps=tuple(steps))
+        self.wake(job.partition)
+        return job
+
+    async def submit_gather(
+        self,
+        members: Sequence[tuple[Lane, str, Any]],
+        then: tuple[Lane, WorkflowStep | None],
+        within: float,
+        terms: SubmitTerms,
+    ) -> Job:
+        """As `LaneEngine.submit_gather`."""
+        gather = new_gather()
+        lane, step = then
+        gathering = Gathering(len(members), step)
+        kind = members[0][1] if step is None else step.command_type
+        waiting = (gather, kind, GatheredOutcomes(kind))
+        gathering.then = self._add_part(lane, waiting, terms._replace(delay=within))
+        gathering.then.workflow = LocalPart(gathered=gathering)
+        for number, (home, member_kind, command) in enumerate(members):
+            job = self._add_part(home, (part_key(gather, number), member_kind, command), terms)
+            job.workflow = LocalPart(gathering=gathering, number=number)
+            gathering.jobs.append(job)
+        for partition in dict.fromkeys(job.partition for job in gathering.jobs):
+            self.wake(partition)
+        return gathering.then
+
+    def _add_part(self, lane: Lane, command: Submitted, terms: SubmitTerms) -> Job:
+        """Put a command of a workflow where it waits for its turn."""
+        job = self._add(lane, command, terms, self._loop.time())
+        if self._tracing is not None:
+            with self._tracing.submitting(lane.id, job.kind, job.command_id) as carrier:
+                job.carrier = carrier
+        return job
+
+    def _go_on(self, job: Job, part: LocalPart, result: Any) -> None:
+        """A command of a workflow is done: submit the next step, or record its outcome."""
+        if not part.steps:
+            self._record(job, GatherOutcome(result=result))
+            return
+        step = part.steps[0]
+        position = part.position + 1
+        command: Any
+        try:
+            command = step.command(result)
+        except LeasedKeyQError as error:
+            command = MisfitCommand(step.command_type, error)
+        terms = SubmitTerms(priority=step.priority)
+        waiting = (part_key(part.chain, position), step.command_type, command)
+        following = self._add_part(self.lanes[step.lane], waiting, terms)
+        following.workflow = LocalPart(chain=part.chain, position=position, steps=part.steps[1:])
+        job.follow(following)
+        self.wake(following.partition)
+
+    def _record(self, job: Job, outcome: GatherOutcome[Any]) -> None:
+        """Tell the gather of a command what became of it; the last one lets the gather go on."""
+        part: LocalPart = job.workflow
+        gathering = part.gathering
+        if gathering is None or not gathering.record(part.number, outcome):
+            return
+        then = gathering.then
+        item = None if then is None else then.partition.state.items.get(then.key)
+        if then is None or item is None or item.value is not then or item.lease is not None:
+            return  # it was cancelled, or did not wait any longer
+        now = self._loop.time()
+        self._advance(then.partition, now)
+        then.partition.state.put(then.key, then, "update", None, now)
+        then.status = "pending"
+        then.ready_at = now
+        self.wake(then.partition)
+
+    async def _complete_arguments(self, job: Job) -> None:
+        gathering: Gathering | None = job.workflow.gathered
+        if gathering is None:
+            return
+        outcomes = [LOST if outcome is None else outcome for outcome in gathering.outcomes]
+        if gathering.step is None:
+            job.command = GatheredOutcomes(job.kind, outcomes)
+        else:
+            job.command = gathering.step.command(outcomes)
+
+    def _check_result(self, job: Job, result: Any) -> None:
+        del job, result  # in memory, any object can be handed on
 
     def _refuse_present(self, lane: Lane, keys: Sequence[str]) -> None:
         """Take none of many commands if one of their keys is there, or comes twice."""
@@ -414,6 +520,8 @@ class MemoryEngine(LaneEngine):
         partition.lane.completed += 1
         if self._longest_unique:
             self._remember_done(job)
+        if job.workflow is not None:
+            self._go_on(job, job.workflow, result)
         self._over(job)
         self._finish(job, "completed", result)
 
@@ -445,8 +553,11 @@ class MemoryEngine(LaneEngine):
             self._next_in_line(partition, partition.state.ack(job.lease))
         self.dlq.add(letter)
         self._buried(job, error)
-        self._over(job)
         timeout = job.interruption == "timeout"
+        if job.workflow is not None:
+            status: GatherStatus = "timed_out" if timeout else "failed"
+            self._record(job, failed_outcome(status, error, letter.error))
+        self._over(job)
         self._finish(job, "timed_out" if timeout else "failed", None, error)
 
     def _letter(self, job: Job, error: BaseException) -> DeadLetter:
@@ -467,6 +578,7 @@ class MemoryEngine(LaneEngine):
             submitted_at=now - (self._loop.time() - job.submitted_at),
             failed_at=now,
             command=job.command,
+            workflow=job.workflow,
             holds=job.partition.lane.config.on_dead_letter == "pause_key",
         )
 
@@ -498,6 +610,7 @@ class MemoryEngine(LaneEngine):
         job = Job(
             next(self._numbers), partition, kind, letter.key, command, now, priority, timeout, None
         )
+        job.workflow = letter.workflow
         partition.state.requeue_head(number, job)
         self._unfinished += 1
         self._tell_of_submission(job)
@@ -522,9 +635,14 @@ class MemoryEngine(LaneEngine):
 
     def _end_cancelled(self, job: Job) -> None:
         job.partition.lane.cancelled += 1
-        self._over(job)
         error = self._error(CommandCancelledError, job, "was cancelled")
+        if job.workflow is not None:
+            self._record(job, failed_outcome("cancelled", error, error_line(error)))
+        self._over(job)
         self._finish(job, "cancelled", None, error)
+        if job.workflow is not None and job.workflow.gathered is not None:
+            for member in job.workflow.gathered.jobs:
+                self._cancel_job(member.latest())
 
     def _take_back(self, job: Job) -> None:
         state = job.partition.state
@@ -623,6 +741,9 @@ class MemoryEngine(LaneEngine):
 
     async def cancel_job(self, job: Job) -> bool:
         """As `LaneEngine.cancel_job`."""
+        return self._cancel_job(job)
+
+    def _cancel_job(self, job: Job) -> bool:
         if job.status in ENDED:
             return False
         state = job.partition.state

@@ -11,6 +11,7 @@ from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
+from leasedkeyq.lanes.command_options import NO_OPTIONS
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
@@ -36,6 +37,8 @@ from leasedkeyq.lanes.running.lifespan import WorkerLifespan
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
+from leasedkeyq.lanes.workflow.steps import step_of
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
@@ -412,6 +415,93 @@ class CommandQueue:
         self._engine.check_loop()
         return Handle(self._engine.find(id), self._engine)
 
+    async def chain(
+        self,
+        first: Command[Any],
+        steps: Sequence[object],
+        *,
+        lane: "str | Sequence[str] | None" = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> Handle[Any]:
+        """Submit a command and those that follow it; see `QueueManager.chain`."""
+        terms = SubmitTerms.checked(None, priority, delay, None, None)
+        kind = command_type_of(first)
+        bound = [
+            step_of(self.registry, step, f"step {number} of the chain")
+            for number, step in enumerate(steps, 2)
+        ]
+        types = [kind, *(step.command_type for step in bound)]
+        lanes = self._lanes_of("chain", lane, types)
+        for step, home in zip(bound, lanes[1:], strict=True):
+            step.lane = home.id
+            options = self.registry.options.get(step.command_type, NO_OPTIONS)
+            step.priority = options.priority if priority is None else priority
+        engine = self._engine
+        if not bound:
+            return Handle(await engine.submit(lanes[0], (None, kind, first), terms), engine)
+        return Handle(await engine.submit_chain(lanes[0], (kind, first), bound, terms), engine)
+
+    async def gather(
+        self,
+        commands: Iterable[Command[Any]],
+        *,
+        then: object = None,
+        lane: str | None = None,
+        then_lane: str | None = None,
+        within: Duration = GATHER_WITHIN,
+        priority: int | None = None,
+    ) -> Handle[Any]:
+        """Submit commands and one that gets their outcomes; see `QueueManager.gather`."""
+        terms = SubmitTerms.checked(None, priority, None, None, None)
+        seconds = checks.delay_time("within", within)
+        if not seconds:
+            raise ValueError("within must be above 0: it is the time that the commands have")
+        step = None if then is None else step_of(self.registry, then, "then")
+        if not hasattr(commands, "__iter__"):
+            raise TypeError(f"commands must be commands, got {describe(repr(commands))}")
+        members = [(command_type_of(command), command) for command in commands]
+        homes = self._lanes_of("gather", lane, [kind for kind, _ in members])
+        engine = self._engine
+        if step is None:
+            if not members:
+                raise ValueError("a gather of no commands has nothing to tell; give it then=")
+            [home] = homes[:1] if then_lane is None else self._lanes_of("gather", then_lane, [""])
+        else:
+            where = lane if then_lane is None else then_lane
+            [home] = self._lanes_of("gather", where, [step.command_type])
+            step.lane = home.id
+            if not members:
+                nothing: list[GatherOutcome[Any]] = []
+                command = None, step.command_type, step.command(nothing)
+                return Handle(await engine.submit(home, command, terms), engine)
+        placed = [(home, *member) for home, member in zip(homes, members, strict=True)]
+        job = await engine.submit_gather(placed, (home, step), seconds, terms)
+        return Handle(job, engine)
+
+    def _lanes_of(
+        self, what: str, lane: "str | Sequence[str] | None", types: Sequence[str]
+    ) -> list[Lane]:
+        """The lanes of commands of these types: one for all, or one for each.
+
+        Raises:
+            LaneConfigError: It is not said in which lane one of them runs.
+            UnknownLaneError: There is no such lane.
+        """
+        if lane is None:
+            names = [self._default_lane(kind) for kind in types]
+        elif isinstance(lane, str):
+            names = [lane] * len(types)
+        else:
+            names = list(lane)
+            if len(names) != len(types):
+                raise LaneConfigError(
+                    f"a {what} of {len(types)} commands has {len(names)} lanes; give one for all, "
+                    "or one for each"
+                )
+        by_name = {name: self._open_lane(name) for name in dict.fromkeys(names)}
+        return [by_name[name] for name in names]
+
     def _open_lane(self, lane_id: str) -> Lane:
         """The lane of this name, for a new command."""
         lane = self.lanes.get(lane_id) or self.lane(lane_id)
@@ -611,10 +701,10 @@ class CommandQueue:
             return True
         key = letter.key or None
         priority, timeout = letter.priority or None, letter.timeout
-        handle = await self.submit(
-            letter.lane, command, key=key, priority=priority, timeout=timeout
-        )
-        return bool(handle.id)
+        terms = SubmitTerms.checked(None, priority, None, None, timeout)
+        job = await self._engine.submit(lane, (key, letter.command_type, command), terms)
+        job.workflow = letter.workflow  # it has not begun: in memory, a submission does not wait
+        return True
 
 
 def _warn_of_deadline(lane: Lane) -> None:

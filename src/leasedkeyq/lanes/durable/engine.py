@@ -10,21 +10,25 @@ import logging
 import time
 from asyncio import Task, TimerHandle
 from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from leasedkeyq.checks import storable
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.durable.claim_plan import ClaimPlan
 from leasedkeyq.lanes.durable.dead_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import (
     CANCELLED,
+    Continuation,
     Envelope,
     available_since,
+    continued,
     decode_envelope,
     ending,
     retry_note,
@@ -37,6 +41,12 @@ from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
 from leasedkeyq.lanes.durable.workers import WorkerGroup
+from leasedkeyq.lanes.durable.workflow import (
+    CONTINUATION_KEPT,
+    GatherPlan,
+    StorePart,
+    StoreWorkflow,
+)
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
     CommandLostError,
@@ -55,7 +65,24 @@ from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import caps
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.running.remote_errors import join
-from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.submit_terms import PLAIN, SubmitTerms
+from leasedkeyq.lanes.workflow.note import (
+    Gathered,
+    Membership,
+    WorkflowNote,
+    may_have_note,
+    new_chain,
+    new_gather,
+    part_key,
+)
+from leasedkeyq.lanes.workflow.outcome import (
+    LOST,
+    GatheredOutcomes,
+    GatherOutcome,
+    GatherStatus,
+    failed_outcome,
+)
+from leasedkeyq.lanes.workflow.steps import WorkflowStep
 from leasedkeyq.model.admission import check_name
 from leasedkeyq.model.requests import (
     Ack,
@@ -75,6 +102,8 @@ from leasedkeyq.telemetry.instrument import Instrument, Tracing
 from leasedkeyq.telemetry.stats import QueueStats
 
 logger = logging.getLogger("leasedkeyq")
+
+T = TypeVar("T")
 
 TAKING_BACK = 1.0
 """Seconds for which partitions stay with a worker that ends, until what it prefetched is back."""
@@ -127,8 +156,9 @@ class StoreEngine(LaneEngine):
         self._cancelled_lately: dict[int, None] = {}
         """The ids of commands that were cancelled of late. A claim under way may bring them."""
         self._results = ResultWatch(
-            store, registry, self._finish_elsewhere, self._watch, self._spawn
+            store, registry, self._finish_elsewhere, self._watch, self._spawn, lanes=lanes
         )
+        self._workflow = StoreWorkflow(store, lanes, registry, clock)
         self._unknown = UnknownTypes(store, lanes, registry, self._spawn)
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
@@ -228,6 +258,106 @@ class StoreEngine(LaneEngine):
         if refusal is not None:
             raise refusal
         return jobs
+
+    async def submit_chain(
+        self,
+        lane: Lane,
+        command: tuple[str, Any],
+        steps: Sequence[WorkflowStep],
+        terms: SubmitTerms,
+    ) -> Job:
+        """As `LaneEngine.submit_chain`."""
+        chain = new_chain()
+        note = WorkflowNote(chain, steps=tuple(step.written() for step in steps))
+        return (await self._submit_parts(lane, [(part_key(chain, 0), *command)], terms, [note]))[0]
+
+    async def _submit_parts(
+        self,
+        lane: Lane,
+        commands: Sequence[Submitted],
+        terms: SubmitTerms,
+        notes: Sequence[WorkflowNote],
+    ) -> list[Job]:
+        """Submit commands of a workflow, all of them or none."""
+        heard = self._heard
+        with self._tracing_many(lane, len(commands)) as carrier:
+            _, puts = self._submissions.puts(lane, commands, terms, carrier, notes)
+            stored = await self._submissions.put_parts(lane, commands, puts)
+        jobs = [self._submitted(*one, terms) for one in stored]
+        for job in jobs:
+            self._expect_here(job, heard)
+        return jobs
+
+    def _tracing_many(
+        self, lane: Lane, number: int
+    ) -> AbstractContextManager[dict[str, str] | None]:
+        if self._tracing is None:
+            return nullcontext()
+        return self._tracing.submitting_many(lane.id, number)
+
+    async def submit_gather(
+        self,
+        members: Sequence[tuple[Lane, str, Any]],
+        then: tuple[Lane, WorkflowStep | None],
+        within: float,
+        terms: SubmitTerms,
+    ) -> Job:
+        """As `LaneEngine.submit_gather`.
+
+        Members of one lane take one trip. If the store takes some and then fails, those that it
+        has taken are cancelled, as far as it can be reached.
+        """
+        gather = new_gather()
+        home, step = then
+        by_lane: dict[Lane, list[tuple[Submitted, WorkflowNote]]] = {}
+        lanes: list[tuple[str, int]] = []
+        for number, (lane, kind, command) in enumerate(members):
+            note = WorkflowNote(member=Membership(gather, number))
+            submitted = part_key(gather, number), kind, command
+            by_lane.setdefault(lane, []).append((submitted, note))
+            if lanes and lanes[-1][0] == lane.id:
+                lanes[-1] = lane.id, lanes[-1][1] + 1
+            else:
+                lanes.append((lane.id, 1))
+        for lane, parts in by_lane.items():  # what cannot be written down is refused before
+            self._submissions.puts(lane, [one for one, _ in parts], terms)
+        written = None if step is None else step.written()
+        gathered = Gathered(gather, len(members), "" if written is None else written.into)
+        payload = msgspec.Raw(b"{}") if written is None else written.given
+        waiting = gather, members[0][1] if written is None else written.type, payload
+        plan = GatherPlan(len(members), home.partition_of(gather).queue, tuple(lanes))
+        await self._workflow.begin_gather(gather, plan, within)
+        try:
+            last = terms._replace(delay=within)
+            [job] = await self._submit_parts(
+                home, [waiting], last, [WorkflowNote(gathered=gathered)]
+            )
+            for lane, parts in by_lane.items():
+                commands, notes = [one for one, _ in parts], [note for _, note in parts]
+                await self._submit_parts(lane, commands, terms, notes)
+        except BaseException:
+            self._errand(self._give_up_gather(home, gathered))
+            raise
+        self._errand(self._unless_it_fails(self._workflow.tidy(), "old gathers were not forgotten"))
+        return job
+
+    async def _give_up_gather(self, home: Lane, gathered: Gathered) -> None:
+        """Take back a gather that was submitted in part."""
+        partition = home.partition_of(gathered.gather)
+        note = WorkflowNote(gathered=gathered)
+
+        async def give_up() -> None:
+            await self.store.settle([Cancel(partition.queue, gathered.gather)])
+            await self._workflow.cancelled(note, "", LOST)
+
+        await self._unless_it_fails(give_up(), f"{gathered.gather!r} was submitted in part")
+
+    async def _unless_it_fails(self, work: Awaitable[None], what: str) -> None:
+        """Do something that is not tried again."""
+        try:
+            await work
+        except LeasedKeyQError as error:
+            logger.warning("%s: %s", what, error)
 
     def _submitted(  # noqa: PLR0917  # called once for each command, and keywords cost time
         self,
@@ -417,8 +547,12 @@ class StoreEngine(LaneEngine):
                 await self._workers.written()
                 if self._tasks and self.failure is None:
                     await asyncio.wait(self._ending)
-                    await self._outbox.empty.wait()
-                    await asyncio.gather(*self._errands, self.dlq.settled(), return_exceptions=True)
+                    while self._errands or len(self._outbox):
+                        # A step of a workflow is settled when the store has what follows it.
+                        if self._errands:
+                            await asyncio.wait(list(self._errands))
+                        await self._outbox.empty.wait()
+                    await self.dlq.settled()
         except TimeoutError:
             logger.error(  # noqa: TRY400
                 "%d commands are not settled: the store does not answer; they run again when "
@@ -428,7 +562,8 @@ class StoreEngine(LaneEngine):
         self._letting_go = True
         self._workers.close()
         self._unknown.close()
-        tasks = [*self._tasks, *self._errands, *self._results.close(self.closed_error)]
+        tasks = [*self._tasks, *self._errands, *self._workflow.close()]
+        tasks += self._results.close(self.closed_error)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -601,7 +736,10 @@ class StoreEngine(LaneEngine):
         self._held[claimed.token] = job
         try:
             envelope = decode_envelope(claimed.value)
-            job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
+            if envelope.workflow is None:
+                job.command = self.registry.decode(claimed.kind, bytes(envelope.payload))
+            else:
+                self._take_part(job, envelope, envelope.workflow)
         except Exception as error:
             self._failed_unread(job, error)
             return
@@ -623,6 +761,14 @@ class StoreEngine(LaneEngine):
             self.slots.take(partition)
             job.attempt = claimed.attempt
             self._begin(job)
+
+    def _take_part(self, job: Job, envelope: Envelope, note: WorkflowNote) -> None:
+        """Read a command that is a part of a workflow."""
+        job.workflow = StorePart(note, envelope.payload)
+        if note.gathered is None:
+            job.command = self.registry.decode(job.kind, bytes(envelope.payload))
+        else:
+            job.command = GatheredOutcomes(job.kind)  # which are read when it runs
 
     def _ready_at(
         self, lane: Lane, claimed: Claimed, envelope: Envelope, since: float | None
@@ -689,9 +835,17 @@ class StoreEngine(LaneEngine):
                     job.end("lost", None, error)
 
     def _completed(self, job: Job, result: Any) -> None:
+        if job.workflow is not None and job.workflow.note.gathered is None:
+            self._errand(self._go_on(job, result))
+        else:
+            self._acknowledge(job, result)
+
+    def _acknowledge(self, job: Job, result: Any) -> None:
         lane, lease = job.partition.lane, job.lease
         keep = max(lane.keep_results, job.unique_for)
-        kept = ending(result, self.store.limits.value_size) if keep else None
+        collects = job.workflow is not None and job.workflow.note.collects
+        most = self.store.limits.value_size
+        kept = ending(result, most, gathered=collects) if keep else None
         self._send(
             job,
             Ack(lease.queue, lease.key, lease.token, kept, keep),
@@ -701,6 +855,89 @@ class StoreEngine(LaneEngine):
     def _end_completed(self, job: Job, result: Any) -> None:
         job.partition.lane.completed += 1
         self._finish(job, "completed", result)
+        if job.workflow is not None and job.workflow.note.gathered is not None:
+            gather = job.workflow.note.gathered.gather
+            forgetting = self._workflow.forget(gather)
+            self._errand(self._unless_it_fails(forgetting, f"{gather!r} is forgotten later"))
+
+    # Workflows
+
+    async def _complete_arguments(self, job: Job) -> None:
+        await self._workflow.complete_arguments(job)
+
+    def _check_result(self, job: Job, result: Any) -> None:
+        self._workflow.prepare_next(job, result)
+
+    async def _go_on(self, job: Job, result: Any) -> None:
+        """A command of a workflow is done: see to what follows, and acknowledge it then."""
+        part: StorePart = job.workflow
+        lease: Claimed = job.lease
+        if part.note.steps:
+            work = partial(self._workflow.put_next, job, lease)
+            found, placed = await self._while_held(job, lease, work)
+            if found and placed is None:
+                self._lose(job, lease)
+            elif found and placed is not None:
+                self._acknowledge_step(job, placed)
+        else:
+            outcome = GatherOutcome(result=result)
+            if await self._recorded(job, lease, outcome):
+                self._acknowledge(job, result)
+
+    def _acknowledge_step(self, job: Job, placed: tuple[Partition, Placed, str, str]) -> None:
+        """Acknowledge a step of a chain whose next step is in the store."""
+        partition, place, key, kind = placed
+        following = self._submitted(partition, place, key, kind, None, PLAIN)
+        step = Continuation(partition.lane.id, key, place.id, kind)
+        lease: Claimed = job.lease
+        keep = max(job.partition.lane.keep_results, CONTINUATION_KEPT)
+        ack = Ack(lease.queue, lease.key, lease.token, continued(step), keep)
+
+        def told(answer: Answer) -> None:
+            if isinstance(answer, Refusal):  # it was cancelled, or another worker has it
+                work = self._workflow.take_back_next(job, step)
+                self._errand(self._unless_it_fails(work, f"step {key!r} was not taken back"))
+            self._told(job, lease, partial(self._end_step, job, following), answer)
+
+        if lease.token in self._held:
+            self._outbox.add(ack, told)
+        else:
+            told(Refusal(lease.key))
+
+    def _end_step(self, job: Job, following: Job) -> None:
+        job.partition.lane.completed += 1
+        self._results.go_on(job, following)
+
+    async def _recorded(self, job: Job, lease: Claimed, outcome: GatherOutcome[Any]) -> bool:
+        """Record the outcome of a member of a gather; returns whether its lease still holds."""
+        member = job.workflow.note.member
+        if member is None:
+            return lease.token in self._held
+        raw = self._workflow.written_outcome(job.kind, outcome)
+        done, _ = await self._while_held(job, lease, partial(self._workflow.record, member, raw))
+        return done
+
+    async def _while_held(
+        self, job: Job, lease: Claimed, work: Callable[[], Awaitable[T]]
+    ) -> tuple[bool, T | None]:
+        """Do something until it works, or until the lease of a job is gone.
+
+        Returns whether the lease still holds, and what the work returned.
+        """
+        pause = FIRST_PAUSE
+        while lease.token in self._held:
+            try:
+                done = await work()
+            except StoreClosedError:
+                logger.error("the store was closed; %s is not settled, and runs again", job.name)  # noqa: TRY400
+                return False, None
+            except Exception as error:
+                report(f"key {job.key!r}: its workflow does not go on", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return lease.token in self._held, done
+        return False, None
 
     def _retry(self, job: Job, delay: float, error: BaseException) -> None:
         lease = job.lease
@@ -717,6 +954,19 @@ class StoreEngine(LaneEngine):
         )
 
     def _give_up(self, job: Job, error: BaseException) -> None:
+        if job.workflow is not None and job.workflow.note.member is not None:
+            self._errand(self._give_up_member(job, error))
+        else:
+            self._bury(job, error)
+
+    async def _give_up_member(self, job: Job, error: BaseException) -> None:
+        """Tell the gather of a command that it is given up, and bury it then."""
+        status: GatherStatus = "timed_out" if job.interruption == "timeout" else "failed"
+        outcome = failed_outcome(status, error, storable(error_line(error)))
+        if await self._recorded(job, job.lease, outcome):
+            self._bury(job, error)
+
+    def _bury(self, job: Job, error: BaseException) -> None:
         lease = job.lease
         timed_out = job.interruption == "timeout"
         text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
@@ -749,13 +999,32 @@ class StoreEngine(LaneEngine):
         self._finish(job, status, result, error)
 
     def _cancelled(self, job: Job) -> None:
-        lease, keep = job.lease, job.partition.lane.keep_results
-        if lease.token in self._held:
-            kept = CANCELLED if keep else None
-            ack = Ack(lease.queue, lease.key, lease.token, kept, keep, "cancelled")
-            self._send(job, ack, partial(self._end_cancelled, job))
-        else:
+        if job.lease.token not in self._held:
             self._errand(self._cancel_elsewhere(job))
+        elif job.workflow is None:
+            self._acknowledge_cancelled(job)
+        else:
+            self._errand(self._cancel_part(job))
+
+    def _acknowledge_cancelled(self, job: Job) -> None:
+        lease, keep = job.lease, job.partition.lane.keep_results
+        kept = CANCELLED if keep else None
+        ack = Ack(lease.queue, lease.key, lease.token, kept, keep, "cancelled")
+        self._send(job, ack, partial(self._end_cancelled, job))
+
+    async def _cancel_part(self, job: Job) -> None:
+        """A command of a workflow was cancelled while it ran here."""
+        note: WorkflowNote = job.workflow.note
+        outcome = self._cancelled_outcome(job.partition.lane, job.kind, job.key)
+        work = partial(self._workflow.cancelled, note, job.kind, outcome)
+        held, _ = await self._while_held(job, job.lease, work)
+        if held:
+            self._acknowledge_cancelled(job)
+
+    def _cancelled_outcome(self, lane: Lane, kind: str, key: str) -> GatherOutcome[Any]:
+        text = f"lane {lane.id!r}: command {kind!r} of key {describe(key)} was cancelled"
+        error = CommandCancelledError(text, lane=lane.id, command_type=kind, key=key)
+        return failed_outcome("cancelled", error, storable(error_line(error)))
 
     def _end_cancelled(self, job: Job) -> None:
         job.partition.lane.cancelled += 1
@@ -834,7 +1103,11 @@ class StoreEngine(LaneEngine):
             for job in running
             if job.key == key and job.partition is partition and job.interruption != "lost"
         }
+        part = await self._workflow.part_of(partition, key)
         cancelled = await self._cancel_all(partition, key, mine)
+        if cancelled and part is not None:
+            note, kind = part
+            await self._workflow.cancelled(note, kind, self._cancelled_outcome(lane, kind, key))
         for job in mine.values():
             if job in running:
                 self._cancel_run(job)
@@ -850,7 +1123,13 @@ class StoreEngine(LaneEngine):
         if job in self.running:
             self._cancel_run(job)
             return True
-        return await self._cancel_one(job)
+        if await self._cancel_one(job):
+            return True
+        if job.remote and may_have_note(job.key):
+            await self._results.look_at(job)
+            if (last := job.latest()) is not job:  # its chain has gone on elsewhere
+                return await self.cancel_job(last)
+        return False
 
     async def _cancel_elsewhere(self, job: Job) -> None:
         """Cancel the command of a job whose lease was lost before: another worker may have it."""
@@ -872,7 +1151,12 @@ class StoreEngine(LaneEngine):
                 raise answer
             return [number] if answer else []
 
-        return await self._cancel_stored(partition, job.key, lambda other: other == number, cancel)
+        part = await self._workflow.part_of(partition, job.key)
+        done = await self._cancel_stored(partition, job.key, lambda other: other == number, cancel)
+        if done and part is not None:
+            outcome = self._cancelled_outcome(partition.lane, job.kind, job.key)
+            await self._workflow.cancelled(part[0], job.kind, outcome)
+        return done
 
     async def _cancel_all(self, partition: Partition, key: str, but: Container[int]) -> bool:
         """Cancel all commands of a key in the store `but` one that runs here.

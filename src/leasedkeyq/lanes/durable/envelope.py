@@ -11,6 +11,8 @@ from leasedkeyq.lanes.errors import (
     CommandPayloadError,
     RemoteCommandError,
 )
+from leasedkeyq.lanes.workflow.note import WorkflowNote
+from leasedkeyq.lanes.workflow.outcome import read_outcomes
 from leasedkeyq.model.admission import check_size
 from leasedkeyq.model.requests import Limits, StoredItem
 from leasedkeyq.stores.finite import check_finite
@@ -33,6 +35,18 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     """Whether it stands for the commands of its key that it has replaced."""
     unique_for: float = 0.0
     """Seconds for which its result is kept at least."""
+    workflow: WorkflowNote | None = None
+    """Its part in a chain or a gather."""
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """As what a chain goes on behind a step that is done."""
+
+    lane: str
+    key: str
+    id: int
+    type: str
+    """The command type of the next step."""
 
 
 class CommandEnding(msgspec.Struct, omit_defaults=True):
@@ -42,6 +56,10 @@ class CommandEnding(msgspec.Struct, omit_defaults=True):
     cancelled: bool = False
     opaque: str = ""
     """The result, as text, where it cannot be written down."""
+    continued: Continuation | None = None
+    """The next step of its chain, which has the result of this one."""
+    gathered: bool = False
+    """Whether the result is the outcomes of a gather of commands of this type."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -130,21 +148,45 @@ def coalesces(item: StoredItem) -> bool:
         return False
 
 
-def ending(result: Any, most: int) -> bytes:
+def ending(result: Any, most: int, *, gathered: bool = False) -> bytes:
     """How a command ended that returned `result`; at least as text.
 
-    A result with NaN or infinity in it cannot be written down, either.
+    A result with NaN or infinity in it cannot be written down, either. `gathered` says that it is
+    the outcomes of a gather.
     """
     try:
         plain = _encoder.encode(result)
         if result is not None:
             check_finite(result, plain)
-        raw = _encoder.encode(CommandEnding(result=msgspec.Raw(plain)))
+        raw = _encoder.encode(CommandEnding(result=msgspec.Raw(plain), gathered=gathered))
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
         return _encoder.encode(CommandEnding(opaque=describe(result)))
     if len(raw) > most:
         return _encoder.encode(CommandEnding(opaque=describe(result)))
     return raw
+
+
+def continued(step: Continuation) -> bytes:
+    """How a step of a chain ended that was followed by another."""
+    return _encoder.encode(CommandEnding(continued=step))
+
+
+def continuation(raw: bytes) -> Continuation | None:
+    """The next step of its chain, if a command has ended with one."""
+    if b'"continued":' not in raw:
+        return None  # the usual case, at once
+    try:
+        return _endings.decode(raw).continued
+    except msgspec.MsgspecError:
+        return None
+
+
+def is_cancelled(raw: bytes) -> bool:
+    """Whether a command was cancelled that has ended with this."""
+    try:
+        return _endings.decode(raw).cancelled
+    except msgspec.MsgspecError:
+        return False
 
 
 def outcome(
@@ -163,6 +205,9 @@ def outcome(
                 "return what msgspec can encode, within the limits of the store"
             )
             return None, RemoteCommandError(message, error_type="TypeError", **about)
+        if kept.gathered:
+            listed = msgspec.json.decode(kept.result, type=list[msgspec.Raw])
+            return read_outcomes([bytes(one) for one in listed], returns), None
         return _decode(kept.result, returns), None
     except msgspec.MsgspecError as error:
         message = f"{name} is done, but its result cannot be read: {error}"

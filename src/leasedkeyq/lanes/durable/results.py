@@ -2,17 +2,17 @@
 
 import asyncio
 from asyncio import Task, TimerHandle
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.durable.envelope import coalesces, outcome
+from leasedkeyq.lanes.durable.envelope import Continuation, coalesces, continuation, outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Job
-from leasedkeyq.lanes.running.lane import Partition
+from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import failure
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.stores.store import Store
@@ -57,6 +57,7 @@ class ResultWatch:
         finish: Ends a job.
         watch: Has `look` called when something changes in a queue.
         spawn: Begins a task of the engine.
+        lanes: The lanes by name: a chain may go on in another one.
 
     Attributes:
         jobs: All that a handle or a task of this process still refers to, by the id of their items.
@@ -69,6 +70,8 @@ class ResultWatch:
         finish: Finish,
         watch: Callable[[Partition], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], Task[None]],
+        *,
+        lanes: Mapping[str, Lane],
     ) -> None:
         self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
         self._store = store
@@ -76,6 +79,7 @@ class ResultWatch:
         self._finish = finish
         self._watch = watch
         self._spawn = spawn
+        self._lanes = lanes
         self._expected: dict[int, Job] = {}
         self._news = asyncio.Event()
         self._task: Task[None] | None = None
@@ -180,12 +184,21 @@ class ResultWatch:
 
     async def look_at(self, job: Job) -> None:
         """Look at one job, unless this process runs it or knows how it has ended."""
-        if self._closed is None and _open(job):
+        while self._closed is None and _open(job):
             await self._look_at(job.partition, [job])
+            if job.successor is None:
+                return
+            job = job.latest()  # the next step of a chain
 
     async def look_at_open(self) -> None:
         """Look at every job that has not ended here, though no command is left in the store."""
-        await self._look_at_jobs([job for job in list(self.jobs.values()) if _open(job)])
+        seen: set[int] = set()
+        while jobs := [
+            job for job in list(self.jobs.values()) if _open(job) and job.id not in seen
+        ]:
+            # The next steps of chains come to light one after the other.
+            seen.update(job.id for job in jobs)
+            await self._look_at_jobs(jobs)
 
     async def _look_at_unawaited(self) -> None:
         by_queue: dict[Partition, list[int]] = {}
@@ -259,6 +272,10 @@ class ResultWatch:
         if not _open(job):
             return
         job.kind = item.kind or job.kind  # a submission of another type may have been skipped
+        step = continuation(item.value)
+        if step is not None:
+            self._continue(job, step)
+            return
         returns = self._registry.returns(job.kind)
         result, error = outcome(item.value, returns, job.partition.lane.id, job.kind, job.key)
         job.attempt = item.attempt
@@ -266,6 +283,39 @@ class ResultWatch:
             self._finish(job, "cancelled", None, error)
         else:
             self._finish(job, "completed" if error is None else "failed", result, error)
+
+    def _continue(self, job: Job, step: Continuation) -> None:
+        """A step of a chain is done: the next one stands for it."""
+        lane = self._lanes.get(step.lane)
+        if lane is None:
+            lost = CommandLostError(
+                f"lane {job.partition.lane.id!r}: the chain of {job.name} goes on in lane "
+                f"{step.lane!r}, which this manager does not have; give it that lane, too",
+                lane=step.lane,
+                command_type=job.kind,
+                key=job.key,
+            )
+            self._finish(job, "lost", None, lost)
+            return
+        successor = self.jobs.get(step.id)
+        if successor is None:
+            partition, began = lane.partition_of(step.key), job.submitted_at
+            successor = Job(step.id, partition, step.type, step.key, None, began, 0, None, None)
+            successor.remote = True
+            self.jobs[step.id] = successor
+        self.go_on(job, successor)
+
+    def go_on(self, job: Job, successor: Job) -> None:
+        """A step of a chain is done, and `successor` stands for it from now on."""
+        job.follow(successor)
+        self._finish(job, "completed")
+        last = successor.latest()
+        if _open(last):
+            if last.waiters:
+                self._watch(last.partition)
+                self.expect(last)
+            else:
+                self.refresh(last.partition)
 
     async def _follow(self, job: Job, items: tuple[StoredItem, ...]) -> None:
         """The command has no result (yet): it is alive, buried, or a newer one took its place."""

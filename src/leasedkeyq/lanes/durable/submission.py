@@ -16,6 +16,7 @@ from leasedkeyq.lanes.running.engine import Submitted, key_present
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.workflow.note import WorkflowNote
 from leasedkeyq.model.admission import check_name, check_priority, limit_exceeded
 from leasedkeyq.model.requests import Limits, Placed, Put
 from leasedkeyq.stores.store import Store
@@ -88,12 +89,25 @@ class Submissions:
             if tracing is None
             else tracing.submitting_many(lane.id, len(commands)) as carrier
         ):
-            keys, puts = self._puts(lane, commands, terms, carrier)
+            keys, puts = self.puts(lane, commands, terms, carrier)
             answers, refusal = await _put_everywhere(self._store, puts)
         stored = _in_order(lane, zip(keys, commands, strict=True), answers)
         if refusal is not None:
             refusal = _of_lane(lane, refusal, len(commands), len(puts))
         return stored, refusal
+
+    async def put_parts(
+        self, lane: Lane, commands: Sequence[Submitted], puts: Mapping[Partition, Sequence[Put]]
+    ) -> list[CommandPlace]:
+        """Put commands of a workflow by requests that `puts` has made; each has a key.
+
+        Raises:
+            LeasedKeyQError: The store did not take those of one partition.
+        """
+        answers, refusal = await _put_everywhere(self._store, puts)
+        if refusal is not None:
+            raise refusal
+        return _in_order(lane, [(str(command[0]), command) for command in commands], answers)
 
     async def put_within(
         self,
@@ -119,7 +133,7 @@ class Submissions:
             if tracing is None
             else tracing.submitting_many(lane.id, len(commands)) as carrier
         ):
-            keys, puts = self._puts(lane, commands, terms, carrier)
+            keys, puts = self.puts(lane, commands, terms, carrier)
             for partition, requests in puts.items():
                 answers[partition] = []
                 for answer in await self._store.put_within(connection, requests):
@@ -128,14 +142,22 @@ class Submissions:
                     answers[partition] += answer
         return _in_order(lane, zip(keys, commands, strict=True), answers)
 
-    def _puts(
+    def puts(
         self,
         lane: Lane,
         commands: Sequence[Submitted],
         terms: SubmitTerms,
-        carrier: dict[str, str] | None,
+        carrier: dict[str, str] | None = None,
+        notes: Sequence[WorkflowNote] = (),
     ) -> tuple[list[str], dict[Partition, list[Put]]]:
-        """The keys of commands, and what puts them into each partition, in order."""
+        """The keys of commands, and what puts them into each partition, in order.
+
+        `notes` are the parts of the commands in a workflow, one for each, or none at all.
+
+        Raises:
+            LimitExceededError: They are too many for the store, or one is too large.
+            CommandPayloadError: One cannot be written down.
+        """
         envelope = self._envelope(lane, terms)
         envelope.trace = carrier or None
         limits = self._store.limits
@@ -145,8 +167,13 @@ class Submissions:
             for key, _, _ in commands
         ]
         runs: dict[Partition, list[PartitionRun]] = {}
-        for key, (_, kind, command) in zip(keys, commands, strict=True):
-            envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
+        for number, (key, (_, kind, command)) in enumerate(zip(keys, commands, strict=True)):
+            if notes:
+                envelope.workflow = notes[number]
+            if isinstance(command, msgspec.Raw):  # of a command that lacks an argument
+                envelope.payload = command
+            else:
+                envelope.payload = msgspec.Raw(self._registry.encode(command, lane.id))
             item = key, encode_envelope(envelope, kind, key, limits)
             mine = runs.setdefault(lane.partition_of(key), [])
             if not mine or mine[-1][0] != kind:

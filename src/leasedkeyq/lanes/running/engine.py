@@ -49,6 +49,7 @@ from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.threads import ThreadPool
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.workflow.steps import WorkflowStep
 from leasedkeyq.model.requests import Urgency
 from leasedkeyq.model.timers import Timers
 from leasedkeyq.telemetry.instrument import (
@@ -357,6 +358,44 @@ class LaneEngine(ABC):
         """
         self._take_back(job)
 
+    # Workflows
+
+    @abstractmethod
+    async def submit_chain(
+        self,
+        lane: Lane,
+        command: tuple[str, Any],
+        steps: Sequence[WorkflowStep],
+        terms: SubmitTerms,
+    ) -> Job:
+        """Take a command, with its type, and the steps that follow it; returns the first job."""
+
+    @abstractmethod
+    async def submit_gather(
+        self,
+        members: Sequence[tuple[Lane, str, Any]],
+        then: tuple[Lane, WorkflowStep | None],
+        within: float,
+        terms: SubmitTerms,
+    ) -> Job:
+        """Take commands with their lanes and types; returns the job that gets their outcomes.
+
+        Without a step, that job has them as its result. It starts after `within` seconds at the
+        latest.
+        """
+
+    @abstractmethod
+    async def _complete_arguments(self, job: Job) -> None:
+        """Give a command the outcomes of its gather, if it waits for them."""
+
+    @abstractmethod
+    def _check_result(self, job: Job, result: Any) -> None:
+        """Refuse a result that the next step of a chain cannot be given.
+
+        Raises:
+            LeasedKeyQError: It cannot.
+        """
+
     # Running
 
     def _begin(self, job: Job) -> None:
@@ -393,7 +432,9 @@ class LaneEngine(ABC):
         CURRENT.set(job)
         if job.interruption is None:
             try:
-                if self._tracing is None:
+                if job.workflow is not None:
+                    result = await self._run_part(job)
+                elif self._tracing is None:
                     result = await (
                         self._execute_within(job) if self.middleware else self._execute(job)
                     )
@@ -428,6 +469,19 @@ class LaneEngine(ABC):
     def _execute_within(self, job: Job) -> Awaitable[Any]:
         """Call the body of a command within the middleware."""
         return surrounded(self.middleware, current_command(), partial(self._execute, job))
+
+    async def _run_part(self, job: Job) -> Any:
+        """Run a command that is a part of a workflow.
+
+        A result that the next step could not be given is an error of this command.
+        """
+        await self._complete_arguments(job)
+        if self._tracing is None:
+            result = await (self._execute_within(job) if self.middleware else self._execute(job))
+        else:
+            result = await self._run_traced(self._tracing, job)
+        self._check_result(job, result)
+        return result
 
     def _execute(self, job: Job) -> Awaitable[Any]:
         """Call the body of a command: the one place where that is done.

@@ -54,7 +54,8 @@ class Job:
     run it. `priority` is its place in its lane: lower goes first. `ready_at` is when it could have
     started. One that `coalesces` stands for those that it has replaced. One that is `uncommitted`
     was submitted in a transaction of its caller, which may not be committed yet. `unique_for` is
-    for how many seconds its result is kept at least.
+    for how many seconds its result is kept at least. `workflow` is its part in a workflow, if it
+    has one.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Job:
         "uncommitted",
         "unique_for",
         "waiters",
+        "workflow",
     )
 
     def __init__(  # noqa: PLR0917  # made once for each command, and keywords cost time
@@ -125,6 +127,7 @@ class Job:
         self.waiters: list[Future[None]] | None = None
         self.successor: Job | None = None
         self.carrier: dict[str, str] | None = None
+        self.workflow: Any = None
         self.remote = False
         self.coalesces = self.uncommitted = False
         self.ended_at = self.unique_for = 0.0

@@ -20,6 +20,8 @@ def lane_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _beside_a3s(quick),
         _latency(quick),
         _backlog(quick),
+        _threads(quick),
+        _processes(quick),
         *(_workers(quick, processes) for processes in PROCESSES),
     )
 
@@ -135,6 +137,53 @@ def _backlog(quick: bool) -> Scenario:
             ),
         ),
         turns=1 if quick else 30,
+    )
+
+
+def _threads(quick: bool) -> Scenario:
+    options = {"operations": 40 if quick else 2000, "at_a_time": 4}
+    return Scenario(
+        "Lanes in memory: plain functions in threads",
+        f"{options['operations']:,} calls of a function that doubles a number, by the clock on the "
+        "wall: as commands of a lane that runs 4 at a time, and by `asyncio.to_thread` with an "
+        "executor of 4 threads. All are submitted, and then awaited.",
+        (
+            Case("asyncio.to_thread", OUR_LANES, "to_thread", options),
+            Case(OURS, OUR_LANES, "plain_functions", {**options, "run_in": "thread"}),
+        ),
+        (
+            Claim(
+                "a plain function in a lane: cost against `asyncio.to_thread`",
+                (OURS,),
+                ("asyncio.to_thread",),
+                at_most=2.0,
+            ),
+        ),
+        turns=1 if quick else 10,
+    )
+
+
+def _processes(quick: bool) -> Scenario:
+    options = {"operations": 40 if quick else 1000, "at_a_time": 2}
+    return Scenario(
+        "Lanes in memory: plain functions in processes",
+        f"{options['operations']:,} calls of a function that doubles a number, by the clock on the "
+        "wall: as commands of a lane that runs 2 at a time in processes, and by "
+        "`concurrent.futures.ProcessPoolExecutor` with 2 processes (`spawn`). All are submitted, "
+        "and then awaited. The start of the processes is not timed.",
+        (
+            Case("concurrent.futures", OUR_LANES, "process_pool", options),
+            Case(OURS, OUR_LANES, "plain_functions", {**options, "run_in": "process"}),
+        ),
+        (
+            Claim(
+                "a function in a process of a lane: cost against `concurrent.futures`",
+                (OURS,),
+                ("concurrent.futures",),
+                at_most=1.5,
+            ),
+        ),
+        turns=1 if quick else 10,
     )
 
 

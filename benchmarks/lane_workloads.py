@@ -3,8 +3,10 @@
 import asyncio
 from asyncio import Future, create_task
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import count
+from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from statistics import quantiles
 from typing import Any
@@ -13,7 +15,7 @@ from benchmarks.drain import seconds_to_empty
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, clock, own_folder, quiet, wall_clock
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RunIn
 
 LANES = ("system", "control", "query", "session", "skill", "prompt")
 CLOCKS = {"cpu": clock, "wall": wall_clock}
@@ -188,10 +190,70 @@ async def _jobs(
         await manager.close()
 
 
+def double(number: int) -> int:
+    """The plain function that threads and processes run."""
+    return 2 * number
+
+
+async def plain_functions(operations: int, at_a_time: int, run_in: RunIn) -> Turn:
+    """Submit commands of a plain function to a lane in memory, and await their handles."""
+    manager = QueueManagerBuilder().with_lane("work", LaneConfig(0, at_a_time), 0).build()
+    command = manager.command("double", double, run_in=run_in)
+    await manager.start()
+
+    async def turn() -> float:
+        quiet()
+        start = wall_clock()
+        handles = [await manager.submit("work", command(n)) for n in range(operations)]
+        for handle in handles:
+            await handle
+        return (wall_clock() - start) / operations
+
+    return await _started(turn)
+
+
+async def to_thread(operations: int, at_a_time: int) -> Turn:
+    """Call a plain function by `asyncio.to_thread`, in so many threads."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(at_a_time))
+
+    async def turn() -> float:
+        quiet()
+        start = wall_clock()
+        await asyncio.gather(*[asyncio.to_thread(double, n) for n in range(operations)])
+        return (wall_clock() - start) / operations
+
+    return await _started(turn)
+
+
+async def process_pool(operations: int, at_a_time: int) -> Turn:
+    """Call a plain function in a `ProcessPoolExecutor` of so many processes."""
+    loop = asyncio.get_running_loop()
+    pool = ProcessPoolExecutor(at_a_time, mp_context=get_context("spawn"))
+
+    async def turn() -> float:
+        quiet()
+        start = wall_clock()
+        calls = [loop.run_in_executor(pool, double, n) for n in range(operations)]
+        await asyncio.gather(*calls)
+        return (wall_clock() - start) / operations
+
+    return await _started(turn)
+
+
+async def _started(turn: Turn) -> Turn:
+    """Measure once, so that the threads and processes are there."""
+    await turn()
+    return turn
+
+
 WORKLOADS: dict[str, Workload] = {
     "bare_tasks": bare_tasks,
     "commands": commands,
     "latency": latency,
     "backlog": backlog,
     "drain": drain,
+    "plain_functions": plain_functions,
+    "to_thread": to_thread,
+    "process_pool": process_pool,
 }

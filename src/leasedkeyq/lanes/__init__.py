@@ -12,7 +12,7 @@ Begin with `manager`, then `running.engine`.
 
 from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
 from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry
-from leasedkeyq.lanes.command_options import CommandOptions
+from leasedkeyq.lanes.command_options import CommandOptions, RunIn
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import (
@@ -22,6 +22,7 @@ from leasedkeyq.lanes.errors import (
     CommandExitError,
     CommandLostError,
     CommandPayloadError,
+    CommandProcessError,
     CommandTimeoutError,
     DeadlineWarning,
     DrainTimeoutError,
@@ -97,6 +98,7 @@ __all__ = [
     "CommandRegistry",
     "CommandCall",
     "CommandOptions",
+    "RunIn",
     "current_command",
     "RunningCommand",
     "GatherOutcome",
@@ -162,6 +164,7 @@ __all__ = [
     "CommandTimeoutError",
     "CommandCancelledError",
     "CommandExitError",
+    "CommandProcessError",
     "CommandLostError",
     "RemoteCommandError",
     "LifespanError",

@@ -55,6 +55,7 @@ class QueueManagerBuilder:
         self._options: dict[str, Any] = {}
         self._dlq_size: int | None = None
         self._capacity: int | None = None
+        self._processes: int | None = None
         self._metrics: LaneMetrics | None = None
         self._instruments: list[Instrument] = []
         self._tracing: Tracing | None = None
@@ -138,6 +139,16 @@ class QueueManagerBuilder:
     def with_capacity(self, total: int) -> Self:
         """Let at most `total` commands run at a time, in all lanes together."""
         self._capacity = checks.whole("total", total, 1)
+        return self
+
+    def with_processes(self, most: int) -> Self:
+        """Let at most `most` processes of the worker run commands with ``run_in="process"``.
+
+        By default there are as many as such commands run at a time, which the lanes limit. A
+        command that has a slot, and no process yet, waits for one; that is not part of the time
+        that it may run.
+        """
+        self._processes = checks.whole("most", most, 1)
         return self
 
     def with_metrics(self, *instruments: Instrument, metrics: LaneMetrics | None = None) -> Self:
@@ -295,5 +306,7 @@ class QueueManagerBuilder:
             owned = partitions if mine else ()
             shared = self._sharing if owned is None else False
             queue.add_lane(name, config, priority, owned=owned, shared=shared)
+        if self._processes is not None:
+            queue.limit_processes(self._processes)
         queue.check_lanes()
         return queue, store if opened else None

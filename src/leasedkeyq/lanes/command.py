@@ -9,6 +9,7 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import CO_COROUTINE
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
@@ -16,10 +17,8 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     ParamSpec,
     Protocol,
-    TypeAlias,
     TypeVar,
     Unpack,
     cast,
@@ -36,15 +35,18 @@ from leasedkeyq.lanes.command_options import (
     NO_OPTIONS,
     CommandKeywords,
     CommandOptions,
+    RunIn,
     check_key_function,
 )
 from leasedkeyq.lanes.errors import (
     AnnotationWarning,
     CommandPayloadError,
     LaneConfigError,
+    RemoteCommandError,
     UnregisteredCommandError,
     warn,
 )
+from leasedkeyq.lanes.importable_function import ImportableFunction
 from leasedkeyq.lanes.resources import (
     RESOURCES,
     ResourceParameter,
@@ -60,9 +62,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
-
-RunIn: TypeAlias = Literal["loop", "thread"]
-"""Where the function of a command runs."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -106,7 +105,7 @@ class CommandCall(Generic[R]):
 
     def execute(self) -> Awaitable[R]:
         """Call the function; a plain one in a thread."""
-        if self.function.run_in == "loop":
+        if not self.function.plain:
             return self.function.call(self.arguments)
         return asyncio.to_thread(cast("Any", self.function.call), self.arguments)
 
@@ -128,8 +127,11 @@ class CommandFunction(Generic[P, R]):
         command_type: The name under which it is registered.
         function: The function itself, to be called directly.
         options: What it says for all its commands.
+        plain: Whether calling it does the work, and returns the result.
         run_in: Where it runs.
         resources: Its parameters that the worker gives resources to. They are no arguments.
+        module: The name of its module.
+        importable: Where a process finds it that is to call it.
     """
 
     def __init__(
@@ -144,14 +146,21 @@ class CommandFunction(Generic[P, R]):
         self.function = function
         self.options = options
         self._manager = manager
-        self.run_in: RunIn = "loop" if _is_async(function) or _awaits(function) else "thread"
+        self.plain = not _is_async(function) and not _awaits(function)
+        self.run_in = _place(command_type, self.plain, options.run_in)
+        self.module = str(getattr(inspect.unwrap(function), "__module__", "") or "")
+        if self.run_in == "process":
+            self.importable = ImportableFunction.of(command_type, function)
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
         self._hints = hints = _hints(command_type, function)
         self.returns: Any = hints.get("return", Any)
-        if self.run_in == "loop" and not _is_async(function):
+        if not self.plain and not _is_async(function):
             self.returns = (get_args(self.returns) or (Any,))[-1]  # what comes of awaiting it
+        self._results: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+        with suppress(TypeError):  # an annotation that is beyond msgspec
+            self._results = msgspec.json.Decoder(self.returns)
         self._parameters = _parameters(command_type, function)
         self.set_resources(provided)
         if options.key is not None:
@@ -180,6 +189,12 @@ class CommandFunction(Generic[P, R]):
                         f"command {self.command_type!r}: a resource is passed by name, and "
                         f"{name} can only be passed by position"
                     )
+                if self.run_in == "process":
+                    raise TypeError(
+                        f"command {self.command_type!r}: {name} is a resource of the worker, and "
+                        "run_in='process' calls the function in another process, which has none; "
+                        "open it in the function"
+                    )
                 resources.append(ResourceParameter(name, plain_type(hint)))
             else:
                 fields.append(_field(name, hint, parameter.default))
@@ -204,7 +219,21 @@ class CommandFunction(Generic[P, R]):
         """
         if self._nothing is not None and not args and not kwargs:
             return CommandCall(self, self.command_type, self._nothing)
-        return CommandCall(self, self.command_type, self._check(args, kwargs))
+        command = CommandCall(self, self.command_type, self._check(args, kwargs))
+        if self.run_in == "process":
+            self._check_writable(command)
+        return command
+
+    def _check_writable(self, command: CommandCall[R]) -> None:
+        """Refuse arguments that cannot be sent to a process, before the command is submitted."""
+        try:
+            self.encode(command)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise CommandPayloadError(
+                f"command {self.command_type!r} runs in another process, and its arguments cannot "
+                f"be written down: {error}",
+                command_type=self.command_type,
+            ) from error
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Submit a command that calls the function with these arguments, to its default lane.
@@ -329,6 +358,23 @@ class CommandFunction(Generic[P, R]):
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise self._wrong(error) from error
 
+    def decode_result(self, raw: msgspec.Raw) -> R:
+        """What the function has returned in another process, as its annotation says.
+
+        Raises:
+            RemoteCommandError: It is something else.
+        """
+        try:
+            result: R = self._results.decode(raw)
+        except msgspec.ValidationError as error:
+            raise RemoteCommandError(
+                f"command {self.command_type!r} is done, but its result does not fit the "
+                f"annotation of {self.__name__}: {error}",
+                command_type=self.command_type,
+                error_type=type(error).__name__,
+            ) from error
+        return result
+
 
 class CommandClass(Generic[C]):
     """A class of commands: its instances are written down by their fields."""
@@ -340,6 +386,11 @@ class CommandClass(Generic[C]):
         self.cls = cls
         self.options = options
         self.resources: tuple[ResourceParameter, ...] = ()
+        if options.run_in is not None:
+            raise TypeError(
+                f"command {command_type!r}: run_in is for functions, and {cls.__name__} is a "
+                "class, whose execute runs in the event loop; register a function, or leave it out"
+            )
         if options.key is not None:
             check_key_function(command_type, options.key, cls)
         execute = getattr(cls, "execute", None)
@@ -756,6 +807,22 @@ def _check_function(command_type: str, function: Any) -> None:
             f"command {command_type!r}: {kind} is a generator, and calling it would run nothing of "
             "it; let it return what it yields"
         )
+
+
+def _place(command_type: str, plain: bool, run_in: RunIn | None) -> RunIn:
+    """Where a function runs, if nothing or something is said about it."""
+    usual: RunIn = "thread" if plain else "loop"
+    if run_in is None or run_in in {usual, "process"}:
+        return run_in or usual
+    if plain:
+        raise TypeError(
+            f"command {command_type!r}: a plain function would block the event loop; write "
+            "async def, or leave run_in out: then it runs in a thread"
+        )
+    raise TypeError(
+        f"command {command_type!r}: an async function runs in the event loop; write def, or leave "
+        "run_in out"
+    )
 
 
 def _parameters(command_type: str, function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

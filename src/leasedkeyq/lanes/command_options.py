@@ -4,13 +4,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.lanes.policies.retry import RetryDecider
 from leasedkeyq.types import Duration
+
+RunIn: TypeAlias = Literal["loop", "thread", "process"]
+"""Where the function of a command runs."""
 
 
 class CommandKeywords(TypedDict, total=False):
@@ -21,6 +24,7 @@ class CommandKeywords(TypedDict, total=False):
     timeout: Duration | None
     key: Callable[..., str] | None
     priority: int | None
+    run_in: RunIn | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,7 @@ class CommandOptions:
 
     The arguments of `QueueManager.submit` go before it, and it goes before the lane. `lane`, `key`
     and `priority` are taken when a command is submitted, from the process that submits it.
-    `retry_policy` and `timeout` are taken when it runs, from the worker that runs it: nothing of
+    `retry_policy`, `timeout` and `run_in` are taken when it runs, from the worker: nothing of
     them is written to a store, so that a worker with other ones decides otherwise.
 
     Args:
@@ -41,6 +45,11 @@ class CommandOptions:
         key: The key of a command: a function that is called with the arguments of the command, or
             with the command itself where its type is a class, and returns a str.
         priority: The place of its commands in their lane: lower goes first.
+        run_in: Where its function runs. By default an async function runs in the event loop and a
+            plain one in a thread. ``"process"``: in a process of the worker, for work that
+            computes; there a time-out or a cancellation really ends it. The function must be one
+            that another process can import, at the top of its module, and arguments and results
+            go over as JSON.
 
     Raises:
         TypeError: One of them is not of its type.
@@ -52,6 +61,7 @@ class CommandOptions:
     timeout: Duration | None = None
     key: Callable[..., str] | None = None
     priority: int | None = None
+    run_in: RunIn | None = None
 
     def __post_init__(self) -> None:
         if self.lane is not None and (not isinstance(self.lane, str) or not self.lane):
@@ -63,6 +73,9 @@ class CommandOptions:
         if self.timeout is not None:
             object.__setattr__(self, "timeout", time_limit("timeout", self.timeout) or inf)
         checks.put_options(self.priority, None)
+        if self.run_in is not None and self.run_in not in get_args(RunIn):
+            places = ", ".join(map(repr, get_args(RunIn)))
+            raise ValueError(f"run_in must be one of {places}, got {describe(self.run_in)}")
         self._check_key()
 
     def _check_key(self) -> None:

@@ -91,6 +91,29 @@ class ResourceError(LaneError, LookupError):
     """No lifespan provides a resource that is wanted, or several do."""
 
 
+class CommandProcessError(CommandError):
+    """The process in which the command ran has ended, or could not begin it.
+
+    Attributes:
+        exit_code: The exit code of the process, or None.
+        signal: The name of the signal that has killed it, such as ``"SIGKILL"``, or "".
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lane: str = "",
+        command_type: str = "",
+        key: str = "",
+        exit_code: int | None = None,
+        signal: str = "",
+    ) -> None:
+        super().__init__(message, lane=lane, command_type=command_type, key=key)
+        self.exit_code = exit_code
+        self.signal = signal
+
+
 class AnnotationWarning(UserWarning):
     """An annotation of a command cannot be resolved, so something of it goes unchecked."""
 

@@ -694,6 +694,7 @@ class QueueManager:
             LifespanError: A lifespan failed.
             ResourceError: A command takes a resource that no lifespan provides.
             ManagerClosedError: The manager was closed, or has failed.
+            LaneConfigError: A process for commands imports the module that starts this manager.
         """
         await self._queue.start()
         for monitor in self._monitors:

@@ -30,6 +30,7 @@ from leasedkeyq.lanes.errors import (
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.resources import NO_RESOURCES, NamedLifespan, Resources
+from leasedkeyq.lanes.running import process_child
 from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
@@ -253,6 +254,10 @@ class CommandQueue:
         """
         self._engine.middleware = middleware
         self._lifespans = lifespans
+
+    def limit_processes(self, most: int) -> None:
+        """Let at most so many processes run commands; see `QueueManagerBuilder.with_processes`."""
+        self._engine.limit_processes(checks.whole("most", most, 1))
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
@@ -523,6 +528,11 @@ class CommandQueue:
 
     async def start(self) -> None:
         """Begin to run commands; see `QueueManager.start`."""
+        if process_child.importing:
+            raise LaneConfigError(
+                "a process of the pool imports the module of a command, and the module starts a "
+                'manager; let it do so only under if __name__ == "__main__":'
+            )
         if self._closing is not None:
             raise ManagerClosedError("the manager was closed; build another")
         self._engine.check_loop()

@@ -8,6 +8,7 @@ wait and how an outcome is kept is the matter of its subclasses.
 import asyncio
 import contextvars
 import logging
+import signal
 import time
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
@@ -17,6 +18,8 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeAlias
 
+import msgspec
+
 from leasedkeyq import checks
 from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
 from leasedkeyq.lanes import events
@@ -25,6 +28,7 @@ from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
     CommandExitError,
+    CommandProcessError,
     CommandTimeoutError,
     LaneError,
     ManagerClosedError,
@@ -46,6 +50,9 @@ from leasedkeyq.lanes.running.job import (
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.middleware import Middleware, surrounded
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
+from leasedkeyq.lanes.running.process_child import Failed, ProcessCall, ProcessLoad
+from leasedkeyq.lanes.running.processes import ProcessDiedError, ProcessPool, ProcessStartError
+from leasedkeyq.lanes.running.remote_errors import failure, split
 from leasedkeyq.lanes.running.threads import ThreadPool
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
@@ -122,6 +129,7 @@ class LaneEngine(ABC):
         self._quiet: list[Future[None]] = []
         self._abandoned: set[Task[None]] = set()
         self._threads = ThreadPool()
+        self._processes = ProcessPool()
         self._in_threads: set[Job] = set()
         """Jobs whose functions run in a thread now, which cannot be ended from outside."""
         self._stopping = False
@@ -172,6 +180,10 @@ class LaneEngine(ABC):
         """
         del lane, letter, command
         return False
+
+    def limit_processes(self, most: int) -> None:
+        """Let at most so many processes run commands."""
+        self._processes.most = most
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
@@ -493,7 +505,9 @@ class LaneEngine(ABC):
             function: CommandFunction[..., Any] = command.function
             if function.run_in == "loop":
                 return function.call(command.arguments)
-            return self._execute_in_thread(job, partial(function.call, command.arguments))
+            if function.run_in == "thread":
+                return self._execute_in_thread(job, partial(function.call, command.arguments))
+            return self._execute_in_process(job, command)
         execution: Awaitable[Any] = command.execute()
         return execution
 
@@ -509,6 +523,61 @@ class LaneEngine(ABC):
         finally:
             self._in_threads.discard(job)
         return await result if isawaitable(result) else result
+
+    async def _execute_in_process(self, job: Job, command: CommandCall[Any]) -> Any:
+        """Call a function in a process, which is killed when the run of the job is cancelled.
+
+        The time that the command waits for a process is not part of the time that it may run.
+        """
+        function = command.function
+        partition, key = job.partition, job.key
+        lane = partition.lane.id
+        load = ProcessLoad(job.kind, *function.importable)
+        call = ProcessCall(
+            job.kind,
+            msgspec.Raw(function.encode(command)),
+            job.id,
+            lane,
+            partition.queue,
+            partition.scope,
+            key,
+            job.attempt,
+            job.timeout,
+        )
+        if job.timer is not None:
+            self._limits.clear(job)
+        try:
+            answer = await self._processes.run(load, call, begun=partial(self._limit_run, job))
+        except ProcessDiedError as ended:
+            raise self._process_ended(job, ended.code) from None
+        except ProcessStartError as refused:
+            raise _with_traceback(
+                self._error(CommandProcessError, job, str(refused)), refused.traceback
+            ) from refused.__cause__
+        if isinstance(answer, Failed):
+            error, _ = failure(
+                answer.error, function.module, lane=lane, command_type=job.kind, key=key
+            )
+            raise _with_traceback(error, split(answer.error)[1])
+        return function.decode_result(answer.result)
+
+    def _limit_run(self, job: Job) -> None:
+        """The function of a job begins in its process."""
+        if job.timeout is not None and job.interruption is None:
+            self._look_again(job, self._loop.time() + job.timeout)
+
+    def _process_ended(self, job: Job, code: int) -> CommandProcessError:
+        if code >= 0:
+            text, name = f"failed: its process ended with exit code {code}", ""
+        else:
+            name = _signal_name(-code)
+            text = f"failed: its process was killed by {name}"
+            if name == "SIGKILL":
+                text += ", as the system does it when memory runs out"
+        error: CommandProcessError = self._error(CommandProcessError, job, text)
+        error.exit_code = None if name else code
+        error.signal = name
+        return error
 
     def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A run is over: free its slot, and decide what becomes of the command."""
@@ -681,6 +750,7 @@ class LaneEngine(ABC):
                 self._look_again(job, self._loop.time() + job.partition.lane.cancel_grace)
         await self.quiet()
         self._threads.close()
+        await self._processes.close()
         if self._limit_alarm is not None:
             self._limit_alarm.cancel()
             self._limit_alarm = None
@@ -861,6 +931,20 @@ class LaneEngine(ABC):
     @abstractmethod
     def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
         """The job of a command, if there may be such a command."""
+
+
+def _with_traceback(error: Exception, traceback: str) -> Exception:
+    """An exception of another process, with the place where that has raised it."""
+    if traceback:
+        error.add_note(f"In its process:\n{traceback}")
+    return error
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def key_present(

@@ -1,0 +1,259 @@
+"""A process of the pool of a worker, seen from inside: it calls functions of commands by name.
+
+It is started with nothing but a socket to its worker, over which frames of JSON come and go, and
+the end of a pipe, the lifeline: the worker has the other end, and never writes to it. When the
+worker is gone, however it ended, the lifeline says so, and the process ends.
+
+Nothing is pickled. The worker names a function by its module, which is imported here, and sends
+arguments and results as JSON, as a store would keep them.
+"""
+
+import asyncio
+import contextvars
+import importlib
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable
+from inspect import isawaitable
+from types import ModuleType
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from leasedkeyq.errors import describe
+from leasedkeyq.lanes.command import CommandCall, CommandFunction
+from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.errors import CommandExitError, CommandPayloadError
+from leasedkeyq.lanes.running.error_text import error_line, traceback_text
+from leasedkeyq.lanes.running.job import CURRENT, Job
+from leasedkeyq.lanes.running.lane import Lane, Partition
+from leasedkeyq.lanes.running.remote_errors import join
+from leasedkeyq.stores.finite import check_finite
+
+HEADER = 4
+"""Bytes before each frame that say how long it is."""
+MAIN = "__main__"
+
+
+class ProcessLoad(msgspec.Struct, tag=True, frozen=True):
+    """From the worker: import the function of a type of command, to be called later."""
+
+    command_type: str
+    module: str
+    name: str
+    main_path: str = ""
+    """The file of the main program of the worker, where the function is in that."""
+
+
+class ProcessCall(msgspec.Struct, tag=True, frozen=True):
+    """From the worker: call a function that was loaded."""
+
+    command_type: str
+    arguments: msgspec.Raw
+    id: int
+    lane: str
+    queue: str
+    scope: str
+    key: str
+    attempt: int
+    timeout: float | None
+
+
+class Loaded(msgspec.Struct, tag=True, frozen=True):
+    """To the worker: the function is there."""
+
+
+class NotLoaded(msgspec.Struct, tag=True, frozen=True):
+    """To the worker: the function cannot be had here."""
+
+    reason: str
+    traceback: str
+
+
+class Returned(msgspec.Struct, tag=True, frozen=True):
+    """To the worker: the function has returned this."""
+
+    result: msgspec.Raw
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """To the worker: the function raised this, written down as for a store."""
+
+    error: str
+
+
+class Reported(msgspec.Struct, tag=True, frozen=True):
+    """To the worker, while a function runs: what the command reports of itself."""
+
+    value: msgspec.Raw
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(ProcessLoad | ProcessCall)
+
+importing = False
+"""Whether this is a process of a pool that imports a module: then no manager may be started."""
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """A message as it is sent."""
+    raw = _encoder.encode(message)
+    return len(raw).to_bytes(HEADER, "big") + raw
+
+
+def main(link: socket.socket, lifeline: int) -> None:
+    """Serve the worker until it closes the socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.register_at_fork(after_in_child=lambda: _let_go(link, lifeline))
+    threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
+    Child(link).serve()
+
+
+def _let_go(link: socket.socket, lifeline: int) -> None:
+    """A process that a command has forked is none of the pool: it must not hold the socket."""
+    link.close()
+    os.close(lifeline)
+
+
+def _end_with_worker(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    # Together with what the command has started: it is the head of its own group of processes.
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+class Child:
+    """Calls functions for a worker, one at a time."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._frames: BinaryIO = link.makefile("rb")
+        self._functions: dict[str, CommandFunction[..., Any]] = {}
+        self._partitions: dict[tuple[str, str, str], Partition] = {}
+        self._sending = threading.Lock()
+
+    def serve(self) -> None:
+        """Answer every message of the worker."""
+        while len(header := self._frames.read(HEADER)) == HEADER:
+            message = _decoder.decode(self._frames.read(int.from_bytes(header, "big")))
+            if isinstance(message, ProcessLoad):
+                self._send(self._load(message))
+            else:
+                # So that no command sees the context variables that another one has set.
+                answer = contextvars.copy_context().run(self._call, message)
+                # A process that is killed later would lose what it has printed.
+                sys.stdout.flush()
+                sys.stderr.flush()
+                self._send(answer)
+
+    def _send(self, message: msgspec.Struct) -> None:
+        raw = frame(message)
+        with self._sending:  # threads of a command may report, too
+            self._link.sendall(raw)
+
+    def _load(self, message: ProcessLoad) -> Loaded | NotLoaded:
+        try:
+            self._functions[message.command_type] = _load(message)
+        except BaseException as error:
+            return NotLoaded(error_line(error), traceback_text(error))
+        return Loaded()
+
+    def _call(self, message: ProcessCall) -> Returned | Failed:
+        function = self._functions[message.command_type]
+        try:
+            command = function.decode(bytes(message.arguments))
+            CURRENT.set(self._job(message, command))
+            result: Any = function.call(command.arguments)
+            if isawaitable(result):
+                result = asyncio.run(_awaited(result))
+            return Returned(_written(message.command_type, result))
+        except BaseException as raised:
+            error = raised if isinstance(raised, Exception) else _exit(message, raised)
+            return Failed(join(error_line(error), traceback_text(error), error, timed_out=False))
+
+    def _job(self, message: ProcessCall, command: CommandCall[Any]) -> Job:
+        """What `current_command` shows of the command."""
+        place = (message.lane, message.queue, message.scope)
+        partition = self._partitions.get(place)
+        if partition is None:
+            lane = Lane(message.lane, 0, LaneConfig(), 0)
+            partition = self._partitions[place] = Partition(lane, 0, message.queue)
+            partition.scope = message.scope
+        job = Job(
+            message.id,
+            partition,
+            message.command_type,
+            message.key,
+            command,
+            0.0,
+            0,
+            message.timeout,
+            None,
+        )
+        job.attempt = message.attempt
+        job.status = "running"
+        return job
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _exit(message: ProcessCall, raised: BaseException) -> CommandExitError:
+    lane, kind, key = message.lane, message.command_type, message.key
+    text = f"lane {lane!r}: command {kind!r} of key {describe(key)} raised {raised!r}"
+    error = CommandExitError(text, lane=lane, command_type=kind, key=key)
+    error.__cause__ = raised
+    return error
+
+
+def _written(kind: str, result: Any) -> msgspec.Raw:
+    try:
+        raw = _encoder.encode(result)
+        check_finite(result, raw)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise CommandPayloadError(
+            f"the result of command {kind!r} cannot be written down: {error}; what a process "
+            "returns must be something that msgspec can encode",
+            command_type=kind,
+        ) from error
+    return msgspec.Raw(raw)
+
+
+def _load(message: ProcessLoad) -> CommandFunction[..., Any]:
+    """The function that a message names, from its module.
+
+    Raises:
+        LookupError: The module has no such function.
+    """
+    global importing  # noqa: PLW0603  # managers ask for it, from the modules imported here
+    importing = True
+    try:
+        place: Any = _module(message)
+    finally:
+        importing = False
+    for part in message.name.split("."):
+        place = getattr(place, part, None)
+    if place is None:
+        raise LookupError(f"module {message.module!r} has no function {message.name!r}")
+    function: Any = cast("Any", place).function if isinstance(place, CommandFunction) else place
+    return CommandFunction(message.command_type, function)
+
+
+def _module(message: ProcessLoad) -> ModuleType:
+    if message.module != MAIN:
+        return importlib.import_module(message.module)
+    module = sys.modules[MAIN]
+    if getattr(module, "__file__", None) == message.main_path:
+        return module
+    # Not under its own name: what it does as a program must not be done again.
+    spec = importlib.util.spec_from_file_location("__mp_main__", message.main_path)
+    if spec is None or spec.loader is None:
+        raise LookupError(f"{message.main_path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["__mp_main__"] = sys.modules[MAIN] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,384 @@
+"""The processes of a worker, in which CPU-bound functions of commands run.
+
+A process is started when a command needs one, and is used again. It is the only thing that ends a
+function for certain: a command that is cancelled, or whose time is up, is killed with its process,
+and no other command notices.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from asyncio import AbstractEventLoop, CancelledError, Future
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import msgspec
+
+from leasedkeyq.lanes.running.process_child import (
+    HEADER,
+    Failed,
+    Loaded,
+    NotLoaded,
+    ProcessCall,
+    ProcessLoad,
+    Reported,
+    Returned,
+    frame,
+)
+
+logger = logging.getLogger("leasedkeyq")
+
+START_LIMIT = 120.0
+"""Seconds in which a process has to start, and to import the module of a function."""
+CLOSE_LIMIT = 2.0
+"""Seconds that an idle process has to end by itself when the worker does."""
+FIRST_LOOK = 0.001
+LAST_LOOK = 0.05
+"""Seconds between two looks whether a process has ended, at first and at last."""
+
+BOOTSTRAP = """\
+import json, socket, sys
+link = socket.socket(fileno={link})
+size = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
+sys.path[:] = json.loads(link.recv(size, socket.MSG_WAITALL))
+from leasedkeyq.lanes.running.process_child import main
+main(link, {lifeline})
+"""
+"""What a process does first. Before it knows where the worker imports from, it has no package."""
+
+ProcessAnswer: TypeAlias = Loaded | NotLoaded | Returned | Failed
+_decoder = msgspec.json.Decoder(Loaded | NotLoaded | Returned | Failed | Reported)
+
+
+class ProcessDiedError(Exception):
+    """A process of the pool has ended before it answered.
+
+    Attributes:
+        code: Its exit code, or the number of the signal that killed it, below 0.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class ProcessStartError(Exception):
+    """A process could not be started, or cannot call the function.
+
+    Attributes:
+        traceback: Where that went wrong in the process, as text.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+class PoolProcess(asyncio.Protocol):
+    """One process of the pool, as the worker sees it.
+
+    Attributes:
+        loaded: The types of commands whose functions it has imported.
+        ended: Its exit code, when it has ended.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, process: "subprocess.Popen[bytes]") -> None:
+        self.loaded: set[str] = set()
+        self.ended: Future[int] = loop.create_future()
+        self._loop = loop
+        self._process = process
+        self._transport: asyncio.WriteTransport | None = None
+        self._received = bytearray()
+        self._waiter: Future[ProcessAnswer | None] | None = None
+        self._report: Callable[[Any], None] | None = None
+        self._closing = False
+
+    # For the pool
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lives, and no function runs in it."""
+        return self._waiter is None and self._transport is not None and not self._closing
+
+    async def ask(
+        self, message: ProcessLoad | ProcessCall, report: Callable[[Any], None] | None
+    ) -> ProcessAnswer:
+        """Send a message, and wait for the answer; `report` is told what it reports meanwhile.
+
+        A cancelled call leaves the process at work: it must be killed then.
+
+        Raises:
+            ProcessDiedError: It has ended instead.
+        """
+        if self._transport is None:
+            raise ProcessDiedError(await self.ended)
+        waiter: Future[ProcessAnswer | None] = self._loop.create_future()
+        self._waiter = waiter
+        self._report = report
+        self._transport.write(frame(message))
+        answer = await waiter
+        self._waiter = self._report = None
+        if answer is None:
+            raise ProcessDiedError(await self.ended)
+        return answer
+
+    def kill(self) -> None:
+        """End it at once, with all processes that it has started."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Let it end by itself; it does when nothing can come over the socket any more."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # For the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        """The socket is ready."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes from the process, frame by frame."""
+        received = self._received
+        received += data
+        while len(received) >= HEADER:
+            end = HEADER + int.from_bytes(received[:HEADER], "big")
+            if len(received) < end:
+                return
+            message = _decoder.decode(bytes(received[HEADER:end]))
+            del received[:end]
+            self._take(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The process has let go of the socket: whatever it does now is of no use."""
+        del exc
+        self._transport = None
+        if not self._closing:
+            self.kill()  # if it is ending by itself, that changes nothing
+        self._look(FIRST_LOOK)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take(self, message: ProcessAnswer | Reported) -> None:
+        if isinstance(message, Reported):
+            if self._report is not None:
+                self._report(msgspec.json.decode(message.value))
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(message)
+
+    def _look(self, again: float) -> None:
+        """See whether it has ended. There is nothing to wait for that every system has."""
+        code = self._process.poll()
+        if code is None:
+            self._loop.call_later(again, self._look, min(2 * again, LAST_LOOK))
+        elif not self.ended.done():
+            self.ended.set_result(code)
+
+
+class ProcessPool:
+    """The processes of one worker.
+
+    Attributes:
+        most: How many there may be. None: as many as commands run in them at a time, which the
+            lanes limit.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self._idle: list[PoolProcess] = []
+        self._all: set[PoolProcess] = set()
+        self._waiting: deque[Future[PoolProcess | None]] = deque()
+        self._lifeline: tuple[int, int] | None = None
+
+    async def run(
+        self,
+        function: ProcessLoad,
+        call: ProcessCall,
+        *,
+        begun: Callable[[], None],
+        report: Callable[[Any], None] | None = None,
+    ) -> Returned | Failed:
+        """Call a function in a process.
+
+        A cancelled call kills the process, and ends when it is dead.
+
+        Args:
+            function: Names the function.
+            call: Its arguments, and what the command is to know of itself.
+            begun: Called when the process is ready to call it.
+            report: Told what the command reports of itself.
+
+        Raises:
+            ProcessDiedError: The process has ended before the function did.
+            ProcessStartError: There is no process, or it cannot call the function.
+        """
+        process = await self._take()
+        try:
+            if function.command_type not in process.loaded:
+                await self._load(process, function)
+            begun()
+            answer = await process.ask(call, report)
+        except CancelledError:
+            if not process.idle:
+                process.kill()
+                await _until_done(process.ended)
+            raise
+        finally:
+            self._give(process)
+        assert isinstance(answer, Returned | Failed)
+        return answer
+
+    async def _load(self, process: PoolProcess, function: ProcessLoad) -> None:
+        name = f"{function.module}.{function.name}"
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                answer = await process.ask(function, None)
+        except TimeoutError:
+            process.kill()
+            raise ProcessStartError(
+                f"cannot run: its process was not ready within {START_LIMIT:g} s to call {name}"
+            ) from None
+        if isinstance(answer, NotLoaded):
+            raise ProcessStartError(
+                f"cannot run: its process cannot call {name}: {answer.reason}; a process imports "
+                "the module of the function by itself, and knows nothing that the worker has done "
+                "since",
+                answer.traceback,
+            )
+        process.loaded.add(function.command_type)
+
+    # Processes
+
+    async def _take(self) -> PoolProcess:
+        """A process for one command: an idle one, a new one, or the next that is free."""
+        while True:
+            if self._idle:
+                return self._idle.pop()
+            if self.most is None or len(self._all) < self.most:
+                try:
+                    return await self._start()
+                except BaseException:
+                    self._wake(None)
+                    raise
+            turn: Future[PoolProcess | None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                process = await turn
+            except CancelledError:
+                if turn.done() and not turn.cancelled():
+                    given = turn.result()
+                    if given is None:
+                        self._wake(None)
+                    else:
+                        self._give(given)
+                raise
+            if process is not None:
+                return process
+
+    def _give(self, process: PoolProcess) -> None:
+        """A process is free again, or has ended."""
+        if not process.idle:
+            self._all.discard(process)
+            self._wake(None)
+        elif not self._wake(process):
+            self._idle.append(process)
+
+    def _wake(self, process: PoolProcess | None) -> bool:
+        """Hand a process to the next command that waits for one; None: it may start one."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(process)
+                return True
+        return False
+
+    async def _start(self) -> PoolProcess:
+        loop = asyncio.get_running_loop()
+        if self._lifeline is None:
+            self._lifeline = os.pipe()
+        lifeline = self._lifeline[0]
+        here, there = socket.socketpair()
+        try:
+            code = BOOTSTRAP.format(link=there.fileno(), lifeline=lifeline)
+            # It returns as soon as the process has begun, which takes a millisecond or two.
+            process = subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, *_interpreter_flags(), "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(there.fileno(), lifeline),
+                # The terminal does not know it: Ctrl-C is for the worker alone.
+                start_new_session=True,
+            )
+        except OSError as error:
+            here.close()
+            text = f"cannot run: no process can be started for it: {error}"
+            raise ProcessStartError(text) from error
+        finally:
+            there.close()
+        made = PoolProcess(loop, process)
+        self._all.add(made)
+        here.setblocking(False)
+        path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()
+        try:
+            transport, _ = await loop.create_unix_connection(lambda: made, sock=here)
+        except BaseException:
+            here.close()
+            made.kill()
+            made.connection_lost(None)
+            self._all.discard(made)
+            raise
+        transport.write(len(path).to_bytes(HEADER, "big") + path)
+        return made
+
+    async def close(self) -> None:
+        """End all processes: those that are idle by themselves, within a time, the others now."""
+        processes = list(self._all)
+        self._all.clear()
+        self._idle.clear()
+        for process in processes:
+            if process.idle:
+                process.close()
+            else:
+                process.kill()
+        if processes:
+            await asyncio.wait([process.ended for process in processes], timeout=CLOSE_LIMIT)
+        late = [process for process in processes if not process.ended.done()]
+        for process in late:
+            process.kill()
+        if late:
+            await asyncio.wait([process.ended for process in late], timeout=CLOSE_LIMIT)
+        for end in self._lifeline or ():
+            os.close(end)
+        self._lifeline = None
+
+
+def _interpreter_flags() -> list[str]:
+    """The flags of Python with which the worker was started; those in variables are inherited."""
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    for name, value in sys._xoptions.items():
+        flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
+    if sys.flags.optimize:
+        flags.append(f"-{'O' * sys.flags.optimize}")
+    if sys.flags.isolated:
+        flags.append("-I")
+    if sys.flags.dont_write_bytecode:
+        flags.append("-B")
+    return flags
+
+
+async def _until_done(future: Future[Any]) -> None:
+    """Wait for a future, also while the waiting task is cancelled."""
+    while not future.done():
+        with suppress(CancelledError):
+            await asyncio.wait([future])

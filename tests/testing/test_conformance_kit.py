@@ -78,7 +78,7 @@ def test_a_report_of_a_good_store_shows_what_does_not_apply_and_why() -> None:
             "hypothesis": "left out: without hypothesis",
         }[check.needs]
         for check in checks_of(StoreConformance)
-        if check.needs not in (None, "joint_edits")
+        if check.needs not in (None, "joint_edits", "extends_apart")
     }
     assert not report.failed
     assert len(report.results) == len(report.passed) + len(report.not_applicable)
@@ -161,7 +161,7 @@ def test_a_declared_gap_has_no_checks_and_must_be_one() -> None:
 
     killed = "test_the_lease_of_a_killed_process_expires"
     assert [getattr(suite, killed) for suite in (Wrong, More)] == [None, None]
-    needs = {None, "durability", "joint_edits"}
+    needs = {None, "durability", "joint_edits", "extends_apart"}
     assert {check.needs for check in checks_of(Wrong)} == needs | {"hypothesis"}
     assert {check.needs for check in checks_of(More)} == needs
     with pytest.raises(AssertionError, match="the store claims cross_process: it is no gap"):

@@ -42,6 +42,8 @@ CRASHED = 1
 """The exit code of a worker that could not start, or failed."""
 MISUSED = 2
 """The exit code of a worker that was called in a way that makes no sense."""
+STUCK = 70
+"""The exit code of a worker whose event loop was blocked for too long: ``EX_SOFTWARE``."""
 CUT_SHORT = 75
 """The exit code of a worker that ended while commands ran: ``EX_TEMPFAIL`` of ``sysexits.h``."""
 
@@ -49,6 +51,8 @@ EXTRA = re.compile(r"pip install ['\"]leasedkeyq\[")
 """What the errors of this package say where an extra is missing."""
 LAST_GRACE = 5.0
 """Seconds that the process has to end by itself, once the worker has ended."""
+LAST_WORDS = 1.0
+"""Seconds for the last line in the log of a worker that is stuck."""
 
 
 class UsageError(Exception):
@@ -158,11 +162,27 @@ def end_for_certain(code: int) -> threading.Timer:
     return timer
 
 
+def end_stuck() -> None:
+    """End the process at once, from another thread: its event loop is stuck."""
+
+    def tell() -> None:
+        logger.error("the worker ends, as its event loop is stuck: exit code %d", STUCK)
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+    # What the event loop is stuck in may be the log, or a full pipe behind it.
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    telling.join(LAST_WORDS)
+    os._exit(STUCK)
+
+
 async def _work(options: argparse.Namespace) -> int:
     manager = await _prepared(options)
     slots = {lane.id: lane.most for lane in manager.queue().lanes.values() if lane.runs_here}
     store = _store_of(manager)
     manager.queue().add_instrument(CommandLog())
+    manager.queue().when_stuck(end_stuck)
     logger.info(
         "leasedkeyq %s, store %s: running the lanes %s",
         __version__,

@@ -8,7 +8,7 @@ from typing import Any, Self
 from leasedkeyq import checks
 from leasedkeyq.connect import connect
 from leasedkeyq.lanes.command import CommandRegistry
-from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.manager import QueueManager
@@ -16,6 +16,7 @@ from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.policies.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
+from leasedkeyq.lanes.running.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
 from leasedkeyq.lanes.storage_store import StorageStore
@@ -65,6 +66,7 @@ class QueueManagerBuilder:
         self._middleware: list[Middleware] = []
         self._lifespans: list[NamedLifespan] = []
         self._drain_timeout: float | None = 30.0
+        self._max_stall: float | None = MAX_STALL
         self._only: frozenset[str] | None = None
         self._sharing: bool | None = None
 
@@ -211,6 +213,23 @@ class QueueManagerBuilder:
         self._drain_timeout = checks.wait_time("timeout", timeout)
         return self
 
+    def with_max_stall(self, max_stall: Duration | None) -> Self:
+        """How long a command on a store may block the event loop before its worker is stuck.
+
+        A command that blocks is named in the log, and all leases of the worker are renewed
+        meanwhile, by another thread. When it has blocked for `max_stall` beyond its time-out, or
+        something else for `max_stall`, leases are not renewed any more: other workers take the
+        commands over when the leases have expired. ``leasedkeyq worker`` then ends its process with
+        an exit code of its own; in a program of yours that is logged as an error, and nothing
+        else happens.
+
+        Args:
+            max_stall: Seconds or a `datetime.timedelta`, 60 s by default. None: for ever, as for a
+                session in a debugger.
+        """
+        self._max_stall = time_limit("max_stall", max_stall)
+        return self
+
     def with_partition_sharing(self, sharing: bool = True) -> Self:
         """Whether the workers of a store share out the partitions of lanes among them.
 
@@ -299,6 +318,7 @@ class QueueManagerBuilder:
             max_dead_letters=self._dlq_size,
             instruments=instruments,
             tracing=self._tracing,
+            max_stall=self._max_stall,
             clock=self._clock,
         )
         for name, (config, priority, partitions) in self._lanes.items():

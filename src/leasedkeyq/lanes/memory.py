@@ -352,6 +352,7 @@ class MemoryEngine(LaneEngine):
         """As `LaneEngine.start`."""
         self.check_loop()
         self.started = True
+        self.loop_watch.start()
         self.wake()
 
     def wake(self, partition: Partition | None = None) -> None:
@@ -810,6 +811,7 @@ class MemoryEngine(LaneEngine):
 
     async def close(self) -> None:
         """As `LaneEngine.close`."""
+        self.loop_watch.stop()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -12,7 +12,7 @@ from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
 from leasedkeyq.lanes.command_options import NO_OPTIONS
-from leasedkeyq.lanes.config import LaneConfig
+from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
 from leasedkeyq.lanes.errors import (
@@ -35,6 +35,7 @@ from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
 from leasedkeyq.lanes.running.lifespan import WorkerLifespan
+from leasedkeyq.lanes.running.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.submit_terms import SubmitTerms
@@ -72,6 +73,7 @@ class CommandQueue:
             its limits allow on a store.
         instruments: Told the numbers.
         tracing: Told the spans.
+        max_stall: As in `QueueManagerBuilder.with_max_stall`.
         clock: Unix time, for tests.
 
     Raises:
@@ -92,6 +94,7 @@ class CommandQueue:
         max_dead_letters: int | None = None,
         instruments: Sequence[Instrument] = (),
         tracing: Tracing | None = None,
+        max_stall: Duration | None = MAX_STALL,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if capacity is not None:
@@ -146,6 +149,7 @@ class CommandQueue:
             )
             self.dlq = engine.dlq
             self._engine = engine
+        self._engine.loop_watch.max_stall = time_limit("max_stall", max_stall)
 
     @classmethod
     def with_dlq(cls, emitter: EventEmitter, dlq: DeadLetterQueue) -> "CommandQueue":
@@ -262,6 +266,14 @@ class CommandQueue:
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
         self._engine.add_instrument(instrument)
+
+    def when_stuck(self, end: Callable[[], None]) -> None:
+        """Have `end` called, in another thread, once the event loop is stuck for good.
+
+        That is after the time that `QueueManagerBuilder.with_max_stall` says, of lanes on a store.
+        No lease is renewed any more by then. ``leasedkeyq worker`` ends its process.
+        """
+        self._engine.loop_watch.when_stuck = end
 
     @property
     def store(self) -> Store | None:

@@ -63,7 +63,7 @@ class StorageStore(MemoryStore):
 
     # What survives is up to the storage, so nothing is promised.
     capabilities: Capabilities = Capabilities(
-        durability="none", cross_process=False, joint_edits=True
+        durability="none", cross_process=False, joint_edits=True, extends_apart=True
     )
 
     def __init__(
@@ -100,7 +100,7 @@ class StorageStore(MemoryStore):
                 commands = [*await self._storage.load_commands()]
             except Exception as error:
                 raise StoreError(f"the storage cannot be loaded: {error}") from error
-            now = self._clock()
+            now = self._now()
             letters.sort(key=lambda letter: letter.failed_at)
             holding = {(letter.lane, letter.key): letter for letter in letters if letter.holds}
             for letter in letters:
@@ -189,7 +189,7 @@ class StorageStore(MemoryStore):
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()
-        for item in self._model.line(queue, key, self._clock()):
+        for item in self._model.line(queue, key, self._now()):
             alive.add(item.id)
             command = msgspec.structs.replace(stored_command(queue, item), lane=queue)
             if item.id in self._names:
@@ -210,13 +210,13 @@ class StorageStore(MemoryStore):
             del self._saved[place]
 
     def _buried(self) -> list[StoredItem]:
-        now, model = self._clock(), self._model
+        now, model = self._now(), self._model
         queues = [*model.queues]
         return [item for name in queues for item in model.browse(name, ("buried",), "", now)]
 
     def _buried_item(self, queue: str, number: int) -> StoredItem | None:
         after = number - 1
-        found = self._model.browse(queue, ("buried",), "", self._clock(), after=after, limit=1)
+        found = self._model.browse(queue, ("buried",), "", self._now(), after=after, limit=1)
         return found[0] if found and found[0].id == number else None
 
     def _report_dropped(self) -> None:

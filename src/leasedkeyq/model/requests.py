@@ -41,6 +41,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether several processes can use the same store at a time."""
     joint_edits: bool = False
     """Whether an edit can change several queues in one step: the `others` of `Store.edit`."""
+    extends_apart: bool = False
+    """Whether leases can be renewed while the event loop of their holder is blocked.
+
+    See `Store.extend_apart`. Workers of lanes need it for commands that do not give way.
+    """
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

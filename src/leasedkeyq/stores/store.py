@@ -55,6 +55,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     EditWork,
+    Extend,
     Limits,
     Page,
     Placed,
@@ -295,6 +296,26 @@ class Store(Closable, ABC):
         except Exception as error:
             self._fail("settle", error)
         return with_refusals(refusals, answers) if refusals else answers
+
+    async def extend_apart(self, requests: Sequence[Extend]) -> list[Answer]:
+        """Renew leases from another thread, while the event loop that holds them is blocked.
+
+        Called in an event loop of that other thread. As `settle` otherwise, with these
+        differences: a store may answer before it has renewed anything, if no call can find the
+        lease expired meanwhile; and instruments are not told, as they belong to the blocked loop.
+
+        A store whose `settle` can be called from the event loops of several threads at a time
+        needs no more than to say so, by ``extends_apart`` in its `capabilities`.
+
+        Raises:
+            StoreError: As `settle`, or this store cannot (`Capabilities.extends_apart`).
+        """
+        if not self.capabilities.extends_apart:
+            raise StoreError(
+                f"the {self._name} cannot renew leases from another thread: its capabilities do "
+                "not have extends_apart"
+            )
+        return await Store.settle(self, requests)
 
     @final
     async def edit(

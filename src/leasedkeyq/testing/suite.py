@@ -11,7 +11,9 @@ from leasedkeyq.model.requests import Capabilities
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.site import Address, Place, Site
 
-Need: TypeAlias = Literal["durability", "cross_process", "joint_edits", "hypothesis"]
+Need: TypeAlias = Literal[
+    "durability", "cross_process", "joint_edits", "extends_apart", "hypothesis"
+]
 """What a check needs of a store, or of the machine that it runs on."""
 Option: TypeAlias = Literal["clock", "limits"]
 """What an opener may accept.
@@ -108,6 +110,11 @@ def gap(need: Need | None, capabilities: Capabilities) -> str | None:
     """Why a store that claims `capabilities` does not meet a need; None if it does."""
     if need == "cross_process" and not capabilities.cross_process:
         return "the store does not claim to be shared by processes (capabilities.cross_process)"
+    if need == "extends_apart" and not capabilities.extends_apart:
+        return (
+            "the store does not claim to renew leases from another thread "
+            "(capabilities.extends_apart)"
+        )
     if need == "durability" and capabilities.durability == "none":
         return "the store does not claim to keep anything (capabilities.durability)"
     if need == "joint_edits" and not capabilities.joint_edits:

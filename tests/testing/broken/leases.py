@@ -54,6 +54,27 @@ class GivesAWantedKeyTwice(Through):
         return answers
 
 
+@caught_by("test_leases_are_renewed_while_the_event_loop_is_blocked")
+class ForgetsWhatIsExtendedApart(Through):
+    """Says that leases are renewed, and does not renew them."""
+
+    async def extend_apart(self, requests: Sequence[Extend]) -> list[Answer]:
+        return [None for _ in requests]
+
+
+@caught_by("test_leases_are_renewed_while_the_event_loop_is_blocked")
+class ExtendsInItsOwnLoop(Through):
+    """Renews leases in the event loop of its callers, and so not while that is blocked."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.loop = asyncio.get_running_loop()
+
+    async def extend_apart(self, requests: Sequence[Extend]) -> list[Answer]:
+        extending = asyncio.run_coroutine_threadsafe(self.inner.settle(requests), self.loop)
+        return await asyncio.wrap_future(extending)
+
+
 @caught_by("test_fences_grow_and_attempts_are_counted")
 class DoesNotCountAttempts(OtherClaims):
     """Every attempt is the first."""

@@ -18,6 +18,7 @@ from leasedkeyq.model.requests import (
     Claimed,
     Counts,
     EditWork,
+    Extend,
     Placed,
     Put,
     StoredItem,
@@ -48,6 +49,9 @@ class Through(Store):
 
     async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
         return await self.inner.settle(requests)
+
+    async def extend_apart(self, requests: Sequence[Extend]) -> list[Answer]:
+        return await self.inner.extend_apart(requests)
 
     async def do_edit(self, edit: Edit) -> list[Answer]:
         return await self.edit_inner(

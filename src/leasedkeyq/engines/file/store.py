@@ -69,7 +69,7 @@ class FileStore(BatchedStore):
     """
 
     capabilities: Capabilities = Capabilities(
-        durability="power", cross_process=True, joint_edits=True
+        durability="power", cross_process=True, joint_edits=True, extends_apart=True
     )
 
     def __init__(

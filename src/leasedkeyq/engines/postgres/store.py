@@ -140,7 +140,7 @@ class PostgresStore(BatchedStore):
         self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
         durability = _in_a_thread(self._open(create))
         self.capabilities: Capabilities = Capabilities(
-            durability=durability, cross_process=True, joint_edits=True
+            durability=durability, cross_process=True, joint_edits=True, extends_apart=True
         )
 
     def queue(

@@ -134,6 +134,7 @@ class RedisStore(BatchedStore):
             cross_process=True,
             # The queues of a cluster are on several servers, and a script runs on one of them.
             joint_edits=not self._link.clustered,
+            extends_apart=True,
         )
         self.warnings: list[str] = found.warnings
         for warning in self.warnings:

@@ -143,6 +143,7 @@ class SqliteStore(BatchedStore):
             durability="power" if durability == "full" else "process",
             cross_process=True,
             joint_edits=True,
+            extends_apart=True,
         )
         self.warnings: list[str] = _warnings()
         self._durability: SqliteDurability = durability

@@ -34,6 +34,7 @@ from leasedkeyq.lanes.durable.envelope import (
     retry_note,
 )
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
+from leasedkeyq.lanes.durable.lease_guard import LeaseGuard
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.durable.results import ResultWatch
@@ -202,6 +203,9 @@ class StoreEngine(LaneEngine):
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._workers = WorkerGroup(
             store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
+        )
+        self.loop_watch.keeper = LeaseGuard(
+            store, lanes, self._held, self._heartbeat, self._workers.renewal
         )
 
     def add_lane(self, lane: Lane) -> None:
@@ -472,6 +476,7 @@ class StoreEngine(LaneEngine):
             *(self._spawn(self._outbox.run(), "outbox", self._is_open) for _ in range(calls)),
             self._spawn(self._heartbeat.run(), "heartbeat", self._is_open),
         ]
+        self.loop_watch.start()
         self.wake()
 
     def _claims_more(self) -> bool:
@@ -560,6 +565,7 @@ class StoreEngine(LaneEngine):
                 len(self._outbox),
             )
         self._letting_go = True
+        self.loop_watch.stop()
         self._workers.close()
         self._unknown.close()
         tasks = [*self._tasks, *self._errands, *self._workflow.close()]

@@ -1,20 +1,21 @@
 """Leases of running commands: renewed together, and watched."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.outbox import report
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.model.requests import Change, Claimed, Extend, Refusal
+from leasedkeyq.model.requests import Claimed, Extend, Refusal
 from leasedkeyq.stores.store import Store
 
 LOOK_AGAIN = 0.5
 """Seconds within which a command is stopped that was cancelled in another process."""
 
 
-def extensions(held: Iterable[tuple[Job, Claimed]]) -> list[Change]:
+def extensions(held: Iterable[tuple[Job, Claimed]]) -> list[Extend]:
     """The batch that renews the leases of jobs, one request for each, in order.
 
     All that renews leases sends this: the heartbeat, and the lease guard while the event loop is
@@ -38,6 +39,8 @@ class Heartbeat:
 
     Attributes:
         heard: Whether something has changed in a queue since the leases were looked at.
+        renewed_at: When the last renewal of all leases was begun that succeeded, by the monotonic
+            clock.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Heartbeat:
         lose: Callable[[Job, Claimed], None],
     ) -> None:
         self.heard = False
+        self.renewed_at = time.monotonic()
         self._store = store
         self._lanes = lanes
         self._held = held
@@ -66,10 +70,12 @@ class Heartbeat:
             interval = min((lane.heartbeat for lane in self._lanes.values()), default=10.0)
             await asyncio.sleep(min(interval, LOOK_AGAIN))
             now = asyncio.get_running_loop().time()
+            began = time.monotonic()  # an event loop may have a time of its own
             try:
                 if now - last + LOOK_AGAIN >= interval:
                     await self._renew()
                     last = now
+                    self.renewed_at = began
                 elif self.heard:
                     self.heard = False
                     await self._find_revoked()

@@ -274,6 +274,14 @@ class WorkerGroup:
         self._told = value
         await self._tell()
 
+    def renewal(self) -> Extend | None:
+        """How to renew the lease of this worker, if it has one; for another thread, too."""
+        lease = self._lease
+        times = [lane.lease_time for lane in list(self._lanes.values()) if lane.shared]
+        if lease is None or not times:
+            return None
+        return Extend(WORKERS_QUEUE, lease.key, lease.token, min(times))
+
     async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
         """Remove workers whose leases have ended, or that died before they had one."""
         old = asyncio.get_running_loop().time() + self._clock_offset - GRACE

@@ -48,6 +48,7 @@ from leasedkeyq.lanes.running.job import (
     current_command,
 )
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
+from leasedkeyq.lanes.running.loop_watch import LoopWatch
 from leasedkeyq.lanes.running.middleware import Middleware, surrounded
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.process_child import Failed, ProcessCall, ProcessLoad
@@ -111,6 +112,7 @@ class LaneEngine(ABC):
         self.slots = slots
         self.emitter = emitter
         self.running: set[Job] = set()
+        self.loop_watch = LoopWatch(self.running)
         self.started = False
         self.stopped = False
         self.shutting_down = False

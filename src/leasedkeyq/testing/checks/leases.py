@@ -1,6 +1,7 @@
 """What leases are: one for each key, fenced, and void when they have ended."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 from leasedkeyq.model.requests import (
@@ -259,6 +260,42 @@ class LeaseChecks(Suite):
         await site.pass_time(SHORT * 1.5)
         again = await claim(store, next_items(9))
         assert [(item.key, item.attempt) for item in again] == [("a", 1), ("c", 1)]
+
+    @site_check(needs="extends_apart")
+    async def test_leases_are_renewed_while_the_event_loop_is_blocked(self, site: Site) -> None:
+        """By another thread, each by itself; the loop finds them renewed when it goes on."""
+        store = site.open_timed()
+        await store.put([one("a"), one("b")])
+        a, b = await claim(store, next_items(2))
+        await settle(store, Ack("q", "b", b.token))
+        before = (await store.look("q", ["a"]))[0][0].due
+        assert before is not None
+        failures: list[BaseException] = []
+
+        async def extend() -> None:
+            names = (("a", a.token), ("b", b.token), ("a", "forged"))
+            await store.extend_apart([Extend("q", *name, 10 * LONG) for name in names])
+
+        def renew() -> None:
+            try:
+                asyncio.run(asyncio.wait_for(extend(), self.patience))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        thread.join(2 * self.patience)  # nothing runs in this event loop meanwhile
+        assert not thread.is_alive(), "the store waits for an event loop that is blocked"
+        assert not failures, f"extend_apart has failed: {failures[0]!r}"
+        if site.clock is not None:
+            site.clock.advance(2 * LONG)  # the leases of before would have expired
+        assert await claim(store, next_items(2)) == ()
+        [[item]] = await store.look("q", ["a"])
+        assert item.state == "in_flight"
+        assert item.due is not None
+        assert item.due > before + LONG
+        await settle(store, Ack("q", "a", a.token))
+        assert await counts(store) == Counts()
 
     @check
     async def test_a_bad_lease_in_a_batch_spoils_nobody(self, store: Store) -> None:

@@ -1,0 +1,54 @@
+"""Workers whose event loops are blocked, as processes: on every store under ``TORTURE=1``."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli import test_stuck_worker
+from tests.cli.test_stuck_worker import app, submit
+from tests.cli.test_worker import Worker, worker
+from tests.servers.urls import KINDS, empty_store
+
+TORTURE = os.environ.get("TORTURE") == "1"
+STORES = KINDS if TORTURE else KINDS[:1]
+BLOCKED = 30.0 if TORTURE else 8.0
+"""Seconds. Leases last 6."""
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_of_two_processes_one_runs_a_command_that_blocks(kind: str, tmp_path: Path) -> None:
+    with empty_store(kind, tmp_path) as url:
+        arguments = app(tmp_path, url)
+        with worker(*arguments) as one, worker(*arguments) as other:
+            for process in (one, other):
+                process.hear("running the lanes")
+            submit(url, BLOCKED, 100)
+            deadline = time.monotonic() + BLOCKED + 60
+            while not any(_has_told(process, "end 1") for process in (one, other)):
+                assert time.monotonic() < deadline, (one.told, other.told)
+                time.sleep(0.1)
+            assert [one.end(signal.SIGTERM), other.end(signal.SIGTERM)] == [0, 0]
+        told = [line for line in one.told + other.told if line.startswith(("start", "end "))]
+        assert told == ["start 1", "end 1"]
+
+
+if TORTURE:
+
+    @pytest.mark.parametrize("kind", STORES[1:])
+    def test_a_worker_that_is_stuck_ends_and_another_takes_over(kind: str, tmp_path: Path) -> None:
+        test_stuck_worker.test_a_worker_that_is_stuck_ends_and_another_takes_over(kind, tmp_path)
+
+    @pytest.mark.parametrize("kind", STORES[1:])
+    def test_the_leases_of_a_blocked_worker_that_is_killed_expire(
+        kind: str, tmp_path: Path
+    ) -> None:
+        test_stuck_worker.test_the_leases_of_a_blocked_worker_that_is_killed_expire(kind, tmp_path)
+
+
+def _has_told(process: Worker, line: str) -> bool:
+    while not process.lines.empty():
+        process.told.append(process.lines.get())
+    return line in process.told

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leasedkeyq.lanes import current_command, resource
+from leasedkeyq.lanes.running.job import WORKER
 
 PATIENCE = 60.0
 
@@ -78,6 +79,14 @@ def strange() -> Any:
 def wrong() -> int:
     number: Any = "no number"
     return number  # type: ignore[no-any-return]  # that is what is tested
+
+
+def tell(parts: int) -> int:
+    """Tells its worker how far it is."""
+    assert WORKER.tell is not None
+    for part in range(parts):
+        WORKER.tell({"part": part, "of": parts})
+    return parts
 
 
 def takes_resource(number: int, pool: Point = resource()) -> int:

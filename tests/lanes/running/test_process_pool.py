@@ -117,6 +117,21 @@ def test_functions_run_in_processes_that_are_used_again(
     run(main())
 
 
+def test_a_process_tells_its_worker_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = lane(QueueManagerBuilder())
+    [tell] = register(manager, process_commands.tell)
+    engine: Any = manager.queue()._engine
+    told: list[tuple[str, Any]] = []
+    monkeypatch.setattr(engine, "report", lambda job, value: told.append((job.key, value)))
+
+    async def main() -> None:
+        async with manager:
+            assert await (await manager.submit("x", tell(2), key="k")) == 2
+
+    run(main())
+    assert told == [("k", {"part": 0, "of": 2}), ("k", {"part": 1, "of": 2})]
+
+
 def test_errors_of_processes_come_as_from_another_worker() -> None:
     manager = lane(QueueManagerBuilder())
     functions = (

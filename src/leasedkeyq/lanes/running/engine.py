@@ -549,7 +549,9 @@ class LaneEngine(ABC):
         if job.timer is not None:
             self._limits.clear(job)
         try:
-            answer = await self._processes.run(load, call, begun=partial(self._limit_run, job))
+            answer = await self._processes.run(
+                load, call, begun=partial(self._limit_run, job), report=partial(self.report, job)
+            )
         except ProcessDiedError as ended:
             raise self._process_ended(job, ended.code) from None
         except ProcessStartError as refused:
@@ -562,6 +564,13 @@ class LaneEngine(ABC):
             )
             raise _with_traceback(error, split(answer.error)[1])
         return function.decode_result(answer.result)
+
+    def report(self, job: Job, value: Any) -> None:
+        """Take what a command tells of itself from its process, while it runs: plain values.
+
+        Until there is a use for it, it is written to the log.
+        """
+        logger.debug("lane %r: %s tells %r", job.partition.lane.id, job.name, value)
 
     def _limit_run(self, job: Job) -> None:
         """The function of a job begins in its process."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -180,6 +180,20 @@ class Job:
 
 
 CURRENT: ContextVar[Job] = ContextVar("leasedkeyq.command")
+
+
+class WorkerLink:
+    """How code that runs in a process of the pool of a worker reaches the worker.
+
+    Attributes:
+        tell: Sends plain values to `LaneEngine.report` of the worker, for the command that runs
+            here. None: this is no such process.
+    """
+
+    tell: Callable[[Any], None] | None = None
+
+
+WORKER = WorkerLink()
 
 
 @dataclass(frozen=True)

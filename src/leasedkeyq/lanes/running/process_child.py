@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable
+from contextlib import suppress
 from inspect import isawaitable
 from types import ModuleType
 from typing import Any, BinaryIO, cast
@@ -29,7 +30,7 @@ from leasedkeyq.lanes.command import CommandCall, CommandFunction
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.errors import CommandExitError, CommandPayloadError
 from leasedkeyq.lanes.running.error_text import error_line, traceback_text
-from leasedkeyq.lanes.running.job import CURRENT, Job
+from leasedkeyq.lanes.running.job import CURRENT, WORKER, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import join
 from leasedkeyq.stores.finite import check_finite
@@ -134,6 +135,7 @@ class Child:
         self._functions: dict[str, CommandFunction[..., Any]] = {}
         self._partitions: dict[tuple[str, str, str], Partition] = {}
         self._sending = threading.Lock()
+        WORKER.tell = self._report
 
     def serve(self) -> None:
         """Answer every message of the worker."""
@@ -144,15 +146,16 @@ class Child:
             else:
                 # So that no command sees the context variables that another one has set.
                 answer = contextvars.copy_context().run(self._call, message)
-                # A process that is killed later would lose what it has printed.
-                sys.stdout.flush()
-                sys.stderr.flush()
+                _flush()
                 self._send(answer)
 
     def _send(self, message: msgspec.Struct) -> None:
         raw = frame(message)
         with self._sending:  # threads of a command may report, too
             self._link.sendall(raw)
+
+    def _report(self, value: Any) -> None:
+        self._send(Reported(msgspec.Raw(_encoder.encode(value))))
 
     def _load(self, message: ProcessLoad) -> Loaded | NotLoaded:
         try:
@@ -196,6 +199,13 @@ class Child:
         job.attempt = message.attempt
         job.status = "running"
         return job
+
+
+def _flush() -> None:
+    """Write what a command has printed: a process that is killed later would lose it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or not there at all
+            stream.flush()
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

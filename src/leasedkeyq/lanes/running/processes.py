@@ -81,6 +81,21 @@ class ProcessStartError(Exception):
         self.traceback = traceback
 
 
+_lifelines: set[int] = set()
+"""The ends that the pools of this process hold."""
+
+
+def _let_go_of_lifelines() -> None:
+    """A process that was forked off this one is not the worker, and must not pass for it."""
+    for end in _lifelines:
+        os.close(end)
+    _lifelines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_lifelines)
+
+
 class PoolProcess(asyncio.Protocol):
     """One process of the pool, as the worker sees it.
 
@@ -308,6 +323,7 @@ class ProcessPool:
         loop = asyncio.get_running_loop()
         if self._lifeline is None:
             self._lifeline = os.pipe()
+            _lifelines.add(self._lifeline[1])
         lifeline = self._lifeline[0]
         here, there = socket.socketpair()
         try:
@@ -358,9 +374,11 @@ class ProcessPool:
             process.kill()
         if late:
             await asyncio.wait([process.ended for process in late], timeout=CLOSE_LIMIT)
-        for end in self._lifeline or ():
-            os.close(end)
-        self._lifeline = None
+        if self._lifeline is not None:
+            _lifelines.discard(self._lifeline[1])
+            for end in self._lifeline:
+                os.close(end)
+            self._lifeline = None
 
 
 def _interpreter_flags() -> list[str]:

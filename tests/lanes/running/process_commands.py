@@ -12,8 +12,7 @@ from typing import Any
 
 from leasedkeyq.lanes import current_command, resource
 from leasedkeyq.lanes.running.job import WORKER
-
-PATIENCE = 60.0
+from tests.lanes.real_clock import PATIENCE
 
 
 class ShopError(Exception):

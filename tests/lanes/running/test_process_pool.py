@@ -1,11 +1,10 @@
 """Commands in processes: the end of a process ends one command, and none outlives its worker."""
 
-import asyncio
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -26,33 +25,11 @@ from leasedkeyq.lanes import (
     RemoteCommandError,
     RetryPolicy,
 )
+from tests.lanes.real_clock import PATIENCE, eventually, lives, run
 from tests.lanes.running import process_commands
-from tests.lanes.running.process_commands import PATIENCE, Point, ShopError
+from tests.lanes.running.process_commands import Point, ShopError
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(2 * PATIENCE):
-            await work
-
-    asyncio.run(in_time())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has looked after does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def lane(builder: QueueManagerBuilder, config: LaneConfig | None = None) -> QueueManager:

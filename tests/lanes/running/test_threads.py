@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     current_command,
 )
-
-PATIENCE = 60.0
+from tests.lanes.real_clock import PATIENCE, eventually, run
 
 Build = Callable[[], QueueManagerBuilder]
 everywhere = pytest.mark.parametrize(
@@ -33,22 +32,6 @@ everywhere = pytest.mark.parametrize(
     ],
     ids=["memory", "store"],
 )
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """On the real clock: virtual time would pass while a thread runs."""
-
-    async def in_time() -> None:
-        async with asyncio.timeout(2 * PATIENCE):
-            await work
-
-    asyncio.run(in_time())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def lane(build: Build, config: LaneConfig | None = None) -> QueueManager:

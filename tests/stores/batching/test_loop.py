@@ -285,3 +285,21 @@ def test_event_loops_that_were_closed_without_a_word_are_forgotten() -> None:
     asyncio.run(batcher.close())
     gc.collect()
     assert engines[2]() is None
+
+
+def test_an_event_loop_of_another_thread_may_end_while_the_batcher_closes() -> None:
+    other = asyncio.Runner()
+
+    class Slow(Doubling):
+        async def close(self) -> None:
+            await asyncio.to_thread(other.close)
+
+    batcher: Doubler = LoopBatcher(Slow, name="doubler")
+
+    async def main() -> None:
+        await batcher.submit(1)
+        await asyncio.to_thread(other.run, batcher.submit(2))
+        await batcher.close()
+
+    asyncio.run(main())
+    assert batcher.engines() == {}

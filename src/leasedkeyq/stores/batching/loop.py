@@ -6,6 +6,7 @@ event loop, one until the answer is there and one until the caller goes on.
 
 import asyncio
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
@@ -105,6 +106,8 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
         self._sites: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]
         ] = weakref.WeakKeyDictionary()
+        self._gate = threading.Lock()
+        """Held while `_sites` is changed or walked over: other threads have event loops, too."""
 
     def engine(self) -> Engine:
         """The engine of the running event loop.
@@ -117,7 +120,18 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
 
     def engines(self) -> dict[asyncio.AbstractEventLoop, Engine]:
         """The engines of all event loops that have one."""
-        return {loop: site.engine for loop, site in list(self._sites.items())}
+        return {loop: site.engine for loop, site in self._all_sites()}
+
+    def _all_sites(
+        self,
+    ) -> list[
+        tuple[
+            asyncio.AbstractEventLoop,
+            "CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]",
+        ]
+    ]:
+        with self._gate:
+            return list(self._sites.items())
 
     def _enqueue(self, call: LoopCall[RequestT, AnswerT]) -> None:
         site = self._sites.get(asyncio.get_running_loop())
@@ -128,8 +142,9 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
             site.add(call)
 
     def _new_site(self) -> "CallsInLoop[RequestT, asyncio.Future[list[AnswerT]], Engine]":
-        for ended in [loop for loop in self._sites if loop.is_closed()]:
-            del self._sites[ended]  # a site holds its event loop
+        for ended, _ in self._all_sites():
+            if ended.is_closed():
+                self._forget(ended)  # a site holds its event loop
         line: CallLine[RequestT, asyncio.Future[list[AnswerT]]] = CallLine(self._most)
         site = CallsInLoop(
             self._engine(),
@@ -139,7 +154,8 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
             touched=self._touched,
         )
         loop = asyncio.get_running_loop()
-        self._sites[loop] = site
+        with self._gate:
+            self._sites[loop] = site
         site.end = self._until_the_end(loop, site)
         with suppress(StopIteration):
             site.end.asend(None).send(None)  # up to its `yield`
@@ -158,6 +174,10 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
                 async with asyncio.timeout(END_TIME):
                     await site.finished()
             site.engine.abandon()
+            self._forget(loop)
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._gate:
             self._sites.pop(loop, None)
 
     async def close(self) -> None:
@@ -166,14 +186,14 @@ class LoopBatcher(Batcher[RequestT, AnswerT], Generic[RequestT, AnswerT, Engine]
         # A caller that was cancelled together with its answer takes that back in this turn.
         await asyncio.sleep(0)
         here = asyncio.get_running_loop()
-        for loop, site in list(self._sites.items()):
+        for loop, site in self._all_sites():
             if loop is here:
                 site.engine.stop_trying()
                 await site.finished()
                 await site.engine.close()
                 await site.end.aclose()
             elif loop.is_closed():
-                del self._sites[loop]
+                self._forget(loop)
             elif self._process == os.getpid():
                 with suppress(RuntimeError):  # it was closed this moment
                     loop.call_soon_threadsafe(site.close_when_idle)

@@ -257,6 +257,9 @@ async def test_nothing_of_a_gather_stays_in_the_store() -> None:
     assert await cancelled.cancel()
     await asyncio.sleep(1)
     assert await left_in(store) == {}
+    assert await manager.dlq.requeue_all() == 2
+    await manager.drain()
+    assert await left_in(store) == {}
     await manager.close()
 
 

@@ -1,11 +1,12 @@
 """`connect`: from a URL to a store."""
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from leasedkeyq.errors import StoreError
 
@@ -139,6 +140,20 @@ def sqlite_path(url: str) -> Path:
         )
     # Behind an authority, which is empty, a path begins with a slash of its own.
     return Path(path[1:] if url.partition(":")[2].startswith("//") else path)
+
+
+def absolute_url(url: str) -> str:
+    """A URL that means the same store, whatever the working directory is when it is opened.
+
+    Raises:
+        ValueError: The URL makes no sense.
+    """
+    parts = _split(url)
+    if parts.scheme == "sqlite":
+        return f"sqlite:///{quote(str(sqlite_path(url).absolute()))}"
+    if parts.scheme != "file" or parts.netloc or parts.path[:1] in ("", "/"):
+        return url
+    return parts._replace(path=f"{quote(os.getcwd())}/{parts.path}").geturl()
 
 
 def _sqlite(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":

@@ -2,9 +2,10 @@
 
 What people touch is here: `builder`, `manager`, `config`, `command`, `events`, `dead_letters`,
 `storage`, and `policies`. What runs commands is in `running`; `memory` has the engine for lanes in
-memory, `durable` the one for lanes on a store. Lanes use the contract of stores, and any store; two
-modules know an engine: `storage`, as a `LocalStorage` is a SQLite file, and `storage_store`, which
-is the memory store plus somebody's `Storage`.
+memory, `durable` the one for lanes on a store; `sync` is for programs without an event loop. Lanes
+use the contract of stores, and any store; two modules know an engine: `storage`, as a
+`LocalStorage` is a SQLite file, and `storage_store`, which is the memory store plus somebody's
+`Storage`.
 
 Programs import the names below. In the package, only `cli` and `testing` may import lanes.
 Begin with `manager`, then `running.engine`.
@@ -80,6 +81,7 @@ from leasedkeyq.lanes.storage import (
     StoredCommand,
     StoredDeadLetter,
 )
+from leasedkeyq.lanes.sync import SyncHandle, SyncManager
 from leasedkeyq.lanes.workflow.outcome import GatherOutcome, GatherStatus
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -92,6 +94,9 @@ __all__ = [
     "Lane",
     "Handle",
     "CommandStatus",
+    # Without an event loop
+    "SyncManager",
+    "SyncHandle",
     # Commands
     "Command",
     "CommandFunction",

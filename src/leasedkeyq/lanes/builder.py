@@ -3,10 +3,11 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from leasedkeyq import checks
-from leasedkeyq.connect import connect
+from leasedkeyq.connect import absolute_url, connect
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
@@ -53,6 +54,8 @@ class QueueManagerBuilder:
         self._emitter = emitter or EventEmitter()
         self._lanes: dict[str, tuple[LaneConfig, int, Sequence[int] | None]] = {}
         self._storage: Store | CommandStorage | Storage | str | os.PathLike[str] | None = None
+        self._named: str | os.PathLike[str] | None = None
+        """The storage, as it can be opened again after a change of the working directory."""
         self._options: dict[str, Any] = {}
         self._dlq_size: int | None = None
         self._capacity: int | None = None
@@ -130,6 +133,7 @@ class QueueManagerBuilder:
         if options and not opened:
             raise TypeError("options go with a URL or a path; an open store has its own")
         self._storage = storage
+        self._named = _absolute(storage)
         self._options = options
         return self
 
@@ -287,20 +291,28 @@ class QueueManagerBuilder:
         queue, opened = self._build_queue()
         await manager._replace_queue(queue, opened)
 
+    def build_apart(self) -> tuple[CommandQueue, Store]:
+        """The same lanes on another connection to the store, for another event loop.
+
+        For `QueueManager.sync`. They have an emitter of their own, and count in no `LaneMetrics`,
+        which belong to one event loop.
+
+        Raises:
+            LaneConfigError: As `build`, or the storage was not named by a URL or a path.
+        """
+        if self._named is None:
+            raise LaneConfigError("only a storage that was named by a URL or a path opens twice")
+        store = self._opened(self._named)
+        instruments = [one for one in self._instruments if not isinstance(one, LaneMetrics)]
+        return self._lanes_on(store, EventEmitter(), instruments), store
+
     def _build_queue(self) -> tuple[CommandQueue, Store | None]:
         """The lanes on their store, and the store if it was opened for them."""
-        if not self._lanes:
-            raise LaneConfigError("a manager needs at least one lane: call with_lane first")
-        for name in sorted((self._only or frozenset()) - frozenset(self._lanes)):
-            known = ", ".join(sorted(self._lanes))
-            message = f"there is no lane {name!r}; the lanes are: {known}"
-            raise UnknownLaneError(message, lane=name)
+        self._check()
         store: Store | None = None
         opened = False
-        if isinstance(self._storage, str):
-            store, opened = connect(self._storage, **self._options), True
-        elif isinstance(self._storage, os.PathLike):
-            store, opened = LocalStorage(self._storage, **self._options).store, True
+        if isinstance(self._storage, str | os.PathLike):
+            store, opened = self._opened(self._storage), True
         elif isinstance(self._storage, CommandStorage):
             store = self._storage.store
         elif isinstance(self._storage, Store):
@@ -310,8 +322,27 @@ class QueueManagerBuilder:
         instruments = [*self._instruments]
         if self._metrics is not None:
             instruments.insert(0, self._metrics)
+        queue = self._lanes_on(store, self._emitter, instruments)
+        return queue, store if opened else None
+
+    def _check(self) -> None:
+        if not self._lanes:
+            raise LaneConfigError("a manager needs at least one lane: call with_lane first")
+        for name in sorted((self._only or frozenset()) - frozenset(self._lanes)):
+            known = ", ".join(sorted(self._lanes))
+            message = f"there is no lane {name!r}; the lanes are: {known}"
+            raise UnknownLaneError(message, lane=name)
+
+    def _opened(self, storage: str | os.PathLike[str]) -> Store:
+        if isinstance(storage, str):
+            return connect(storage, **self._options)
+        return LocalStorage(storage, **self._options).store
+
+    def _lanes_on(
+        self, store: Store | None, emitter: EventEmitter, instruments: Sequence[Instrument]
+    ) -> CommandQueue:
         queue = CommandQueue(
-            self._emitter,
+            emitter,
             capacity=self._capacity,
             store=store,
             registry=self._registry,
@@ -329,4 +360,16 @@ class QueueManagerBuilder:
         if self._processes is not None:
             queue.limit_processes(self._processes)
         queue.check_lanes()
-        return queue, store if opened else None
+        return queue
+
+
+def _absolute(storage: object) -> str | os.PathLike[str] | None:
+    """A storage that is named by a URL or a path, whatever the working directory is later."""
+    if isinstance(storage, os.PathLike):
+        return Path(storage).absolute()
+    if not isinstance(storage, str):
+        return None
+    try:
+        return absolute_url(storage)
+    except ValueError:
+        return storage  # `build` says what is wrong with it

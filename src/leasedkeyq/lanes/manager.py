@@ -25,6 +25,7 @@ from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.sync import SyncManager
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics
@@ -87,6 +88,7 @@ class QueueManager:
         self._monitors: list[QueueMonitor] = []
         self._closing: Task[dict[str, int]] | None = None
         self.metrics = metrics
+        self._sync: SyncManager | None = None
         self._adopt(queue)
 
     def _adopt(self, queue: CommandQueue) -> None:
@@ -100,6 +102,8 @@ class QueueManager:
         """Use other lanes and another store from now on; see `QueueManagerBuilder.rebuild`."""
         if self._store_to_close is not None:
             await self._store_to_close.close()
+        if self._sync is not None:
+            self._sync.close()
         self._queue = queue
         self._store_to_close = store_to_close
         self._adopt(queue)
@@ -108,6 +112,17 @@ class QueueManager:
     def builder(self) -> "QueueManagerBuilder | None":
         """The builder that has built it, which can `QueueManagerBuilder.rebuild` it."""
         return self._builder
+
+    @property
+    def sync(self) -> SyncManager:
+        """The same for threads without an event loop, as in Flask, Django and scripts.
+
+        ``manager.sync.submit("mail", send("me"))`` submits, and ``handle.result()`` waits. It is
+        for any number of threads, and for processes that are forked later.
+        """
+        if self._sync is None:
+            self._sync = SyncManager(self)
+        return self._sync
 
     @property
     def dlq(self) -> DeadLetterQueue:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from asyncio import Task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -81,6 +82,7 @@ class CommandQueue:
 
     Attributes:
         interrupted: How many commands still ran when it was closed, and were ended by that.
+        cross_process: Whether other processes can use the same lanes.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class CommandQueue:
         self.registry = registry or CommandRegistry()
         self.lanes: dict[str, Lane] = {}
         self._slots = Slots(capacity)
-        self._cross_process = store is not None and store.capabilities.cross_process
+        self.cross_process = store is not None and store.capabilities.cross_process
         self._shutting_down = False
         self.interrupted = 0
         self._closing: Task[dict[str, int]] | None = None
@@ -198,7 +200,7 @@ class CommandQueue:
             for partition in lane.partitions:
                 partition.owned = partition.index in owned
         if shared is None:
-            shared = owned is None and self._cross_process
+            shared = owned is None and self.cross_process
         lane.shared = shared and config.partitions > 1 and self.durable
         minimum = config.min_concurrency if lane.runs_here else 0
         capacity = self._slots.capacity
@@ -713,6 +715,25 @@ class CommandQueue:
             if self._lifespan is not None:
                 await self._lifespan.leave()
         return left
+
+    def has(self, handle: Handle[Any]) -> bool:
+        """Whether a handle is one of these lanes, and not of others on the same store."""
+        return handle.engine is self._engine
+
+    async def let_go(self) -> None:
+        """Let go of everything without a look at what is left; for lanes that were not started."""
+        self._shutting_down = True
+        await self._engine.stop()
+        await self._engine.close()
+
+    @property
+    def running_loop(self) -> "asyncio.AbstractEventLoop | None":
+        """The event loop that the lanes belong to, if it runs in this process."""
+        engine = self._engine
+        loop = engine.bound_loop
+        if loop is None or engine.bound_process != os.getpid() or not loop.is_running():
+            return None
+        return loop
 
     async def _resubmit(self, letter: DeadLetter) -> bool:
         command: Any = letter.command

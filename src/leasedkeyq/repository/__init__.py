@@ -2,7 +2,7 @@
 
 `repository` is the front door, `items` its data, `mapping` says how an item is stored and which
 requests a change takes, `changes` and `claims` make them. `connection` opens the store and keeps it
-over a fork (`fork_gate`), `session` asks it for a thread that waits, `change_edits` makes one edit
+over a fork, `session` asks it for a thread that waits, `change_edits` makes one edit
 of what many threads ask for, `loop_thread` runs its event loop, `leases` knows what this process
 holds. The folder uses the contract of stores, and `connect`. Programs import it; of the folders
 only `testing` and `cli` may. Begin with `repository`, then `mapping`.

@@ -6,14 +6,13 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Final
-from urllib.parse import quote, urlsplit
+from typing import Final
+from urllib.parse import urlsplit
 
-from leasedkeyq.connect import connect, sqlite_path
+from leasedkeyq.background.forkable import Forkable, renew_after_fork
+from leasedkeyq.connect import absolute_url, connect
 from leasedkeyq.errors import QueueClosedError, StoreError
-from leasedkeyq.repository.fork_gate import ForkGate
 from leasedkeyq.repository.items import fresh_ids
 from leasedkeyq.repository.leases import HeldLeases
 from leasedkeyq.repository.loop_thread import LoopThread, is_inside, refuse_inside
@@ -24,21 +23,13 @@ DOCUMENTS: Final = (".yaml", ".yml", ".json")
 MAX_RETRIES: Final = 3
 
 
-class Connection:
+class Connection(Forkable):
     """The way to one queue.
 
-    A store that is open at a fork is in the hands of two processes, and that does harm: SQLite
-    does not notice what the other one does. So stores are closed before a fork, when no thread uses
-    them, and opened again afterwards, on both sides.
-
     Attributes:
-        place: Says which store this is, however it was named: two with the same place must not
-            wait for each other.
+        place: Says which store this is, however it was named.
         closed: Whether `close` was called.
     """
-
-    _all: ClassVar["weakref.WeakSet[Connection]"] = weakref.WeakSet()
-    _gate: ClassVar = ForkGate()
 
     def __init__(
         self,
@@ -120,70 +111,44 @@ class Connection:
 
     # Forks
 
-    def _closes_for_fork(self) -> bool:
+    def is_open(self) -> bool:
+        """As `Forkable.is_open`."""
+        return self._session is not None
+
+    def closes_for_fork(self) -> bool:
+        """As `Forkable.closes_for_fork`."""
         session = self._session
         if self._open is None or session is None or is_inside(self.place):
             return False
         return session.store.capabilities.cross_process
 
-    @classmethod
-    def before_fork(cls) -> None:
-        """Wait until no thread uses a store, and close all that can be opened again."""
-        cls._gate.stop(cls._send_away, cls._staying)
-        for connection in list(cls._all):
-            if connection._session is not None and connection._closes_for_fork():
-                connection._finalizer.detach()
-                connection._session.end()
-                connection._session = None
+    def send_away(self) -> None:
+        """As `Forkable.send_away`."""
+        session = self._session
+        if session is not None:
+            session.ended_by_fork = True
+            with suppress(QueueClosedError):
+                session.send_away()
 
-    @classmethod
-    def _staying(cls) -> set[object]:
-        """The places of the stores that stay open, for the old process only."""
-        return {
-            connection.place
-            for connection in list(cls._all)
-            if connection._session is not None and not connection._closes_for_fork()
-        }
+    def close_for_fork(self) -> None:
+        """As `Forkable.close_for_fork`."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._finalizer.detach()
+            session.end()
 
-    @classmethod
-    def _send_away(cls) -> None:
-        for connection in list(cls._all):
-            session = connection._session
-            if session is not None and connection._closes_for_fork():
-                session.ended_by_fork = True
-                with suppress(QueueClosedError):
-                    session.send_away()
-
-    @classmethod
-    def after_fork_in_parent(cls) -> None:
-        """Go on."""
-        cls._gate.resume()
-
-    @classmethod
-    def after_fork_in_child(cls) -> None:
-        """Go on without what belongs to the old process."""
-        LoopThread.after_fork()
-        HeldLeases.after_fork()
-        fresh_ids.begin_anew()
-        cls._gate.begin_anew()
-        for connection in list(cls._all):
-            connection._lock = threading.Lock()
-            if connection._session is not None:
-                # It must not be closed here: it is in use in the old process.
-                connection._left_behind, connection._session = connection._session, None
-                connection._finalizer.detach()
-                connection._open = None
+    def forget(self) -> None:
+        """As `Forkable.forget`."""
+        self._lock = threading.Lock()
+        if self._session is not None:
+            # It must not be closed here: it is in use in the old process.
+            self._left_behind, self._session = self._session, None
+            self._finalizer.detach()
+            self._open = None
 
 
-if hasattr(os, "register_at_fork"):
-    # The callback that was registered last is called first before a fork. The pools of threads
-    # take a lock then that a store may need to be closed, so theirs must be registered before.
-    import_module("concurrent.futures.thread")
-    os.register_at_fork(
-        before=Connection.before_fork,
-        after_in_parent=Connection.after_fork_in_parent,
-        after_in_child=Connection.after_fork_in_child,
-    )
+for renew in (LoopThread.after_fork, HeldLeases.after_fork, fresh_ids.begin_anew):
+    renew_after_fork(renew)
 
 
 def _place_of(store: Store, source: object) -> object:
@@ -192,16 +157,6 @@ def _place_of(store: Store, source: object) -> object:
     if isinstance(path, Path):
         return Path(os.path.realpath(path))
     return source if store.capabilities.cross_process else store
-
-
-def _absolute(url: str) -> str:
-    """The same file when it is opened again, whatever the current folder is then."""
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return f"sqlite:///{quote(str(sqlite_path(url).absolute()))}"
-    if parts.scheme != "file" or parts.netloc or parts.path[:1] in ("", "/"):
-        return url
-    return parts._replace(path=f"{quote(os.getcwd())}/{parts.path}").geturl()
 
 
 def _let_go(session: Session) -> None:
@@ -222,7 +177,7 @@ def _opener(
 ) -> tuple[object, Callable[[], Store]]:
     """Where a store is, and how to open it; `document` is said of a document only."""
     if isinstance(source, str) and not is_document(source):
-        url = _absolute(source)
+        url = absolute_url(source)
         return url, partial(connect, url)
     given: object = source
     if not isinstance(given, str | os.PathLike):

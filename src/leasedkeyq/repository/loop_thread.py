@@ -1,31 +1,30 @@
-"""From threads without an event loop to a store that needs one, and back."""
+"""The event loop of a store for the threads of a repository, and edits whose work they do."""
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
-from leasedkeyq.errors import QueueClosedError
+from leasedkeyq.background import loop_thread as background
+from leasedkeyq.background.loop_thread import BackgroundLoop
 from leasedkeyq.model.requests import Answer, StoredItem
 from leasedkeyq.repository.errors import TransactionError
 from leasedkeyq.repository.mapping import ItemRequest
 from leasedkeyq.stores.store import Store
-from leasedkeyq.stores.watchers import LISTENER
 
 T = TypeVar("T")
-STEP = 0.1
-"""Seconds between two looks at whether a thread that closes has to wait any longer."""
+OWNER = "repository"
+"""What errors say that was closed."""
 EditCall = Callable[
     [Callable[[Sequence[StoredItem]], Sequence[ItemRequest]]], Coroutine[Any, Any, list[Answer]]
 ]
 """An edit of a store, but for its work."""
 
 
-class LoopThread:
-    """An event loop in a thread of its own, which does what other threads ask for.
+class LoopThread(BackgroundLoop):
+    """The event loop of a store, in a thread.
 
     One loop thread serves all repositories of a store object: some stores belong to one event loop.
     """
@@ -35,18 +34,9 @@ class LoopThread:
     _registry = threading.RLock()
 
     def __init__(self, store: Store) -> None:
+        super().__init__(f"leasedkeyq repository on {type(store).__name__}", OWNER)
         self.store = store
-        self.process = os.getpid()
         self._users = 0
-        self._gate = threading.Lock()
-        self._closing = False
-        self._ending: asyncio.Task[None] | None = None
-        self._awaited: set[Future[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._run, name=f"leasedkeyq repository on {type(store).__name__}", daemon=True
-        )
-        self._thread.start()
 
     @classmethod
     def of(cls, store: Store) -> "LoopThread":
@@ -74,95 +64,21 @@ class LoopThread:
         if self.process != os.getpid():
             return
         if before is not None:
-            self._loop.call_soon_threadsafe(before)
+            self.loop.call_soon_threadsafe(before)
         with self._registry:
             self._users -= 1
             last = not self._users
             if last:
                 self._of_store.pop(self.store, None)
-        if not last:
-            return
-        with self._gate:
-            # All that was submitted is before this in the line, and nothing comes after it.
-            self._closing = True
-            self._loop.call_soon_threadsafe(self._stop, close_store)
-        if wait and threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Have a coroutine run."""
-        with self._gate:
-            if not self._closing:
-                answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-                self._awaited.add(answer)
-                answer.add_done_callback(self._awaited.discard)
-                return answer
-        coroutine.close()
-        raise QueueClosedError("the repository is closed; make a new one")
-
-    def start(self, function: Callable[[], object]) -> None:
-        """Have a function called in the thread; the thread waits for the tasks that it makes."""
-        with self._gate:
-            if self._closing:
-                raise QueueClosedError("the repository is closed; make a new one")
-            self._loop.call_soon_threadsafe(function)
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Have a coroutine run, and wait for what it returns.
-
-        If the waiting thread is interrupted, the coroutine is cancelled.
-        """
-        return wait_for(self.submit(coroutine))
-
-    # In the thread
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_forever()
-            # As `asyncio.run` ends: connections that were closed get the turn that they need.
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        finally:
-            self._loop.close()
-
-    def _stop(self, close_store: bool) -> None:
-        self._ending = self._loop.create_task(self._end(close_store))
-
-    async def _end(self, close_store: bool) -> None:
-        try:
-            while (others := self._others()) and not self._is_given_up():
-                await asyncio.wait(others, timeout=STEP)
-            # The threads that wait for calls that have ended may not know yet that they have.
-            if unheard := [asyncio.wrap_future(answer) for answer in list(self._awaited)]:
-                await asyncio.wait(unheard)
-            if close_store:
-                await self.store.close()
-            if left := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in left:
-                    task.cancel()
-                await asyncio.wait(left, timeout=1.0)
-        finally:
-            self._loop.stop()
-
-    def _others(self) -> "set[asyncio.Task[Any]]":
-        """What is under way, but for tasks that listen until their store is closed."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        return {task for task in tasks if task.get_name() != LISTENER}
-
-    def _is_given_up(self) -> bool:
-        """Whether the server is away and no thread waits: then none misses a call under way."""
-        return self.store.outage is not None and not self._awaited
+        if last:
+            close = self.store.close if close_store else None
+            # While the server is away, a call under way that no thread waits for is not missed.
+            self.end(close, given_up=lambda: self.store.outage is not None, wait=wait)
 
 
 def wait_for(future: "Future[T]") -> T:
     """The result of what runs in a loop thread."""
-    try:
-        return future.result()
-    except CancelledError:
-        raise QueueClosedError("the repository was closed while it was used") from None
-    except BaseException:
-        future.cancel()
-        raise
+    return background.wait_for(future, OWNER)
 
 
 class Abandoned(Exception):  # noqa: N818 - a message to the store, not an error

@@ -39,6 +39,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, undo_claim
+from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.item_row import item_of_row
 from leasedkeyq.types import Duration, QueueObserver
 
@@ -439,6 +440,7 @@ def _in_a_thread(coroutine: Any) -> Any:
     thread = threading.Thread(target=run, name="leasedkeyq opens a PostgreSQL store")
     thread.start()
     thread.join()
+    forks.thread_ended(thread)
     if failure:
         raise failure[0]
     return outcome[0]

@@ -4,6 +4,7 @@ import os
 import random
 import sqlite3
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -57,10 +58,13 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import SpoiledBatchError, ThreadBatcher, undo_claim
+from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.store import report_dropped
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""
+FORK_PATIENCE: Final = 5.0
+"""Seconds for which a fork waits for a transaction that is under way."""
 QUICK: Final = 0.001
 """Seconds for which an event loop may stand still while it commits a transaction itself."""
 SHORTEST_PAUSE: Final = 0.02
@@ -100,7 +104,8 @@ class SqliteStore(BatchedStore):
     One thread of each store object writes; whatever many callers ask for at a time goes into one
     transaction and one fsync. What a caller asks for alone is written by its own event loop, as
     long as that stops the loop for less than a millisecond. Opening blocks for some milliseconds. A
-    store object must not be carried over a fork.
+    store object belongs to its process: the file is closed while that forks, and the new process
+    opens a store of its own.
 
     Args:
         path: The database file. It is created if need be, its folder is not. Beside it SQLite
@@ -169,6 +174,8 @@ class SqliteStore(BatchedStore):
         self._log: LogFile | None = None
         self._connection: sqlite3.Connection | None = self._open(create=True)
         self._file = identity(self.path)
+        self._under_way: Sequence[SqliteRequest] = ()
+        """What the thread applies at present."""
         self._writer: ThreadBatcher[SqliteRequest, Any] = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
@@ -183,6 +190,7 @@ class SqliteStore(BatchedStore):
             wanted=lambda: bool(self._watchers),
             wake=self._watchers.wake_all,
         )
+        open_files.add(self)
 
     # The contract
 
@@ -239,6 +247,7 @@ class SqliteStore(BatchedStore):
 
     def _apply(self, requests: list[SqliteRequest]) -> list[Any]:
         """One transaction for all."""
+        self._under_way = requests
         try:
             answers, announce = self._transact(requests)
         except sqlite3.Error as error:
@@ -247,6 +256,8 @@ class SqliteStore(BatchedStore):
             raise SpoiledBatchError(str(self.path), error) from error
         except (TypeError, ValueError, OverflowError) as error:
             raise SpoiledBatchError(str(self.path), error) from error
+        finally:
+            self._under_way = ()
         # Not within the `try`: it is done, and no error makes it be done again.
         announce()
         return answers
@@ -472,6 +483,58 @@ class SqliteStore(BatchedStore):
         if self._log is not None:
             self._log.close()
 
+    # Forks
+
+    def hold(self) -> bool:
+        """Close the file before the process forks; returns whether `go_on` is to be called.
+
+        SQLite counts its locks by file and process. In a new process that has inherited an open
+        connection, SQLite takes locks for held that only the old process has, and then one of the
+        two removes the log that the other one writes. So no file is open at a fork, unless the
+        transaction of an edit is under way, for which the forking thread may be waited for.
+        """
+        until = time.monotonic() + FORK_PATIENCE
+        self._watch.hold()
+        if not self._writer.hold(
+            lambda: _cannot_repeat(self._under_way) or time.monotonic() > until
+        ):
+            self._watch.go_on()
+            return False
+        self._disconnect()
+        return True
+
+    def go_on(self) -> None:
+        """Go on after the fork, in the old process; the file is opened again when it is needed."""
+        self._writer.go_on()
+        self._watch.go_on()
+
+
+class _OpenFiles:
+    """The stores of this process, whose files are closed before a fork."""
+
+    def __init__(self) -> None:
+        self._stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+        self._held: list[SqliteStore] = []
+        self.add = self._stores.add
+
+    def before_fork(self) -> None:
+        self._held = [store for store in list(self._stores) if store.hold()]
+
+    def after_fork_in_parent(self) -> None:
+        held, self._held = self._held, []
+        for store in held:
+            store.go_on()
+
+    def after_fork_in_child(self) -> None:
+        """The stores of the old process are of no use here, and have no file open."""
+        self._held = []
+
+
+open_files = _OpenFiles()
+forks.add_engine(
+    open_files.before_fork, open_files.after_fork_in_parent, open_files.after_fork_in_child
+)
+
 
 def _is_small(request: SqliteRequest) -> bool:
     """Whether it takes hardly any time, whatever is stored."""
@@ -485,7 +548,7 @@ def _is_small(request: SqliteRequest) -> bool:
     return isinstance(request, SMALL)
 
 
-def _cannot_repeat(requests: list[SqliteRequest]) -> bool:
+def _cannot_repeat(requests: Sequence[SqliteRequest]) -> bool:
     """The work of an edit is called once, whatever happens to the transaction afterwards."""
     return any(isinstance(request, Edit) and request.called for request in requests)
 

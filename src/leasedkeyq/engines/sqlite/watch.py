@@ -66,6 +66,7 @@ class CommitWatch:
         self._called = threading.Event()
         self._seen = 0
         self._bell: Bell | None = None
+        self._held = False
 
     def ring(self) -> None:
         """Let other processes know that something was committed."""
@@ -95,6 +96,20 @@ class CommitWatch:
                 self._bell.interrupt()
         if thread is not None:
             thread.join()
+
+    def hold(self) -> None:
+        """End the thread and its connection until `go_on`: the process forks."""
+        if not self._stop.is_set():
+            self._held = True
+            self.close()
+
+    def go_on(self) -> None:
+        """Watch again, after `hold`, if anybody does."""
+        if self._held:
+            self._held = False
+            self._stop.clear()
+            if self._wanted():
+                self.start(self._seen)
 
     # The thread
 

@@ -8,6 +8,7 @@ wait and how an outcome is kept is the matter of its subclasses.
 import asyncio
 import contextvars
 import logging
+import os
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -126,6 +127,8 @@ class LaneEngine(ABC):
         self._instrument = together([one for one in instruments if one is not self._metrics])
         self._tracing = None if tracing is None else GuardedTracing(tracing)
         self.bound_loop: AbstractEventLoop | None = None
+        self.bound_process = 0
+        """The process of that loop. After a fork, the loop of the old process seems to run."""
         self._context = contextvars.Context()
         self.middleware: Sequence[Middleware] = ()
         self._quiet: list[Future[None]] = []
@@ -196,6 +199,7 @@ class LaneEngine(ABC):
         """The event loop that this engine belongs to: that of its first use."""
         if self.bound_loop is None:
             self.bound_loop = asyncio.get_running_loop()
+            self.bound_process = os.getpid()
             self._context = contextvars.copy_context()
         return self.bound_loop
 

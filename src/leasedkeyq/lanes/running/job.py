@@ -291,6 +291,11 @@ class Handle(Generic[R_co]):
         self._engine = engine
 
     @property
+    def engine(self) -> "Follows":
+        """What runs or follows the command in this process."""
+        return self._engine
+
+    @property
     def id(self) -> str:
         """The id of the command, for a web page or another process: see `QueueManager.handle`.
 

@@ -20,6 +20,8 @@ from leasedkeyq.stores.batching.spoiled_batch import SpoiledBatchError, apply_ap
 
 PATIENCE: Final = 1.0
 """Seconds that closing waits for an event loop that does not take its answers."""
+HOLD_STEP: Final = 0.02
+"""Seconds between two questions whether a fork waits any longer for a batch."""
 
 
 class ThreadBatcher(Batcher[RequestT, AnswerT]):
@@ -107,6 +109,23 @@ class ThreadBatcher(Batcher[RequestT, AnswerT]):
             self._closers.append((loop, turn))
             self._arrived.put(None)
             return self._thread, turn
+
+    def hold(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until no batch is applied, and apply none until `go_on`: the process forks.
+
+        `give_up` is asked from time to time whether to wait no longer. Returns whether it is held;
+        a batcher that belongs to another process is not.
+        """
+        if self._process != os.getpid():
+            return False
+        while not self._applying.acquire(timeout=HOLD_STEP):
+            if give_up():
+                return False
+        return True
+
+    def go_on(self) -> None:
+        """Apply batches again, after `hold`."""
+        self._applying.release()
 
     def _enqueue(self, call: LoopCall[RequestT, AnswerT]) -> None:
         with self._lock:

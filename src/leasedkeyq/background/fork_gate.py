@@ -42,8 +42,13 @@ class ForkGate:
         finally:
             own.remove(place)
             with self._free:
-                self._users -= Counter([place])
-                self._free.notify_all()
+                left = self._users[place] - 1
+                if left:
+                    self._users[place] = left
+                else:
+                    del self._users[place]
+                if self._stopped:
+                    self._free.notify_all()
 
     def stop(
         self, send_away: Callable[[], None], staying: Callable[[], Collection[object]]

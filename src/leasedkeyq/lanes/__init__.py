@@ -12,7 +12,13 @@ Begin with `manager`, then `running.engine`.
 """
 
 from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
-from leasedkeyq.lanes.command import Command, CommandCall, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.command import (
+    BatchFunction,
+    Command,
+    CommandCall,
+    CommandFunction,
+    CommandRegistry,
+)
 from leasedkeyq.lanes.command_options import CommandOptions, RunIn
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
@@ -71,7 +77,13 @@ from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.resources import Lifespan, Resources, resource
-from leasedkeyq.lanes.running.job import CommandStatus, Handle, RunningCommand, current_command
+from leasedkeyq.lanes.running.job import (
+    CommandStatus,
+    Handle,
+    RunningCommand,
+    current_batch,
+    current_command,
+)
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.middleware import CallNext, Middleware
 from leasedkeyq.lanes.storage import (
@@ -104,6 +116,8 @@ __all__ = [
     "CommandCall",
     "CommandOptions",
     "RunIn",
+    "BatchFunction",
+    "current_batch",
     "current_command",
     "RunningCommand",
     "GatherOutcome",

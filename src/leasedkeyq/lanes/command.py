@@ -8,21 +8,24 @@ with `CommandRegistry.register`, or a class whose fields msgspec can encode.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import CO_COROUTINE
-from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, NoneType, SimpleNamespace, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
+    Union,
     Unpack,
     cast,
     get_args,
+    get_origin,
     get_type_hints,
     overload,
 )
@@ -30,6 +33,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from leasedkeyq import checks
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.command_options import (
     NO_OPTIONS,
@@ -54,6 +58,7 @@ from leasedkeyq.lanes.resources import (
     takes_resource,
 )
 from leasedkeyq.stores.finite import check_finite
+from leasedkeyq.types import Duration
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.running.job import Handle
@@ -62,6 +67,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
+T = TypeVar("T")
+
+ITEM = "item"
+"""The name of the one argument of a command that is handled in a batch."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -147,7 +156,7 @@ class CommandFunction(Generic[P, R]):
         self.options = options
         self._manager = manager
         self.plain = not _is_async(function) and not _awaits(function)
-        self.run_in = _place(command_type, self.plain, options.run_in)
+        self.run_in: RunIn | Literal["batch"] = _place(command_type, self.plain, options.run_in)
         self.module = str(getattr(inspect.unwrap(function), "__module__", "") or "")
         if self.run_in == "process":
             self.importable = ImportableFunction.of(command_type, function)
@@ -161,11 +170,15 @@ class CommandFunction(Generic[P, R]):
         self._results: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
         with suppress(TypeError):  # an annotation that is beyond msgspec
             self._results = msgspec.json.Decoder(self.returns)
-        self._parameters = _parameters(command_type, function)
+        self._parameters = self._read_parameters()
         self.set_resources(provided)
         if options.key is not None:
             by_position, named = self._names[: self._by_position], self._names[self._by_position :]
             check_key_function(command_type, options.key, *by_position, **dict.fromkeys(named))
+
+    def _read_parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters that a command has; their annotations are in `_hints`."""
+        return _parameters(self.command_type, self.function)
 
     def set_resources(self, provided: Sequence[Any]) -> None:
         """Take the parameters for resources that say so, or whose type lifespans provide.
@@ -376,6 +389,116 @@ class CommandFunction(Generic[P, R]):
         return result
 
 
+class BatchFunction(CommandFunction[[T], R]):
+    """A function that handles many commands at once. Calling it makes a command with one item.
+
+    Attributes:
+        blocks: Whether it is a plain function, which is called in a thread.
+        size: How many items it is called with, at most.
+        within: Seconds for which the first item waits for more.
+    """
+
+    def __init__(
+        self,
+        command_type: str,
+        function: Callable[..., Any],
+        options: CommandOptions,
+        manager: "Callable[[], CommandManager]",
+        provided: Sequence[Any],
+        *,
+        size: int,
+        within: float,
+    ) -> None:
+        self.size = size
+        self.within = within
+        self._items = ""
+        super().__init__(command_type, function, options, manager, provided)
+        self.blocks = self.plain
+        self.plain = False
+        self.run_in = "batch"
+        self.returns = _each_result(self.returns)
+
+    def _read_parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The item of a command, in place of the items of the function; and its resources."""
+        parameters = dict(super()._read_parameters())
+        self._items = next(iter(parameters), "")
+        items = parameters.pop(self._items, None)
+        if items is None or items.default is not items.empty:
+            raise self._wrong_parameters("its first parameter is the list of items")
+        if items.kind not in (items.POSITIONAL_ONLY, items.POSITIONAL_OR_KEYWORD):
+            raise self._wrong_parameters("its first parameter is passed by position")
+        if ITEM in parameters:
+            raise self._wrong_parameters(f"a parameter cannot be named {ITEM!r}")
+        hint = self._hints.get(self._items, Any)
+        if hint is not Any:
+            kinds = get_args(hint)
+            if get_origin(hint) not in (list, Sequence, Collection, Iterable) or len(kinds) != 1:
+                raise self._wrong_parameters(f"{self._items} is annotated as {hint}")
+            hint = kinds[0]
+        self._hints[ITEM] = hint
+        return {ITEM: items.replace(name=ITEM, kind=items.POSITIONAL_OR_KEYWORD)} | parameters
+
+    def _wrong_parameters(self, why: str) -> TypeError:
+        return TypeError(
+            f"batch {self.command_type!r}: {why}; write async def {self.__name__}"
+            "(items: list[Item]), and give further parameters the default resource()"
+        )
+
+    def set_resources(self, provided: Sequence[Any]) -> None:
+        """As `CommandFunction.set_resources`.
+
+        Raises:
+            TypeError: It has a parameter beyond its items that is given no resource.
+        """
+        super().set_resources(provided)
+        if len(self._names) > 1:
+            raise self._wrong_parameters(f"what is {self._names[1]} of each item?")
+
+    def call(self, arguments: msgspec.Struct) -> Awaitable[R]:
+        """Handle one item by itself."""
+        return self._call_for_one(arguments)
+
+    async def _call_for_one(self, arguments: Any) -> R:
+        returned = self.call_batch([arguments.item])
+        if inspect.isawaitable(returned):
+            returned = await returned
+        [outcome] = self.outcomes(returned, 1)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return cast("R", outcome)
+
+    def call_batch(self, items: list[Any]) -> Any:
+        """Call the function with the items of several commands, and with its resources.
+
+        Raises:
+            ResourceError: As `CommandFunction.call`.
+        """
+        available = RESOURCES.get()
+        named = {parameter.name: available.of(parameter) for parameter in self.resources}
+        return cast("Callable[..., Any]", self.function)(items, **named)
+
+    def outcomes(self, returned: Any, number: int) -> Sequence[Any]:
+        """What came of each of so many items: its result, or an exception.
+
+        Raises:
+            TypeError: The function has returned something else than one of them for each item.
+        """
+        if returned is None:
+            return [None] * number
+        if not isinstance(returned, list | tuple):
+            raise TypeError(
+                f"batch {self.command_type!r} returned {describe(returned)} for {number} items; "
+                "return a list with a result or an exception for each, or None if all are done"
+            )
+        outcomes = cast("Sequence[Any]", returned)
+        if len(outcomes) != number:
+            raise TypeError(
+                f"batch {self.command_type!r} returned {len(outcomes)} results for {number} items; "
+                "return one for each, in order, or None if all are done"
+            )
+        return outcomes
+
+
 class CommandClass(Generic[C]):
     """A class of commands: its instances are written down by their fields."""
 
@@ -489,6 +612,64 @@ class CommandRegistry:
         decorator = self.decorator(command_type, options, partial(self._only_manager, command_type))
         return decorator if target is None else decorator(target)
 
+    def batch(
+        self,
+        command_type: str,
+        *,
+        size: int,
+        within: Duration = 0.0,
+        **options: Unpack[CommandKeywords],
+    ) -> "BatchDecorator":
+        """Register a function that handles many commands at once; see `QueueManager.batch`."""
+        manager = partial(self._only_manager, command_type)
+        return self.batch_decorator(command_type, size, within, options, manager)
+
+    def batch_decorator(
+        self,
+        command_type: str,
+        size: int,
+        within: Duration,
+        options: CommandKeywords,
+        manager: Callable[[], CommandManager],
+    ) -> "BatchDecorator":
+        """A decorator that registers a batch; `manager` tells to whom its commands go."""
+        decorator = self.decorator(command_type, options, manager)
+        try:
+            most = checks.whole("size", size, 1)
+            seconds = checks.delay_time("within", within)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"batch {command_type!r}: {error}") from error
+        return BatchDecorator(decorator, most, seconds)
+
+    def add_batch(self, decorator: "Decorator", target: Any, size: int, within: float) -> Any:
+        """Register a function that handles many commands at once."""
+        command_type = decorator.command_type
+        self._check_free(command_type)
+        if isinstance(target, type):
+            raise TypeError(f"batch {command_type!r}: a batch is handled by a function")
+        if decorator.options.run_in == "process":
+            raise TypeError(
+                f"batch {command_type!r}: a batch cannot run in a process; leave run_in out, and "
+                "let the function hand over what takes long to commands with run_in='process'"
+            )
+        _check_function(command_type, target)
+        function: BatchFunction[Any, Any] = BatchFunction(
+            command_type,
+            target,
+            decorator.options,
+            decorator.manager,
+            self._provided,
+            size=size,
+            within=within,
+        )
+        self._keep(function)
+        return function
+
+    def _check_free(self, command_type: str) -> None:
+        if command_type in self.types:
+            raise LaneConfigError(f"the command type {command_type!r} is registered already")
+
     def decorator(
         self,
         command_type: str,
@@ -527,8 +708,7 @@ class CommandRegistry:
         options: CommandOptions,
         manager: Callable[[], CommandManager],
     ) -> Any:
-        if command_type in self.types:
-            raise LaneConfigError(f"the command type {command_type!r} is registered already")
+        self._check_free(command_type)
         if isinstance(target, type):
             self._keep(CommandClass(command_type, target, options))
             if getattr(target, "command_type", None) != command_type:
@@ -664,10 +844,10 @@ class Decorator:
         options: CommandOptions,
         manager: Callable[[], CommandManager],
     ) -> None:
-        self._registry = registry
-        self._command_type = command_type
-        self._options = options
-        self._manager = manager
+        self.registry = registry
+        self.command_type = command_type
+        self.options = options
+        self.manager = manager
 
     @overload
     def __call__(self, target: type[C]) -> type[C]: ...  # type: ignore[overload-overlap]  # a class is callable, too  # pyright: ignore[reportOverlappingOverload]
@@ -680,7 +860,47 @@ class Decorator:
 
     def __call__(self, target: Any) -> Any:
         """Register `target`."""
-        return self._registry._add(self._command_type, target, self._options, self._manager)
+        return self.registry._add(self.command_type, target, self.options, self.manager)
+
+
+class BatchDecorator:
+    """Registers the function that it decorates, to handle many commands at once."""
+
+    def __init__(self, decorator: Decorator, size: int, within: float) -> None:
+        self._decorator = decorator
+        self._size = size
+        self._within = within
+
+    @overload
+    def __call__(self, target: Callable[[list[T]], Awaitable[None]]) -> BatchFunction[T, None]: ...
+
+    @overload
+    def __call__(
+        self, target: Callable[[list[T]], Awaitable[Sequence[R | Exception]]]
+    ) -> BatchFunction[T, R]: ...
+
+    @overload
+    def __call__(
+        self, target: Callable[[list[T]], Awaitable[Sequence[R | Exception] | None]]
+    ) -> BatchFunction[T, R | None]: ...
+
+    @overload
+    def __call__(self, target: Callable[[list[T]], None]) -> BatchFunction[T, None]: ...
+
+    @overload
+    def __call__(
+        self, target: Callable[[list[T]], Sequence[R | Exception]]
+    ) -> BatchFunction[T, R]: ...
+
+    @overload
+    def __call__(
+        self, target: Callable[[list[T]], Sequence[R | Exception] | None]
+    ) -> BatchFunction[T, R | None]: ...
+
+    def __call__(self, target: Any) -> Any:
+        """Register `target`."""
+        decorator = self._decorator
+        return decorator.registry.add_batch(decorator, target, self._size, self._within)
 
 
 def _class_of(registered: Registered) -> type[Any]:
@@ -749,6 +969,26 @@ def not_async(command_type: str, name: str) -> TypeError:
         "cannot be awaited; write async def execute, or register a plain function, which runs in a "
         "thread"
     )
+
+
+def _each_result(returns: Any) -> Any:
+    """What a batch returns for each item, as far as its annotation tells: no exceptions."""
+    kinds = get_args(returns) if get_origin(returns) in {Union, UnionType} else (returns,)
+    each: list[Any] = []
+    for kind in kinds:
+        if kind is NoneType or kind is None:
+            each.append(None)
+        elif get_origin(kind) in {list, tuple, Sequence} and get_args(kind):
+            result = get_args(kind)[0]
+            several = get_args(result) if get_origin(result) in {Union, UnionType} else (result,)
+            each += [one for one in several if not _is_exception(one)]
+        else:
+            return Any
+    return Union[tuple(each)] if each else Any  # noqa: UP007  # made of a tuple
+
+
+def _is_exception(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _field(name: str, kind: Any, default: Any) -> Any:

@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from leasedkeyq.lanes.command import Command, CommandFunction, CommandRegistry, Decorator
+from leasedkeyq.lanes.command import (
+    BatchDecorator,
+    Command,
+    CommandFunction,
+    CommandRegistry,
+    Decorator,
+)
 from leasedkeyq.lanes.command_options import CommandKeywords
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import (
@@ -199,6 +205,43 @@ class QueueManager:
         registry: CommandRegistry = self._queue.registry
         decorator = registry.decorator(command_type, options, lambda: self)
         return decorator if target is None else decorator(target)
+
+    def batch(
+        self,
+        command_type: str,
+        *,
+        size: int,
+        within: Duration = 0.0,
+        **options: Unpack[CommandKeywords],
+    ) -> BatchDecorator:
+        """Register a function that handles many commands at once: ``@manager.batch("index", ...)``.
+
+        ``async def index(items: list[Document])`` is called with the items of up to `size`
+        commands of one lane. It returns a list with the result of each, or with an exception in
+        place of a result for one that failed; or None, if all are done. If it raises, all of them
+        have failed. ``index(document)`` is a command with one item: it is submitted, has a key, a
+        lease, a handle and retries like any other, and each is settled by itself.
+
+        Each command takes a slot of its lane, so that `LaneConfig.max_concurrency` is the size of
+        a batch times the number of batches at a time. A batch ends as a whole: by its time-out,
+        which counts from the call, and is the shortest of its commands; or when all of them are
+        cancelled. A plain ``def`` runs in a thread.
+
+        Args:
+            command_type: The name of the type.
+            size: How many items there are in one call, at most.
+            within: How long the first item waits for more, once it is there. 0: the call has what
+                came with it in one claim.
+            options: As in `command`. A `key` function is called with the item.
+
+        Raises:
+            TypeError: The function does not take a list of items, or one of the options is not of
+                its type.
+            ValueError: One of them has a value that makes no sense.
+            LaneConfigError: The name is taken.
+        """
+        registry: CommandRegistry = self._queue.registry
+        return registry.batch_decorator(command_type, size, within, options, lambda: self)
 
     @overload
     async def submit(

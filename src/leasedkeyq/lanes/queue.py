@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import Command, CommandRegistry, command_type_of
+from leasedkeyq.lanes.command import BatchFunction, Command, CommandRegistry, command_type_of
 from leasedkeyq.lanes.command_options import NO_OPTIONS
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
@@ -552,12 +552,36 @@ class CommandQueue:
         self._engine.check_loop()
         self._engine.check_failure()
         self.check_lanes()
+        self._check_batches()
         async with self._start_lock:
             if not self._engine.started:
                 if any(lane.runs_here for lane in self.lanes.values()):
                     await self._open_resources()
                 await self._engine.start()
                 await self._tell_first_gauges()
+
+    def _check_batches(self) -> None:
+        """Find batches that could never be full, as each of their commands takes a slot.
+
+        Raises:
+            LaneConfigError: The lane of a batch has less slots than the batch has items.
+        """
+        for kind, function in self.registry.types.items():
+            lane = self.lanes.get(function.options.lane or "")
+            if isinstance(function, BatchFunction) and lane is not None and lane.runs_here:
+                limits = {
+                    "max_concurrency": lane.most,
+                    "global_concurrency": lane.config.global_concurrency,
+                    "capacity of the manager": self._slots.capacity,
+                }
+                for name, most in limits.items():
+                    if most is not None and most < function.size:
+                        raise LaneConfigError(
+                            f"batch {kind!r}: its size is {function.size}, and the {name} of lane "
+                            f"{lane.id!r} is {most}, so that no batch could be full: each item "
+                            "takes a slot; raise the one or lower the other",
+                            lane=lane.id,
+                        )
 
     async def _open_resources(self) -> None:
         """Enter the lifespans, and see that each command has the resources that it takes.

@@ -24,7 +24,7 @@ import msgspec
 from leasedkeyq import checks
 from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import CommandCall, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.command import BatchFunction, CommandCall, CommandFunction, CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
@@ -38,9 +38,11 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.resources import RESOURCES, Resources
+from leasedkeyq.lanes.running.batches import Batches
 from leasedkeyq.lanes.running.command_id import CommandPlace, parse_command_id
 from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.job import (
+    BATCH,
     CURRENT,
     CommandStatus,
     Handle,
@@ -135,6 +137,9 @@ class LaneEngine(ABC):
         self._abandoned: set[Task[None]] = set()
         self._threads = ThreadPool()
         self._processes = ProcessPool()
+        self._batches = Batches(
+            lambda: self._loop, lambda: self._context, self._call_batch, self._limit_batch
+        )
         self._in_threads: set[Job] = set()
         """Jobs whose functions run in a thread now, which cannot be ended from outside."""
         self._stopping = False
@@ -219,7 +224,11 @@ class LaneEngine(ABC):
     def check_outside(self) -> None:
         """Refuse to let a command wait until all commands are done."""
         job = CURRENT.get(None)
-        if job is not None and job in self.running and job.task is asyncio.current_task():
+        if job is None:
+            job = next(iter(BATCH.get()), None)
+        elif job.task is not asyncio.current_task():
+            job = None
+        if job is not None and job in self.running:
             lane = job.partition.lane.id
             raise LaneError(
                 f"lane {lane!r}: command {job.kind!r} would wait for itself; no command can drain "
@@ -513,6 +522,10 @@ class LaneEngine(ABC):
                 return function.call(command.arguments)
             if function.run_in == "thread":
                 return self._execute_in_thread(job, partial(function.call, command.arguments))
+            if function.run_in == "batch":
+                if job.timer is not None:
+                    self._limits.clear(job)  # its time counts from when its batch begins
+                return self._batches.run(job)
             return self._execute_in_process(job, command)
         execution: Awaitable[Any] = command.execute()
         return execution
@@ -593,6 +606,29 @@ class LaneEngine(ABC):
         error.exit_code = None if name else code
         error.signal = name
         return error
+
+    async def _call_batch(self, function: BatchFunction[Any, Any], jobs: Sequence[Job]) -> Any:
+        """Call the function of a batch once, for all these jobs."""
+        items = [job.command.arguments.item for job in jobs]
+        if not function.blocks:
+            return await function.call_batch(items)
+        self._in_threads.update(jobs)
+        try:
+            result = await self._threads.run(partial(function.call_batch, items))
+        finally:
+            self._in_threads.difference_update(jobs)
+        return await result if isawaitable(result) else result
+
+    def _limit_batch(self, jobs: Sequence[Job]) -> None:
+        """A batch begins: the shortest time-out of its commands is that of them all."""
+        limits = [job.timeout for job in jobs if job.timeout is not None]
+        if limits:
+            shortest = min(limits)
+            when = self._loop.time() + shortest
+            for job in jobs:
+                job.timeout = shortest
+                if job.interruption is None:
+                    self._look_again(job, when)
 
     def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A run is over: free its slot, and decide what becomes of the command."""

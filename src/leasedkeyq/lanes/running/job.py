@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -180,6 +180,8 @@ class Job:
 
 
 CURRENT: ContextVar[Job] = ContextVar("leasedkeyq.command")
+BATCH: ContextVar[Sequence[Job]] = ContextVar("leasedkeyq.batch", default=())
+"""The jobs whose batch runs in the current task."""
 
 
 class WorkerLink:
@@ -250,8 +252,26 @@ def current_command() -> RunningCommand:
         LookupError: None does.
     """
     job = CURRENT.get(None)
-    if job is None:
-        raise LookupError("current_command is for code that runs as a command of a lane")
+    if job is not None:
+        return _running(job)
+    if BATCH.get():
+        raise LookupError("a batch has several commands: current_batch tells them")
+    raise LookupError("current_command is for code that runs as a command of a lane")
+
+
+def current_batch() -> list[RunningCommand]:
+    """The commands of the batch that runs in the current task or thread, as its items are.
+
+    Raises:
+        LookupError: No batch does.
+    """
+    jobs = BATCH.get()
+    if not jobs:
+        raise LookupError("current_batch is for code that runs as a batch of commands of a lane")
+    return [_running(job) for job in jobs]
+
+
+def _running(job: Job) -> RunningCommand:
     return RunningCommand(
         job.command_id, job.partition.lane.id, job.key, job.kind, job.attempt, job.timeout, job
     )

@@ -1,7 +1,7 @@
 """Arguments, checked where they come in. Every error names its argument."""
 
 from collections.abc import Hashable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import inf, isfinite, isnan
 from typing import Final, TypeVar, cast
 
@@ -67,6 +67,20 @@ def delay_time(name: str, value: Duration) -> float:
     if value == inf:
         raise ValueError(f"{name} must be finite")
     return value
+
+
+def moment(name: str, value: datetime) -> float:
+    """A moment, as Unix time: a datetime that says in which time zone it is."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} must be a datetime, got {type(value).__name__}")
+    if value.utcoffset() is None:
+        parts = ", ".join(str(part) for part in value.timetuple()[:5])
+        raise ValueError(
+            f"{name} must have a time zone, got {value!r}, which is another moment on each "
+            f"machine; write datetime({parts}, tzinfo=UTC), or "
+            f'datetime({parts}, tzinfo=ZoneInfo("Europe/Berlin"))'
+        )
+    return value.timestamp()
 
 
 def whole(name: str, value: int, least: int, most: int | None = None) -> int:

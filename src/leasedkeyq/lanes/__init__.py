@@ -40,10 +40,12 @@ from leasedkeyq.lanes.errors import (
     ManagerFailedError,
     RemoteCommandError,
     ResourceError,
+    ScheduleError,
     ShuttingDownError,
     SubscriptionClosedError,
     UnknownCommandError,
     UnknownLaneError,
+    UnknownScheduleError,
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.events import (
@@ -86,6 +88,7 @@ from leasedkeyq.lanes.running.job import (
 )
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.middleware import CallNext, Middleware
+from leasedkeyq.lanes.schedule import MissedPolicy, Schedule
 from leasedkeyq.lanes.storage import (
     CommandStorage,
     LocalStorage,
@@ -128,6 +131,9 @@ __all__ = [
     "Lifespan",
     "Resources",
     "resource",
+    # Schedules
+    "Schedule",
+    "MissedPolicy",
     # Policies
     "LaneConfig",
     "RetryPolicy",
@@ -171,6 +177,8 @@ __all__ = [
     "LaneError",
     "LaneConfigError",
     "UnknownLaneError",
+    "ScheduleError",
+    "UnknownScheduleError",
     "ShuttingDownError",
     "ManagerClosedError",
     "ManagerFailedError",

@@ -27,6 +27,30 @@ class UnknownLaneError(LaneError, LookupError):
     """There is no lane of this name. The message lists those that there are."""
 
 
+class ScheduleError(LaneError, ValueError):
+    """A schedule cannot be what it was declared as: the message says what is wrong with it.
+
+    Attributes:
+        schedule: Its name.
+    """
+
+    def __init__(self, message: str, *, lane: str = "", schedule: str = "") -> None:
+        super().__init__(message, lane=lane)
+        self.schedule = schedule
+
+
+class UnknownScheduleError(LaneError, LookupError):
+    """There is no schedule of this name: it was never declared here, or was removed.
+
+    Attributes:
+        schedule: Its name.
+    """
+
+    def __init__(self, message: str, *, schedule: str = "") -> None:
+        super().__init__(message)
+        self.schedule = schedule
+
+
 class ShuttingDownError(LaneError):
     """The manager takes no more commands: `shutdown` was called."""
 

@@ -5,6 +5,8 @@ import logging
 import signal
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -30,6 +32,7 @@ from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
 from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
+from leasedkeyq.lanes.schedule import MissedPolicy, Schedule
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.sync import SyncManager
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
@@ -95,6 +98,8 @@ class QueueManager:
         self._closing: Task[dict[str, int]] | None = None
         self.metrics = metrics
         self._sync: SyncManager | None = None
+        self._declared: dict[str, Callable[[CommandQueue], Schedule]] = {}
+        """What was declared by `schedule`, to be declared again where the lanes are replaced."""
         self._adopt(queue)
 
     def _adopt(self, queue: CommandQueue) -> None:
@@ -113,6 +118,8 @@ class QueueManager:
         self._queue = queue
         self._store_to_close = store_to_close
         self._adopt(queue)
+        for declare in self._declared.values():
+            declare(queue)
 
     @property
     def builder(self) -> "QueueManagerBuilder | None":
@@ -254,6 +261,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -270,6 +278,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -285,6 +294,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -316,6 +326,9 @@ class QueueManager:
                 default. (In queues and in the repository, higher goes first: the item of the
                 command in a store has the opposite number.)
             delay: Start it no earlier than after this time.
+            at: Start it no earlier than at this moment, in place of a `delay`, by the clock of this
+                process; a moment that has passed is now. It has a time zone:
+                ``datetime(2026, 3, 1, 8, 30, tzinfo=ZoneInfo("Europe/Berlin"))``.
             deadline: By when it should be started, after the submission. As the time runs out, the
                 command is lifted: in its lane above those that are up less, and with its lane
                 above other lanes with which it shares a capacity. `PriorityBoostConfig` says how
@@ -329,6 +342,8 @@ class QueueManager:
 
         Raises:
             KeyAlreadyPresentError: The key is there, and `if_present` is ``"reject"``.
+            ValueError: An argument has a value that makes no sense; `at` has no time zone, or both
+                `at` and `delay` are given.
             UnknownLaneError: There is no such lane.
             LaneConfigError: No lane is given, and the type of the command has none.
             ShuttingDownError: `shutdown` was called.
@@ -336,6 +351,8 @@ class QueueManager:
             CommandPayloadError: The command cannot be written down, or the key function of its
                 type failed.
         """
+        if at is not None:
+            delay = self._queue.delay_until(at, delay)
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
@@ -351,6 +368,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -366,6 +384,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -380,6 +399,7 @@ class QueueManager:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
@@ -404,6 +424,7 @@ class QueueManager:
             priority: As in `submit`. Like `delay`, `deadline` and `timeout`, it is for all of
                 them; None: each as its type says.
             delay: Start them no earlier than after this time.
+            at: As in `submit`.
             deadline: By when they should be started.
             timeout: How long each of them may run.
             connection: As in `submit`.
@@ -421,6 +442,8 @@ class QueueManager:
             UnregisteredCommandError: The store needs registered commands, and one is none.
             CommandPayloadError: A command cannot be written down.
         """
+        if at is not None:
+            delay = self._queue.delay_until(at, delay)
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
@@ -726,6 +749,154 @@ class QueueManager:
         self._lifespans.append(lifespan)
         self._queue.registry.provide(lifespan.provides)
         return function
+
+    # Schedules
+
+    @overload
+    def schedule(
+        self,
+        name: str,
+        expression: str,
+        command: Command[Any],
+        /,
+        *,
+        lane: str | None = None,
+        tz: str | None = None,
+        missed: MissedPolicy = "once",
+        jitter: Duration | None = None,
+        key: str | None = None,
+        if_present: PresentPolicy | None = None,
+        priority: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Schedule: ...
+
+    @overload
+    def schedule(
+        self,
+        name: str,
+        command: Command[Any],
+        /,
+        *,
+        every: Duration,
+        lane: str | None = None,
+        missed: MissedPolicy = "once",
+        jitter: Duration | None = None,
+        key: str | None = None,
+        if_present: PresentPolicy | None = None,
+        priority: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Schedule: ...
+
+    def schedule(
+        self,
+        name: str,
+        expression: str | Command[Any] | None = None,
+        command: Command[Any] | None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        lane: str | None = None,
+        tz: str | None = None,
+        missed: MissedPolicy = "once",
+        jitter: Duration | None = None,
+        key: str | None = None,
+        if_present: PresentPolicy | None = None,
+        priority: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Schedule:
+        """Declare a schedule: a command that is submitted again and again, at its ticks.
+
+        ``schedule("nightly", "0 3 * * *", report(11), tz="Europe/Berlin")``, or
+        ``schedule("poll", poll(), every=timedelta(minutes=5))``.
+
+        On a store, each tick is fired once over all workers that have the lane, whichever of them
+        is first; the command is submitted and the next tick is written down in one step. (On a
+        Redis cluster in two: see the guide.) The schedule survives restarts, and goes on until it
+        is removed by `unschedule`. The clock of the store decides when a tick is due.
+
+        It may be called before `start`, which writes the schedule down, and after it. A schedule
+        of that name that is there already is replaced if it is another one; its next tick is then
+        counted from now on. If it is the same, it goes on as it was.
+
+        In memory, ticks begin with `start` and end with the manager.
+
+        Args:
+            name: The name of the schedule.
+            expression: A cron expression with five fields: minute, hour, day of the month, month,
+                day of the week. It takes cronsim: ``pip install 'leasedkeyq[schedules]'``. It may
+                be left out for `every`.
+            command: What is submitted at each tick. On a store it is of a registered type.
+            every: The time between two ticks, in place of an expression. The first one comes after
+                that time.
+            lane: Where it is submitted; None: to the lane of its type.
+            tz: The time zone of the expression; ``"UTC"`` by default. In the night in which an hour
+                is left out, a fixed time in that hour is fired right after it; in the night in
+                which an hour comes twice, it is fired once. A schedule of every hour, or every few
+                minutes, goes by the real time.
+            missed: What becomes of ticks that were due while no worker could fire them. ``"once"``:
+                one command for all of them. ``"skip"``: none; a tick that is more than a minute
+                late is missed. ``"all"``: one command for each, of the newest 1,000.
+            jitter: Let each command start at a random time within so long after its tick.
+            key: The key of its commands: they run one after the other. Without it each tick has a
+                key of its own, ``name@tick``, unless the type of the command says what its key is.
+            if_present: With a key: what to do when a command of it waits or runs, as in `submit`.
+                ``"skip"`` lets no commands pile up.
+            priority: As in `submit`.
+            timeout: As in `submit`.
+
+        Returns:
+            The schedule, which can be paused, resumed, run by hand and removed.
+
+        Raises:
+            ScheduleError: The expression, the time zone or another argument makes no sense.
+            UnknownLaneError: There is no such lane.
+            LaneConfigError: No lane is given, and the type of the command has none.
+            UnregisteredCommandError: The store needs a registered command, and this is none.
+            CommandPayloadError: The command cannot be written down.
+            ModuleNotFoundError: There is an expression, and cronsim is not installed.
+        """
+        if expression is not None and not isinstance(expression, str):
+            if command is not None:
+                raise TypeError(
+                    f"schedule {name!r}: a cron expression is a str such as '0 3 * * *', got "
+                    f"{type(expression).__name__}"
+                )
+            expression, command = None, expression
+        declare = partial(
+            CommandQueue.schedule,
+            name=name,
+            expression=expression,
+            command=command,
+            every=every,
+            lane=lane,
+            tz=tz,
+            missed=missed,
+            jitter=jitter,
+            key=key,
+            if_present=if_present,
+            priority=priority,
+            timeout=timeout,
+        )
+        schedule = declare(self._queue)
+        self._declared[name] = declare
+        return schedule
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name: on a store those of all programs that use it.
+
+        In a process that runs no worker, too. What this manager has declared and not written down
+        yet is not among them.
+        """
+        return await self._queue.schedules.look()
+
+    async def unschedule(self, name: str) -> bool:
+        """End a schedule, for all workers; returns whether there was one.
+
+        Commands that were submitted stay. A program that declares it still brings it back when
+        it starts the next time, so take it out there, too.
+        """
+        self._declared.pop(name, None)
+        return await self._queue.schedules.remove(name)
 
     # Looking
 

@@ -6,6 +6,7 @@ import os
 import time
 from asyncio import Task, get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from leasedkeyq import checks
@@ -16,6 +17,7 @@ from leasedkeyq.lanes.command_options import NO_OPTIONS
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
+from leasedkeyq.lanes.durable.schedules import StoreSchedules
 from leasedkeyq.lanes.errors import (
     DeadlineWarning,
     DrainTimeoutError,
@@ -30,6 +32,7 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
+from leasedkeyq.lanes.memory_schedules import MemorySchedules
 from leasedkeyq.lanes.resources import NO_RESOURCES, NamedLifespan, Resources
 from leasedkeyq.lanes.running import process_child
 from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
@@ -39,6 +42,7 @@ from leasedkeyq.lanes.running.lifespan import WorkerLifespan
 from leasedkeyq.lanes.running.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
+from leasedkeyq.lanes.schedule import MissedPolicy, Schedule, ScheduleKeeper, declaration
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.lanes.workflow.steps import step_of
@@ -83,6 +87,7 @@ class CommandQueue:
     Attributes:
         interrupted: How many commands still ran when it was closed, and were ended by that.
         cross_process: Whether other processes can use the same lanes.
+        schedules: Keeps the schedules, and fires their ticks.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class CommandQueue:
         self._lifespan: WorkerLifespan | None = None
         self._start_lock = asyncio.Lock()
         self._engine: LaneEngine
+        self.schedules: ScheduleKeeper
         if store is None:
             if dlq is None:
                 dlq = DeadLetterQueue(max_dead_letters or MAX_SIZE)
@@ -137,6 +143,7 @@ class CommandQueue:
                 clock=clock,
             )
             self.dlq.attach(self._resubmit, memory.let_go)
+            self.schedules = MemorySchedules(memory, self._open_lane)
         else:
             engine = StoreEngine(
                 self.lanes,
@@ -151,6 +158,7 @@ class CommandQueue:
             )
             self.dlq = engine.dlq
             self._engine = engine
+            self.schedules = StoreSchedules(engine, self._open_lane)
         self._engine.loop_watch.max_stall = time_limit("max_stall", max_stall)
 
     @classmethod
@@ -298,11 +306,14 @@ class CommandQueue:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
     ) -> Handle[R]:
         """Submit a command, to a lane or to that of its type; see `QueueManager.submit`."""
+        if at is not None:
+            delay = self.delay_until(at, delay)
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
@@ -342,11 +353,14 @@ class CommandQueue:
         unique_for: Duration | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
+        at: datetime | None = None,
         deadline: Duration | None = None,
         timeout: Duration | None = None,
         connection: Any = None,
     ) -> list[Handle[R]]:
         """Submit many commands; see `QueueManager.submit_many`."""
+        if at is not None:
+            delay = self.delay_until(at, delay)
         terms = SubmitTerms.checked(
             if_present, priority, delay, deadline, timeout, unique_for=unique_for
         )
@@ -383,6 +397,64 @@ class CommandQueue:
         else:
             jobs = await engine.submit_many(lane, some, terms)
         return [Handle(job, engine) for job in jobs]
+
+    def schedule(
+        self,
+        *,
+        name: str,
+        expression: str | None,
+        command: Command[Any] | None,
+        every: Duration | None,
+        lane: str | None,
+        tz: str | None,
+        missed: MissedPolicy,
+        jitter: Duration | None,
+        key: str | None,
+        if_present: PresentPolicy | None,
+        priority: int | None,
+        timeout: Duration | None,
+    ) -> Schedule:
+        """Declare a schedule; see `QueueManager.schedule`."""
+        if command is None:
+            raise TypeError(
+                f"schedule {name!r} has no command; write schedule({name!r}, '0 3 * * *', command) "
+                f"or schedule({name!r}, command, every=timedelta(minutes=5))"
+            )
+        kind = command_type_of(command)
+        lane = self._default_lane(kind) if lane is None else self.lane(lane).id
+        if kind in self.registry.options:
+            key = self.registry.default_key(kind, command) if key is None else key
+            priority = self.registry.options[kind].priority if priority is None else priority
+        declared = declaration(
+            name,
+            expression,
+            command,
+            kind,
+            every=every,
+            lane=lane,
+            tz=tz,
+            missed=missed,
+            jitter=jitter,
+            key=key,
+            if_present=if_present,
+            priority=priority,
+            timeout=timeout,
+        )
+        return self.schedules.declare(declared)
+
+    def delay_until(self, at: datetime, delay: Duration | None = None) -> float:
+        """How long a command waits that is to start at a moment; see `QueueManager.submit`.
+
+        Raises:
+            ValueError: It has no time zone, or there is a `delay`, too.
+            TypeError: It is no datetime.
+        """
+        moment = checks.moment("at", at)
+        if delay is not None:
+            raise ValueError(
+                "at and delay exclude each other: one says when, the other how long from now"
+            )
+        return max(0.0, moment - self._engine.clock())
 
     def _with_default_lane(
         self, given: "str | Command[R] | None", command: "Command[R] | None"
@@ -558,6 +630,7 @@ class CommandQueue:
                 if any(lane.runs_here for lane in self.lanes.values()):
                     await self._open_resources()
                 await self._engine.start()
+                await self.schedules.start()
                 await self._tell_first_gauges()
 
     def _check_batches(self) -> None:
@@ -660,6 +733,7 @@ class CommandQueue:
         if not self._shutting_down:
             self._shutting_down = True
             self._engine.shutting_down = True
+            self.schedules.stop()
             if self.emitter.listening:
                 self.emitter.emit(events.SHUTDOWN_STARTED, {})
         self._engine.check_failure()
@@ -725,7 +799,9 @@ class CommandQueue:
 
     async def _close(self) -> dict[str, int]:
         self.interrupted = len(self._engine.running)
+        self.schedules.stop()
         await self._engine.stop()
+        await self.schedules.close()
         left: dict[str, int] = {}
         try:
             async with asyncio.timeout(PATIENCE):

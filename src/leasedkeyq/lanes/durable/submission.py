@@ -64,7 +64,8 @@ class Submissions:
         with _UNTRACED if tracing is None else tracing.submitting(lane.id, kind, key) as carrier:
             envelope.trace = carrier or None
             item = key, encode_envelope(envelope, kind, key, limits)
-            [answer] = await self._store.put([_put(partition, (item,), kind, terms, priority)])
+            put = command_put(partition, (item,), kind, terms, priority)
+            [answer] = await self._store.put([put])
         if isinstance(answer, LeasedKeyQError):
             raise _of_lane(lane, answer, 1)
         return partition, answer[0], key, kind, command
@@ -182,7 +183,7 @@ class Submissions:
             mine[-1][1].append(item)
         return keys, {
             partition: [
-                _put(partition, tuple(some), kind, terms, self._priority(kind, terms))
+                command_put(partition, tuple(some), kind, terms, self._priority(kind, terms))
                 for kind, some in mine
             ]
             for partition, mine in runs.items()
@@ -214,13 +215,14 @@ class Submissions:
         return envelope
 
 
-def _put(
+def command_put(
     partition: Partition,
     items: tuple[tuple[str, bytes], ...],
     kind: str,
     terms: SubmitTerms,
     priority: int | None,
 ) -> Put:
+    """The request that puts commands of one type into a partition."""
     return Put(
         partition.queue,
         items,

@@ -1,0 +1,62 @@
+"""A worker process for the tests of schedules: notes every run of a tick in a file.
+
+Each line has the key of the command, which is that of its tick, and its id: a tick that was fired
+twice would have two ids. A command that runs again, as its worker was killed, has the same one.
+"""
+
+import asyncio
+import os
+import sys
+import time
+
+from leasedkeyq import connect
+from leasedkeyq.lanes import (
+    LaneConfig,
+    QueueManager,
+    QueueManagerBuilder,
+    Schedule,
+    current_command,
+)
+from leasedkeyq.lanes.durable import schedules
+
+LEASE = 2.0
+EVERY = 0.05
+
+
+def build(url: str, offset: float = 0.0) -> QueueManager:
+    """A manager on a store, with a clock of its own; on SQLite that of the store goes with it."""
+
+    def clock() -> float:
+        return time.time() + offset
+
+    store = (
+        connect(url, clock=clock, durability="normal")
+        if url.startswith("sqlite:")
+        else connect(url)
+    )
+    config = LaneConfig(0, 8, lease_time=LEASE)
+    builder = QueueManagerBuilder(clock=clock).with_lane("work", config, 0).with_storage(store)
+    return builder.with_drain_timeout(30).build()
+
+
+def declare(manager: QueueManager, notes: str) -> Schedule:
+    @manager.command("note")
+    async def note(path: str) -> None:
+        command = current_command()
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, f"{command.key} {command.id}\n".encode())
+        os.close(file)
+
+    return manager.schedule("ticks", note(notes), every=EVERY, lane="work", missed="all")
+
+
+async def main(url: str, notes: str, offset: str) -> None:
+    schedules.LEASE_TIME = LEASE
+    manager = build(url, float(offset))
+    declare(manager, notes)
+    print("ready", flush=True)
+    await manager.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

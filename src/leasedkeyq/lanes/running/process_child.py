@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from inspect import isawaitable
@@ -38,6 +39,8 @@ from leasedkeyq.stores.finite import check_finite
 HEADER = 4
 """Bytes before each frame that say how long it is."""
 MAIN = "__main__"
+BETWEEN_REPORTS = 0.2
+"""Seconds between two reports of a command, however often it tells something."""
 
 
 class ProcessLoad(msgspec.Struct, tag=True, frozen=True):
@@ -135,7 +138,10 @@ class Child:
         self._functions: dict[str, CommandFunction[..., Any]] = {}
         self._partitions: dict[tuple[str, str, str], Partition] = {}
         self._sending = threading.Lock()
-        WORKER.tell = self._report
+        self._report: Any = None
+        self._reported = threading.Event()
+        self._reporter: threading.Thread | None = None
+        WORKER.tell = self._tell
 
     def serve(self) -> None:
         """Answer every message of the worker."""
@@ -147,15 +153,34 @@ class Child:
                 # So that no command sees the context variables that another one has set.
                 answer = contextvars.copy_context().run(self._call, message)
                 _flush()
+                self._send_report()  # behind the answer, it would be taken for the next command's
                 self._send(answer)
 
     def _send(self, message: msgspec.Struct) -> None:
         raw = frame(message)
-        with self._sending:  # threads of a command may report, too
+        with self._sending:
             self._link.sendall(raw)
 
-    def _report(self, value: Any) -> None:
-        self._send(Reported(msgspec.Raw(_encoder.encode(value))))
+    def _tell(self, value: Any) -> None:
+        """Send a report of the command that runs, soon: of many, only the newest is sent."""
+        self._report = Reported(msgspec.Raw(_encoder.encode(value)))
+        self._reported.set()
+        if self._reporter is None:
+            self._reporter = threading.Thread(target=self._send_reports, daemon=True)
+            self._reporter.start()
+
+    def _send_reports(self) -> None:
+        while self._reported.wait():
+            self._reported.clear()
+            with suppress(OSError):  # the worker is gone
+                self._send_report()
+            time.sleep(BETWEEN_REPORTS)
+
+    def _send_report(self) -> None:
+        with self._sending:
+            report, self._report = self._report, None
+            if report is not None:
+                self._link.sendall(frame(report))
 
     def _load(self, message: ProcessLoad) -> Loaded | NotLoaded:
         try:

@@ -38,7 +38,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     command: Any = None
     """The command itself, where it is in memory."""
     workflow: Any = None
-    """Its part in a chain or a gather, where it is in memory: a requeued step goes on with them."""
+    """Its part in a chain or a gather, if it has one: a step that is requeued goes on with it."""
     holds: bool = False
     """Whether the commands of its key wait until it is requeued or dropped: see `LaneConfig`."""
 

@@ -20,8 +20,10 @@ from leasedkeyq.lanes.durable.envelope import (
     read_payload,
 )
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.durable.workflow import GATHERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.lanes.running.command_id import command_id, number_of
+from leasedkeyq.lanes.workflow.note import plain_note, read_note
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
 from leasedkeyq.stores.store import LIVE_STATES, Store
 
@@ -52,6 +54,8 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """How long it may run; None: as its lane says; 0: as long as it likes."""
     unique_for: float = 0.0
     """As in `QueueManager.submit`."""
+    workflow: Any = None
+    """Its part in a chain or a gather, if it has one: plain values, to be kept as they are."""
 
 
 StoredDeadLetter: TypeAlias = DeadLetter
@@ -177,12 +181,18 @@ class CommandStorage:
         await self.store.close()
 
     async def _purge(self, part: Any) -> int:
-        purges = [Purge(queue, part) for queue in await self._queues(None)]
+        gathers = [name for name in await self.store.count() if name.startswith(GATHERS_QUEUE)]
+        everything = [*await self._queues(None), *gathers]
+        purges = [Purge(queue, part) for queue in everything]
         answers = await self.store.settle(purges) if purges else []
         return sum(answer for answer in answers if isinstance(answer, int))
 
     async def _queues(self, lane: str | None) -> list[str]:
-        queues = sorted(name for name in await self.store.count() if name != WORKERS_QUEUE)
+        queues = sorted(
+            name
+            for name in await self.store.count()
+            if name != WORKERS_QUEUE and not name.startswith(GATHERS_QUEUE)
+        )
         return [queue for queue in queues if lane in (None, queue, queue.partition("#")[0])]
 
     async def _items(self, queue: str, states: tuple[StoredState, ...]) -> list[StoredItem]:
@@ -223,16 +233,18 @@ def encoded_command(command: StoredCommand, limits: Limits) -> tuple[str, bytes]
     kind, at, timeout = command.command_type, command.submitted_at, command.timeout
     envelope = Envelope(plain_payload(command.payload, kind, key), at, timeout)
     envelope.unique_for = command.unique_for
+    envelope.workflow = read_note(command.workflow)
     return key, encode_envelope(envelope, kind, key, limits)
 
 
 def stored_command(queue: str, item: StoredItem) -> StoredCommand:
     """The command of an item."""
     payload, submitted_at = read_payload(item)
-    timeout, unique_for = None, 0.0
+    timeout, unique_for, workflow = None, 0.0, None
     with suppress(CommandPayloadError):
         envelope = decode_envelope(item.value)
         timeout, unique_for = envelope.timeout, envelope.unique_for
+        workflow = plain_note(envelope.workflow)
     return StoredCommand(
         id=command_id(item.id, queue, item.key),
         lane=queue.partition("#")[0],
@@ -247,4 +259,5 @@ def stored_command(queue: str, item: StoredItem) -> StoredCommand:
         deadline=item.deadline,
         timeout=timeout,
         unique_for=unique_for,
+        workflow=workflow,
     )

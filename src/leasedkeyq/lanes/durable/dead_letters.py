@@ -6,6 +6,7 @@ import logging
 import secrets
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError
@@ -13,14 +14,16 @@ from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import (
     PARKED,
     Envelope,
+    decode_envelope,
     encode_envelope,
     plain_payload,
     read_payload,
 )
-from leasedkeyq.lanes.errors import ShuttingDownError, UnknownLaneError
+from leasedkeyq.lanes.errors import CommandPayloadError, ShuttingDownError, UnknownLaneError
 from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import split
+from leasedkeyq.lanes.workflow.note import plain_note, read_note
 from leasedkeyq.model.requests import (
     Bury,
     Cancel,
@@ -239,6 +242,9 @@ def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
     """The key and the value of the item of a letter."""
     key, kind = letter.key or secrets.token_hex(8), letter.command_type
     envelope = Envelope(plain_payload(letter.payload, kind, key), letter.submitted_at)
+    workflow: Any = letter.workflow
+    if isinstance(letter.workflow, dict):  # it was on a store
+        envelope.workflow = read_note(workflow)
     return key, encode_envelope(envelope, kind, key, limits)
 
 
@@ -251,6 +257,9 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
     """A buried item as a letter; one that cannot be read is shown as it is stored."""
     line, trace, _ = split(item.error)
     payload, submitted_at = read_payload(item)
+    workflow: Any = None
+    with suppress(CommandPayloadError):
+        workflow = plain_note(decode_envelope(item.value).workflow)
     return DeadLetter(
         id=command_id(item.id, item.queue, item.key),
         lane=lane,
@@ -263,6 +272,7 @@ def read_letter(lane: str, item: StoredItem) -> DeadLetter:
         priority=-item.priority,
         submitted_at=submitted_at,
         failed_at=item.history[-1].ended_at if item.history else item.put_at,
+        workflow=workflow,
         holds=item.holds,
     )
 

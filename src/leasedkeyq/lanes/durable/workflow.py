@@ -75,6 +75,8 @@ CONTINUATION_KEPT = 7 * 86400.0
 """Seconds for which a step tells as what its chain goes on."""
 AT_ONCE = 1000
 """Outcomes that are read, and members that are cancelled, by one request."""
+WRAPPING = 100
+"""Bytes that an outcome takes in a store beside itself, at most."""
 TIDYING = 300.0
 """Seconds between two looks for gathers to forget."""
 TIDIED_AT_ONCE = 100
@@ -242,7 +244,7 @@ class StoreWorkflow:
 
     async def begin_gather(self, gather: str, plan: GatherPlan, within: float) -> None:
         """Note a gather, before its members are submitted."""
-        item = (gather, _encoder.encode(plan))
+        item = (gather, self._wrapped(_encoder.encode(plan)))
         [answer] = await self._store.put(
             [Put(GATHERS_QUEUE, (item,), "only_new", delay=2 * within)]
         )
@@ -258,7 +260,7 @@ class StoreWorkflow:
                 GatherOutcome("failed", error=str(error), error_type="TypeError")
             )
         most = self._store.limits.value_size
-        if len(raw) > most:
+        if len(raw) + WRAPPING > most:
             text = (
                 f"the result of command {kind!r} has {len(raw)} bytes, and the store takes {most}"
             )
@@ -304,7 +306,7 @@ class StoreWorkflow:
     async def _record_all(self, gather: str, outcomes: Sequence[tuple[int, bytes]]) -> None:
         queue = _outcomes_queue(gather)
         size = self._store.limits.batch_size
-        items = [(str(number), raw) for number, raw in outcomes]
+        items = [(str(number), self._wrapped(raw)) for number, raw in outcomes]
         puts = [Put(queue, tuple(items[i : i + size]), "skip") for i in range(0, len(items), size)]
         for answer in await self._store.put(puts):
             if isinstance(answer, LeasedKeyQError):
@@ -318,10 +320,14 @@ class StoreWorkflow:
         if counts[queue].available >= plan.size:
             await self._let_go_on(gather, plan.queue)
 
+    def _wrapped(self, raw: bytes) -> bytes:
+        """A plan or an outcome as a command is written down, which every `Storage` can keep."""
+        return _encoder.encode(Envelope(msgspec.Raw(raw), self._clock()))
+
     async def _plan(self, gather: str) -> GatherPlan | None:
         """The plan of a gather, unless it is over."""
         [found] = await self._store.look(GATHERS_QUEUE, [gather])
-        return _plans.decode(found[0].value) if found else None
+        return _plans.decode(_unwrapped(found[0])) if found else None
 
     async def _let_go_on(self, gather: str, queue: str) -> None:
         """Let the command start that gets the outcomes, if it still waits for them."""
@@ -371,7 +377,7 @@ class StoreWorkflow:
         for first in range(0, gathered.size, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, gathered.size))
             found = await self._store.look(queue, [str(number) for number in numbers])
-            raw += [items[0].value if items else lost for items in found]
+            raw += [_unwrapped(items[0]) if items else lost for items in found]
         return raw
 
     async def forget(self, gather: str) -> None:
@@ -443,6 +449,10 @@ class StoreWorkflow:
                 changes.append(Cancel(queue, key, CANCELLED, home.keep_results))
         for first in range(0, len(changes), AT_ONCE):
             await self._store.settle(changes[first : first + AT_ONCE])
+
+
+def _unwrapped(item: StoredItem) -> bytes:
+    return bytes(decode_envelope(item.value).payload)
 
 
 def _outcomes_queue(gather: str) -> str:

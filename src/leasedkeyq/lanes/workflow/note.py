@@ -5,7 +5,7 @@ worker, to the dead letters and back, to another store.
 """
 
 import secrets
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -87,3 +87,17 @@ def part_key(workflow: str, number: int) -> str:
 def may_have_note(key: str) -> bool:
     """Whether a command of this key may be a part of a workflow; no other command is."""
     return key.startswith((CHAIN, GATHER))
+
+
+def plain_note(note: WorkflowNote | None) -> Any:
+    """A note as plain values, for what is not kept as JSON."""
+    return None if note is None else msgspec.json.decode(_encoder.encode(note))
+
+
+def read_note(plain: Any) -> WorkflowNote | None:
+    """The note that was given away as plain values."""
+    return None if plain is None else _decoder.decode(_encoder.encode(plain))
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(WorkflowNote)

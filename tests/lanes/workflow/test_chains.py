@@ -435,3 +435,25 @@ async def test_chains_in_memory_hand_on_objects_as_they_are() -> None:
 
     async with manager:
         assert await (await manager.chain(make(), take, lane="a"))
+
+
+@everywhere
+async def test_steps_may_be_batches_and_plain_functions(build: Build) -> None:
+    manager = manager_of(build)
+    batches: list[int] = []
+
+    @manager.batch("double", size=10, within=1.0)
+    async def double(numbers: list[int]) -> list[int]:
+        batches.append(len(numbers))
+        return [2 * number for number in numbers]
+
+    @manager.command("add")
+    async def add(number: int) -> int:
+        return number + 1
+
+    async with manager:
+        chains = [await manager.chain(add(n), double, add, lane="a") for n in range(3)]
+        assert [await chain for chain in chains] == [3, 5, 7]
+        outcomes = await (await manager.gather([double(n) for n in range(3)], lane="a"))
+        assert [outcome.result for outcome in outcomes] == [0, 2, 4]
+    assert sum(batches) == 6

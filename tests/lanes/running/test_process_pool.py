@@ -1,6 +1,7 @@
 """Commands in processes: the end of a process ends one command, and none outlives its worker."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -172,6 +173,23 @@ def test_a_process_that_dies_is_a_failed_attempt(on_sqlite: QueueManagerBuilder)
             assert store is not None
             [item] = (await store.browse("x", states=["buried"], prefix="k")).items
             assert ["killed by SIGKILL" in attempt.error for attempt in item.history] == [True] * 2
+
+    run(main())
+
+
+def test_a_process_that_dies_while_it_is_idle_costs_no_attempt() -> None:
+    manager = lane(QueueManagerBuilder().with_processes(1))
+    [about_me] = register(manager, process_commands.about_me)
+    pool: Any = manager.queue()._engine
+
+    async def main() -> None:
+        async with manager:
+            pid = (await (await manager.submit("x", about_me())))["pid"]
+            os.kill(pid, signal.SIGKILL)
+            await eventually(lambda: not pool._processes._idle[0].idle)
+            again = await (await manager.submit("x", about_me()))
+            assert again["pid"] != pid
+            assert again["attempt"] == 1
 
     run(main())
 

@@ -133,7 +133,7 @@ class PoolProcess(asyncio.Protocol):
             ProcessDiedError: It has ended instead.
         """
         if self._transport is None:
-            raise ProcessDiedError(await self.ended)
+            raise await self._died()
         waiter: Future[ProcessAnswer | None] = self._loop.create_future()
         self._waiter = waiter
         self._report = report
@@ -141,8 +141,12 @@ class PoolProcess(asyncio.Protocol):
         answer = await waiter
         self._waiter = self._report = None
         if answer is None:
-            raise ProcessDiedError(await self.ended)
+            raise await self._died()
         return answer
+
+    async def _died(self) -> ProcessDiedError:
+        await asyncio.wait([self.ended])  # which does not end with the task that waits for it
+        return ProcessDiedError(self.ended.result())
 
     def kill(self) -> None:
         """End it at once, with all processes that it has started."""
@@ -279,8 +283,11 @@ class ProcessPool:
     async def _take(self) -> PoolProcess:
         """A process for one command: an idle one, a new one, or the next that is free."""
         while True:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                process = self._idle.pop()
+                if process.idle:
+                    return process
+                self._all.discard(process)  # it has died while it had nothing to do
             if self.most is None or len(self._all) < self.most:
                 try:
                     return await self._start()
@@ -290,7 +297,7 @@ class ProcessPool:
             turn: Future[PoolProcess | None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                process = await turn
+                given = await turn
             except CancelledError:
                 if turn.done() and not turn.cancelled():
                     given = turn.result()
@@ -299,8 +306,8 @@ class ProcessPool:
                     else:
                         self._give(given)
                 raise
-            if process is not None:
-                return process
+            if given is not None:
+                return given
 
     def _give(self, process: PoolProcess) -> None:
         """A process is free again, or has ended."""

@@ -88,7 +88,7 @@ from leasedkeyq.lanes.running.job import (
 )
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.middleware import CallNext, Middleware
-from leasedkeyq.lanes.schedule import MissedPolicy, Schedule
+from leasedkeyq.lanes.schedule import Schedule
 from leasedkeyq.lanes.storage import (
     CommandStorage,
     LocalStorage,
@@ -97,6 +97,7 @@ from leasedkeyq.lanes.storage import (
     StoredDeadLetter,
 )
 from leasedkeyq.lanes.sync import SyncHandle, SyncManager
+from leasedkeyq.lanes.timetable import Cron, Every, MissedPolicy
 from leasedkeyq.lanes.workflow.outcome import GatherOutcome, GatherStatus
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -134,6 +135,8 @@ __all__ = [
     # Schedules
     "Schedule",
     "MissedPolicy",
+    "Cron",
+    "Every",
     # Policies
     "LaneConfig",
     "RetryPolicy",

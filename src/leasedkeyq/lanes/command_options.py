@@ -3,13 +3,16 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.config import time_limit
+from leasedkeyq.lanes.errors import ScheduleError
 from leasedkeyq.lanes.policies.retry import RetryDecider
+from leasedkeyq.lanes.timetable import Cron, Every, Timetable, check_missed
 from leasedkeyq.types import Duration
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
@@ -25,6 +28,7 @@ class CommandKeywords(TypedDict, total=False):
     key: Callable[..., str] | None
     priority: int | None
     run_in: RunIn | None
+    schedule: str | timedelta | Cron | Every | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,9 @@ class CommandOptions:
             computes; there a time-out or a cancellation really ends it. The function must be one
             that another process can import, at the top of its module, and arguments and results
             go over as JSON.
+        schedule: When it is submitted by itself, without arguments, to its lane: a cron
+            expression, a `timedelta`, a `Cron` or an `Every`. A manager that starts declares a
+            schedule of the name of the type, as `QueueManager.schedule` does.
 
     Raises:
         TypeError: One of them is not of its type.
@@ -62,6 +69,7 @@ class CommandOptions:
     key: Callable[..., str] | None = None
     priority: int | None = None
     run_in: RunIn | None = None
+    schedule: str | timedelta | Cron | Every | None = None
 
     def __post_init__(self) -> None:
         if self.lane is not None and (not isinstance(self.lane, str) or not self.lane):
@@ -77,6 +85,44 @@ class CommandOptions:
             places = ", ".join(map(repr, get_args(RunIn)))
             raise ValueError(f"run_in must be one of {places}, got {describe(self.run_in)}")
         self._check_key()
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", Cron(self.schedule))
+        elif isinstance(self.schedule, timedelta):
+            object.__setattr__(self, "schedule", Every(self.schedule))
+        elif not isinstance(self.schedule, Cron | Every | None):
+            raise TypeError(
+                "schedule must be a cron expression such as '0 3 * * *', a timedelta, a Cron or "
+                f"an Every, got {describe(self.schedule)}"
+            )
+
+    @property
+    def timing(self) -> Cron | Every | None:
+        """When commands of the type are submitted by themselves."""
+        return cast("Cron | Every | None", self.schedule)
+
+    def check_timing(self, command_type: str) -> None:
+        """Refuse a schedule that makes no sense.
+
+        Raises:
+            ScheduleError: It does not, or there is no lane for it. The message names the command.
+            ModuleNotFoundError: It is a cron expression, and cronsim is not installed.
+        """
+        timing = self.timing
+        if timing is None:
+            return
+        if self.lane is None:
+            raise ScheduleError(
+                f"schedule {command_type!r}: its command has no lane; write "
+                f"@manager.command({command_type!r}, lane=..., schedule=...)",
+                schedule=command_type,
+            )
+        if isinstance(timing, Cron):
+            Timetable(command_type, timing.expression, None, timing.tz)
+        else:
+            Timetable(command_type, None, timing.interval)
+        check_missed(command_type, timing.missed)
+        if timing.jitter is not None:
+            checks.delay_time("jitter", timing.jitter)
 
     def _check_key(self) -> None:
         # A str might be meant as a key, or as the name of a parameter: so it is refused.
@@ -107,10 +153,12 @@ class CommandOptions:
                 f"{known}"
             )
         try:
-            return cls(**keywords)
+            options = cls(**keywords)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"command {command_type!r}: {error}") from error
+        options.check_timing(command_type)
+        return options
 
     def time_limit(self, lane_timeout: float | None) -> float | None:
         """How long a command may run, in a lane with this time-out; None: as long as it likes."""

@@ -32,9 +32,10 @@ from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
 from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
-from leasedkeyq.lanes.schedule import MissedPolicy, Schedule
+from leasedkeyq.lanes.schedule import Schedule
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.sync import SyncManager
+from leasedkeyq.lanes.timetable import MissedPolicy
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.metrics import LaneMetrics

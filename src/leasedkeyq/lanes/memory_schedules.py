@@ -37,6 +37,7 @@ class MemorySchedules(ScheduleKeeper):
     """
 
     def __init__(self, engine: LaneEngine, open_lane: Callable[[str], Lane]) -> None:
+        super().__init__()
         self._engine = engine
         self._open_lane = open_lane
         self._commands: dict[str, Any] = {}
@@ -59,6 +60,7 @@ class MemorySchedules(ScheduleKeeper):
             record = declared_again(name, before, definition, now, due=False)
         self._records[name] = record
         self._commands[name] = command
+        self.declared.add(name)
         if self._task is not None:
             self._changed.set()
         return self.shown(name, record)

@@ -12,13 +12,20 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import BatchFunction, Command, CommandRegistry, command_type_of
+from leasedkeyq.lanes.command import (
+    BatchFunction,
+    Command,
+    CommandClass,
+    CommandRegistry,
+    command_type_of,
+)
 from leasedkeyq.lanes.command_options import NO_OPTIONS
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
 from leasedkeyq.lanes.durable.schedules import StoreSchedules
 from leasedkeyq.lanes.errors import (
+    CommandPayloadError,
     DeadlineWarning,
     DrainTimeoutError,
     LaneConfigError,
@@ -26,6 +33,7 @@ from leasedkeyq.lanes.errors import (
     ManagerClosedError,
     ManagerFailedError,
     ResourceError,
+    ScheduleError,
     ShuttingDownError,
     UnknownLaneError,
     warn,
@@ -42,8 +50,9 @@ from leasedkeyq.lanes.running.lifespan import WorkerLifespan
 from leasedkeyq.lanes.running.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
-from leasedkeyq.lanes.schedule import MissedPolicy, Schedule, ScheduleKeeper, declaration
+from leasedkeyq.lanes.schedule import Schedule, ScheduleKeeper, declaration
 from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.timetable import Cron, MissedPolicy
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.lanes.workflow.steps import step_of
 from leasedkeyq.stores.store import Store
@@ -629,9 +638,45 @@ class CommandQueue:
             if not self._engine.started:
                 if any(lane.runs_here for lane in self.lanes.values()):
                     await self._open_resources()
+                self._declare_schedules()
                 await self._engine.start()
                 await self.schedules.start()
                 await self._tell_first_gauges()
+
+    def _declare_schedules(self) -> None:
+        """Declare the schedules of types of commands, but those that were declared otherwise.
+
+        Raises:
+            LaneError: One cannot be: its command needs arguments, or its lane is not there.
+        """
+        for kind, registered in self.registry.types.items():
+            timing = registered.options.timing
+            if timing is None or kind in self.schedules.declared:
+                continue
+            make: Any = registered.cls if isinstance(registered, CommandClass) else registered
+            try:
+                command = make()
+            except (CommandPayloadError, TypeError) as error:
+                raise ScheduleError(
+                    f"schedule {kind!r}: its command is submitted without arguments, and cannot be "
+                    f"made so: {error}; give its parameters default values, or declare it with "
+                    f"manager.schedule({kind!r}, ..., command)",
+                    schedule=kind,
+                ) from error
+            self.schedule(
+                name=kind,
+                expression=timing.expression if isinstance(timing, Cron) else None,
+                command=command,
+                every=None if isinstance(timing, Cron) else timing.interval,
+                lane=None,
+                tz=timing.tz if isinstance(timing, Cron) else None,
+                missed=timing.missed,
+                jitter=timing.jitter,
+                key=None,
+                if_present=None,
+                priority=None,
+                timeout=None,
+            )
 
     def _check_batches(self) -> None:
         """Find batches that could never be full, as each of their commands takes a slot.

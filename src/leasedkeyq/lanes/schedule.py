@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -20,16 +20,9 @@ from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.lanes.errors import ScheduleError
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.submit_terms import SubmitTerms
-from leasedkeyq.lanes.timetable import Timetable
+from leasedkeyq.lanes.timetable import MissedPolicy, Timetable, check_missed
 from leasedkeyq.types import Duration, PresentPolicy
 
-MissedPolicy: TypeAlias = Literal["once", "skip", "all"]
-"""What becomes of ticks that came due while no worker could fire them.
-
-``"once"``: one command for all of them. ``"skip"``: none. ``"all"``: one for each, of the newest
-1,000.
-"""
-MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
 MISSED_AFTER = 60.0
 """Seconds. With ``missed="skip"``, a tick that is fired later than that is missed."""
 MOST_MISSED = 1000
@@ -239,11 +232,7 @@ def declaration(
     if not isinstance(name, str) or not name:
         raise TypeError(f"the name of a schedule is a str that is not empty, got {name!r}")
     table = Timetable(name, expression, every, tz)
-    if not isinstance(missed, str) or missed not in MISSED_POLICIES:
-        raise ScheduleError(
-            f"schedule {name!r}: missed must be 'once', 'skip' or 'all', got {missed!r}",
-            schedule=name,
-        )
+    check_missed(name, missed)
     if key is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"schedule {name!r}: key must be a str that is not empty, got {key!r}")
     if if_present == "reject":
@@ -377,7 +366,14 @@ class Schedule:
 
 
 class ScheduleKeeper(ABC):
-    """Keeps schedules and fires their ticks, in memory or in a store."""
+    """Keeps schedules and fires their ticks, in memory or in a store.
+
+    Attributes:
+        declared: The names of those that were declared here.
+    """
+
+    def __init__(self) -> None:
+        self.declared: set[str] = set()
 
     @abstractmethod
     def now(self) -> float:

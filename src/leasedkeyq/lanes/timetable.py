@@ -6,10 +6,11 @@ no clock of its own: it is asked for the moments after, or up to, a time that it
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import cache
 from math import floor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from leasedkeyq import checks
@@ -20,10 +21,49 @@ from leasedkeyq.types import Duration
 if TYPE_CHECKING:
     from cronsim import CronSim, CronSimError
 
+MissedPolicy: TypeAlias = Literal["once", "skip", "all"]
+"""What becomes of ticks that came due while no worker could fire them.
+
+``"once"``: one command for all of them. ``"skip"``: none. ``"all"``: one for each, of the newest
+1,000.
+"""
+MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
 SHORTEST = 0.001
 """Seconds between two ticks, at least."""
 WINDOWS = tuple(days * 86400.0 for days in (1 / 24, 1, 32, 400, 4000))
 """Seconds. So far back the last ticks before a moment are looked for, step by step."""
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A timetable by a cron expression, for ``@manager.command(..., schedule=Cron(...))``.
+
+    Attributes:
+        expression: As in `QueueManager.schedule`, and so are the others.
+        tz: The time zone of the expression; None: UTC.
+        missed: What becomes of ticks that no worker could fire in time.
+        jitter: Up to how long after its tick a command starts.
+    """
+
+    expression: str
+    tz: str | None = None
+    missed: MissedPolicy = "once"
+    jitter: Duration | None = None
+
+
+@dataclass(frozen=True)
+class Every:
+    """A timetable of ticks that are a fixed time apart, for ``schedule=Every(...)``.
+
+    Attributes:
+        interval: The time between two ticks.
+        missed: As in `Cron`.
+        jitter: As in `Cron`.
+    """
+
+    interval: Duration
+    missed: MissedPolicy = "once"
+    jitter: Duration | None = None
 
 
 class PastTicks(NamedTuple):
@@ -157,6 +197,19 @@ class Timetable:
             if tick > last:
                 last = tick
                 yield tick
+
+
+def check_missed(name: str, missed: MissedPolicy) -> None:
+    """Refuse what is no policy for ticks that were missed.
+
+    Raises:
+        ScheduleError: It is none.
+    """
+    if not isinstance(missed, str) or missed not in MISSED_POLICIES:
+        raise ScheduleError(
+            f"schedule {name!r}: missed must be 'once', 'skip' or 'all', got {missed!r}",
+            schedule=name,
+        )
 
 
 def _every(name: str, every: Duration) -> float:

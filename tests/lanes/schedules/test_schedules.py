@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from leasedkeyq import MemoryStore, StoreError
 from leasedkeyq.lanes import (
     COMMAND_SUBMITTED,
     CommandFunction,
+    Cron,
+    Every,
     LaneConfig,
     LaneConfigError,
     QueueManager,
@@ -266,6 +269,71 @@ async def test_a_store_needs_a_registered_command() -> None:
         manager.schedule("n", Work(nothing), every=5, lane="reports")
     in_memory = lanes(QueueManagerBuilder(clock=clock))
     in_memory.schedule("n", Work(nothing), every=5, lane="reports")
+
+
+# With the command
+
+
+@everywhere
+async def test_a_command_has_its_schedule_where_it_is_registered(build: Build) -> None:
+    manager = lanes(build())
+    ran: list[tuple[str, float]] = []
+
+    @manager.command("clean", lane="reports", schedule=timedelta(seconds=20))
+    async def clean(days: int = 3) -> None:
+        ran.append((f"clean {days}", now()))
+
+    @manager.command("half", lane="reports", schedule="*/30 * * * *")
+    def half() -> None:
+        ran.append(("half", 0.0))
+
+    @manager.command("more", lane="reports", schedule=Every(50, missed="all", jitter=1))
+    @dataclass
+    class More:
+        text: str = "more"
+
+        async def execute(self) -> None:
+            ran.append((self.text, 0.0))
+
+    @manager.command("both", lane="reports", schedule=Cron("0 3 * * *", tz="Asia/Tokyo"))
+    async def both(number: int) -> None: ...
+
+    manager.schedule("both", both(5), every=1000)  # it goes before what the type says
+    async with manager:
+        await asyncio.sleep(65)
+        found = {schedule.name: schedule for schedule in await manager.schedules()}
+        assert [*found] == ["both", "clean", "half", "more"]
+        assert found["both"].every == timedelta(seconds=1000)
+        assert (found["more"].missed, found["more"].jitter) == ("all", 1.0)
+        assert found["half"].expression == "*/30 * * * *"
+    assert [at for text, at in ran if text == "clean 3"] == [20, 40, 60]
+    assert [text for text, _ in ran if text == "more"] == ["more"]
+    assert clean.options.timing == Every(timedelta(seconds=20))
+
+
+@everywhere
+async def test_a_schedule_of_a_type_that_makes_no_sense_is_refused(build: Build) -> None:
+    manager: Any = lanes(build())
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (ScheduleError, "schedule 'x': '5 5' is no cron expression", "5 5"),
+        (ScheduleError, "no time zone 'Mars'", Cron("0 3 * * *", tz="Mars")),
+        (ScheduleError, "missed must be", Cron("0 3 * * *", missed="never")),  # type: ignore[arg-type]  # tested  # pyright: ignore[reportArgumentType]
+        (ScheduleError, "every must be at least", Every(0)),
+        (ValueError, "jitter", Every(5, jitter=-1)),
+        (TypeError, "command 'x': schedule must be a cron expression", 300),
+    ]
+    for kind, message, schedule in wrong:
+        with pytest.raises(kind, match=message):
+            manager.command("x", nothing, lane="reports", schedule=schedule)
+    with pytest.raises(ScheduleError, match="its command has no lane"):
+        manager.command("x", nothing, schedule="0 3 * * *")
+
+    async def needs(month: int) -> None: ...
+
+    manager.command("needs", needs, lane="reports", schedule="0 3 * * *")
+    with pytest.raises(ScheduleError, match="schedule 'needs': its command is submitted without"):
+        await manager.start()
+    await manager.close()
 
 
 # On a store: several programs, restarts, kills

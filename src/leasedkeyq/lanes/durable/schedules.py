@@ -97,6 +97,7 @@ class StoreSchedules(ScheduleKeeper):
     """
 
     def __init__(self, engine: "StoreEngine", open_lane: Callable[[str], Lane]) -> None:
+        super().__init__()
         self._engine = engine
         self._store = engine.store
         self._open_lane = open_lane
@@ -137,6 +138,7 @@ class StoreSchedules(ScheduleKeeper):
         check_name("key", definition.key_of(name, now + 0.5), limits)
         check_size(f"schedule {name!r}", name, encoded(record), limits)
         self._unwritten[name] = definition
+        self.declared.add(name)
         self._look_soon()
         return self.shown(name, record, written=False)
 

@@ -88,6 +88,7 @@ from leasedkeyq.lanes.running.job import (
 )
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.middleware import CallNext, Middleware
+from leasedkeyq.lanes.running.progress import Progress
 from leasedkeyq.lanes.schedule import Schedule
 from leasedkeyq.lanes.storage import (
     CommandStorage,
@@ -98,6 +99,7 @@ from leasedkeyq.lanes.storage import (
 )
 from leasedkeyq.lanes.sync import SyncHandle, SyncManager
 from leasedkeyq.lanes.timetable import Cron, Every, MissedPolicy
+from leasedkeyq.lanes.track import track
 from leasedkeyq.lanes.workflow.outcome import GatherOutcome, GatherStatus
 from leasedkeyq.telemetry.stats import LaneStats, QueueStats
 
@@ -124,6 +126,8 @@ __all__ = [
     "current_batch",
     "current_command",
     "RunningCommand",
+    "Progress",
+    "track",
     "GatherOutcome",
     "GatherStatus",
     # Around commands

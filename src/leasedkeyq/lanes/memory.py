@@ -18,7 +18,7 @@ from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.running.command_id import CommandPlace
+from leasedkeyq.lanes.running.command_id import CommandName
 from leasedkeyq.lanes.running.engine import (
     LaneEngine,
     Submitted,
@@ -703,7 +703,7 @@ class MemoryEngine(LaneEngine):
         age = (self.bound_loop or self._loop).time() - job.ended_at
         return age > job.partition.lane.keep_results
 
-    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+    def _find(self, partition: Partition, place: CommandName) -> Job | None:
         if place.scope != self._prefix:
             return None
         job: Job | None = self._named_ended.get(place.number)

@@ -123,6 +123,12 @@ def _check_lease(change: Release | Extend | Bury, _: Limits) -> None:
     _check_texts(change, (change.queue, change.key, change.token))
 
 
+def _check_extend(extend: Extend, limits: Limits) -> None:
+    _check_lease(extend, limits)
+    if extend.progress is not None:
+        check_size("progress", extend.key, extend.progress, limits)
+
+
 def _check_requeue(requeue: Requeue, _: Limits) -> None:
     _check_texts(requeue, (requeue.queue,))
     _check_policy(requeue.policy)
@@ -136,7 +142,7 @@ _CHECKS: Final[dict[type, Callable[[Any, Limits], None]]] = {
     Put: _check_put,
     Ack: _check_ack,
     Release: _check_lease,
-    Extend: _check_lease,
+    Extend: _check_extend,
     Bury: _check_lease,
     Cancel: _check_cancel,
     Requeue: _check_requeue,
@@ -175,7 +181,7 @@ def _check_texts(request: object, names: Sequence[str]) -> None:
 
 
 def check_size(what: str, key: str, value: object, limits: Limits) -> None:
-    """Refuse the value or the result of a key that is too large, or is not encoded."""
+    """Refuse the value, result or progress of a key that is too large, or is not encoded."""
     if not isinstance(value, bytes):
         kind = type(value).__name__
         raise TypeError(f"the {what} of key {describe(key)} must be bytes, got {kind}")

@@ -32,6 +32,8 @@ class Payload(msgspec.Struct, gc=False):
     kind: str = ""
     deadline: float | None = None
     """By when it should be leased."""
+    progress: bytes | None = None
+    """How far the work on it has come. It goes where the history goes."""
 
     def stored(
         self, queue: str, key: str, state: StoredState, priority: int, attempt: int, **rest: Any
@@ -48,6 +50,7 @@ class Payload(msgspec.Struct, gc=False):
             put_at=self.put_at,
             history=self.history,
             kind=self.kind,
+            progress=self.progress,
             **rest,
         )
 
@@ -56,8 +59,8 @@ State = QueueState[str, Payload]
 
 
 def _take_over(old: Payload, new: Payload) -> Payload:
-    """A buffered value that replaces one that failed goes on with its history."""
-    return msgspec.structs.replace(new, history=old.history)
+    """A buffered value that replaces one that failed goes on with its history and progress."""
+    return msgspec.structs.replace(new, history=old.history, progress=old.progress)
 
 
 class QueueModel:

@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     key_length: int = 512
     """Characters in a key, in a kind, and in the name of a queue."""
     value_size: int = 1024 * 1024
-    """Bytes in an encoded value or result."""
+    """Bytes in an encoded value, result or progress."""
     batch_size: int = 10_000
     """Items in one request."""
     buried: int = 10_000
@@ -338,12 +338,21 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 
 
 class Extend(msgspec.Struct, frozen=True, tag=True):
-    """Let the lease last `lease_time` seconds from now, or for ever. Answer: its new expiry."""
+    """Let the lease last `lease_time` seconds from now, or for ever. Answer: its new expiry.
+
+    `progress` says how far the work has come. It is kept with the item in place of what was said
+    before; None leaves that as it is. It stays when the lease ends and the item comes back, until a
+    later attempt says more, and goes wherever the history of the item goes: to a buffered value
+    that takes the place of the item, to the kept result, to the buried item. An item that is
+    requeued or moved to another store starts without. `StoredItem.progress` shows it. It may be as
+    large as a value.
+    """
 
     queue: str
     key: str
     token: str
     lease_time: float | None = None
+    progress: bytes | None = None
 
 
 class Bury(msgspec.Struct, frozen=True, tag=True):
@@ -515,6 +524,8 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     """When it ended, if it is done. None where a store of an older version did not note it."""
     holds: bool = False
     """Whether it is buried and holds its key: the line of that waits."""
+    progress: bytes | None = None
+    """How far the newest attempt that told had come; None if none did. See `Extend`."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

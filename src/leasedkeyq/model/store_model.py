@@ -105,7 +105,7 @@ class StoreModel:
         deadline = None if put.deadline is None else now + put.deadline
         old = _replaced(queue_model.state, key, put)
         if old is not None:
-            return Payload(value, old.id, old.put_at, old.history, put.kind, deadline)
+            return Payload(value, old.id, old.put_at, old.history, put.kind, deadline, old.progress)
         self.last_id += 1
         queue_model.note_put(self.last_id, key)
         return Payload(value, self.last_id, now, (), put.kind, deadline)
@@ -194,7 +194,9 @@ class StoreModel:
                 return self._release(request, state, now)
             case Extend():
                 expires_at = None if request.lease_time is None else now + request.lease_time
-                state.extend(Lease(request.token, request.key), expires_at)
+                item = state.extend(Lease(request.token, request.key), expires_at)
+                if request.progress is not None:
+                    item.value = replace(item.value, progress=request.progress)
                 return expires_at
             case Bury():
                 return self._bury(request, state, now)

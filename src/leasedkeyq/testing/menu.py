@@ -40,7 +40,9 @@ LEASES = (*"0000111223", f"{STALE}0", f"{STALE}1", f"{STALE}3", f"{STALE}10")
 BURIED = (0, 0, 1, 1, 2, 2, ABSENT)
 VALUES = (*[None] * 4, 0, 1, 2, 5, ABSENT)
 """Which values of a key are cancelled: all, its head, the first behind that, and so on."""
-SETTLINGS = "aaaarrrruuubbbbeecccqqqddp"
+SETTLINGS = "aaaarrrruuubbbbeeecccqqqddp"
+PROGRESS = (None, None, b'{"fraction":0.5}', b"", b"\xff\x00")
+"""How far the work has come, also as what is no text."""
 POLICIES: tuple[PutPolicy, ...] = (
     "update",
     "update",
@@ -167,7 +169,7 @@ class Menu:
             case "b":
                 return Bury(*names, pick(("", "bad")), pick((False, True)))
             case "e":
-                return Extend(*names, pick(self._durations.leases))
+                return Extend(*names, pick(self._durations.leases), pick(PROGRESS))
             case "c":
                 result, keep = pick((None, b'"gone"')), pick(keeps)
                 number = pick(VALUES)
@@ -246,7 +248,7 @@ def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | Non
             Ack(*names, b"7", pick(durations.keeps), outcome),
             Release(*names, pick((False, True)), pick(durations.pauses), pick(("", "no"))),
             Release(*names, delay=pick(durations.pauses), undo=True),
-            Extend(*names, pick(durations.leases)),
+            Extend(*names, pick(durations.leases), pick(PROGRESS)),
             Bury(*names, "edited", pick((False, True))),
         ]
         return pick(endings)

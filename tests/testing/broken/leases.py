@@ -23,6 +23,7 @@ from leasedkeyq.stores.store import Store
 from tests.testing.broken.through import (
     OtherChanges,
     OtherClaims,
+    OtherItems,
     PutAnswer,
     Through,
     caught_by,
@@ -283,6 +284,35 @@ class SendsExpiredItemsToTheBack(KeepsTimeItself):
     """An item whose lease has expired queues up anew."""
 
     front = False
+
+
+@caught_by("test_progress_is_kept_with_the_item")
+class ForgetsProgress(OtherChanges):
+    """Prolongs leases, and keeps nothing of how far the work has come."""
+
+    def other(self, request: Change) -> Change:
+        return replace(request, progress=None) if isinstance(request, Extend) else request
+
+
+@caught_by("test_progress_stays_until_the_next_attempt_tells")
+class DropsProgressWithTheLease(OtherItems):
+    """Shows how far the work has come only while it is done."""
+
+    def shown(self, item: StoredItem) -> StoredItem:
+        return item if item.state == "in_flight" else replace(item, progress=None)
+
+
+@caught_by("test_progress_of_a_lease_that_is_gone_is_refused")
+class TakesProgressOfAnybody(Through):
+    """Keeps the progress that a worker tells whose lease is gone."""
+
+    async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+        answers = await self.inner.settle(requests)
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(request, Extend) and request.progress and isinstance(answer, Refusal):
+                token = (await self.tokens(request.queue)).get(request.key, "")
+                await self.settle_one(replace(request, token=token))
+        return answers
 
 
 @caught_by("test_extend_prolongs_and_limits")

@@ -5,6 +5,7 @@ What is alike and follows each other goes together: one statement for many rows.
 
 import hashlib
 import secrets
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -281,6 +282,8 @@ class Batch:
                 told["error"] = _storable(change.error)
             case Extend():
                 told["lease"] = _seconds(change.lease_time)
+                if change.progress is not None:
+                    told["progress"] = b64encode(change.progress).decode()
             case Bury():
                 told.update(error=_storable(change.error), hold=change.hold)
             case Requeue():

@@ -9,7 +9,9 @@ stands for the file ``fragments/NAME.sql`` beside it, so that what several funct
 once and yet is a part of each: to call another function takes time. Text that follows, as in
 ``--> include NAME: TEXT``, stands for the line ``--> argument`` of the fragment. The fragments in
 ``fragments/apply`` are the requests of a batch, one file for each, and those in
-``fragments/columns`` are lists of columns. ``python -m leasedkeyq.engines.postgres.schema`` prints
+``fragments/columns`` are lists of columns. A version has only the files that it adds or changes:
+the others are those of the version before it, and its functions replace those of the same name.
+``python -m leasedkeyq.engines.postgres.schema`` prints
 the whole text.
 """
 
@@ -39,6 +41,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "lean",
         "inspection",
     ),
+    ("progress", "apply"),
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1
@@ -58,24 +61,34 @@ def in_schema(sql: str, schema: str) -> str:
 
 def migration(version: int, schema: str) -> str:
     """What brings a schema from the version before to this one."""
-    folder = f"version_{version}"
-    texts = [assembled(f"{folder}/{name}") for name in MIGRATIONS[version - FIRST_VERSION]]
-    return in_schema("\n".join(texts), schema)
+    texts = [assembled(version, name) for name in MIGRATIONS[version - FIRST_VERSION]]
+    sql = "\n".join(texts)
+    if version > FIRST_VERSION:
+        sql = sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+    return in_schema(sql, schema)
 
 
-def assembled(name: str) -> str:
+def assembled(version: int, name: str) -> str:
     """The text of a file, with the fragments in the place of the lines that include them."""
-    text = files("leasedkeyq.engines.postgres").joinpath("sql", f"{name}.sql").read_text()
-    folder = name.partition("/")[0]
 
     def fragment(line: re.Match[str]) -> str:
         def argument(place: re.Match[str]) -> str:
             return f"{place[1]}{line[3]}\n" if line[3] else ""
 
-        text = assembled(f"{folder}/fragments/{line[2]}")
+        text = assembled(version, f"fragments/{line[2]}")
         return indent(ARGUMENT.sub(argument, text), line[1])
 
-    return INCLUDE.sub(fragment, text)
+    return INCLUDE.sub(fragment, text_of(version, name))
+
+
+def text_of(version: int, name: str) -> str:
+    """The text of a file as of a version: the newest that is not newer."""
+    folder = files("leasedkeyq.engines.postgres").joinpath("sql")
+    for number in range(version, FIRST_VERSION, -1):
+        file = folder.joinpath(f"version_{number}", f"{name}.sql")
+        if file.is_file():
+            return file.read_text()
+    return folder.joinpath(f"version_{FIRST_VERSION}", f"{name}.sql").read_text()
 
 
 def schema_sql(schema: str = "leasedkeyq", version: int = 0) -> str:

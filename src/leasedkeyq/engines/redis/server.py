@@ -18,7 +18,9 @@ SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy", "save")
 UNKNOWN: Final = "unknown"
 REPLICA: Final = ("slave", "replica")
 """What a replica calls itself, by INFO and by HELLO."""
-FORMAT: Final = 2
+FORMAT: Final = 3
+READABLE_FORMAT: Final = 2
+"""The layout before: nothing of it has changed, but an item may have progress in its history."""
 """How the keys of a store are laid out. Another number means that an older program, or a newer
 one, would misread them."""
 
@@ -125,6 +127,11 @@ def check_format(link: RedisLink, prefix: str) -> None:
         link.client.execute_command("SET", key, FORMAT, "NX")
     found: bytes | None = link.command("GET", key)
     if found is None or found == b"%d" % FORMAT:
+        return
+    if found == b"%d" % READABLE_FORMAT:
+        # From now on, a program that could not read such an item is refused.
+        with suppress(*link.failures):
+            link.client.execute_command("SET", key, FORMAT, "XX")
         return
     if not found.isdigit():
         raise StoreError(

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, TypeGuard
 
@@ -259,7 +260,10 @@ def _release(request: Release) -> list[Any]:
 
 
 def _extend(request: Extend) -> list[Any]:
-    return ["extend", request.queue, request.key, request.token, seconds(request.lease_time)]
+    told = ["extend", request.queue, request.key, request.token, seconds(request.lease_time)]
+    if request.progress is not None:
+        told.append(b64encode(request.progress).decode())
+    return told
 
 
 def _bury(request: Bury) -> list[Any]:
@@ -543,6 +547,7 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         attempt += 1
         token = lease[LEASE.size :].decode() if reveal else ""
     start = ITEM.size + kinds
+    history, progress = _history(record[start : start + past])
     return StoredItem(
         id=int(number),
         queue=queue,
@@ -555,7 +560,7 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         place=int(place) if state == "available" else 0,
         due=due or None,
         error=error,
-        history=_history(record[start : start + past]),
+        history=history,
         kind=record[ITEM.size : start].decode(),
         leased_at=leased_at,
         token=token,
@@ -563,18 +568,27 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         outcome=outcome,
         ended_at=place or None if state == "done" else None,
         holds=state == "buried" and bool(ending),
+        progress=progress,
     )
 
 
-_decode_history: Final = msgspec.msgpack.Decoder(list[tuple[int, float, LeaseEnd, str]]).decode
+_decode_history: Final = msgspec.msgpack.Decoder(
+    list[tuple[int, float, LeaseEnd, str] | str]
+).decode
 
 
-def _history(packed: bytes) -> tuple[Attempt, ...]:
+def _history(packed: bytes) -> tuple[tuple[Attempt, ...], bytes | None]:
+    """The past attempts, and the progress: a text behind them, in Base64."""
     if not packed:
-        return ()
-    return tuple(
-        Attempt(number, when, how, error) for number, when, how, error in _decode_history(packed)
-    )
+        return (), None
+    attempts: list[Attempt] = []
+    progress: bytes | None = None
+    for entry in _decode_history(packed):
+        if isinstance(entry, str):
+            progress = b64decode(entry, validate=True)
+        else:
+            attempts.append(Attempt(*entry))
+    return tuple(attempts), progress
 
 
 def counts(found: Sequence[int]) -> Counts:

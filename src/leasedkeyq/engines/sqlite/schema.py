@@ -468,6 +468,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ),
     # Version 8: claims need not be synced. `fence_mark` always is: no greater fence is given out.
     ("ALTER TABLE counters ADD COLUMN fence_mark INTEGER NOT NULL DEFAULT 0",),
+    # Version 9: a history may end with the progress of its item, as a text behind the attempts.
+    # Nothing moves, but a program of before could not read such a history.
+    (),
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -73,7 +73,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.store_model import queue_full
 from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
-from leasedkeyq.stores.item_row import decode_history
+from leasedkeyq.stores.item_row import read_history, write_history
 
 EXPIRY_CHUNK: Final = 200
 """So many items that have come due are read at a time."""
@@ -268,6 +268,7 @@ FORGET: Final = """
     DELETE FROM done WHERE id IN
     (SELECT id FROM done WHERE queue = ? AND due <= ? ORDER BY due LIMIT ?) RETURNING outcome
 """
+EXTEND_WITH_PROGRESS: Final = "UPDATE items SET due = ?, history = ? WHERE id = ?"
 BURY: Final = """
     INSERT INTO buried (id, number, queue, key, priority, attempt, put_at, buried_at, holds, error,
     history, kind, value)
@@ -292,7 +293,6 @@ REQUEUE_HEAD: Final = """
 """
 
 _new: Any = cast("Any", tuple).__new__  # makes a `Placed` without the call of its own function
-_encode_history = msgspec.json.Encoder().encode
 
 SqliteRequest: TypeAlias = Request | ReadRequest | Edit
 Wanted: TypeAlias = tuple[str, bytes, Put]
@@ -679,9 +679,9 @@ class SqliteTransaction:
 
     def _remember(self, item: ItemRow, how: LeaseEnd, error: str, when: float) -> None:
         most = self._limits.history
-        past = decode_history(item.history) if item.history else ()
+        past, progress = read_history(item.history)
         kept = (*past, Attempt(item.attempt, when, how, error))[-most:] if most > 0 else ()
-        item.history = _encode_history(kept) if kept else None
+        item.history = write_history(kept, progress)
 
     def _live(self, queue: QueueRow, key: str) -> ItemRow | None:
         if not queue.id:
@@ -1372,7 +1372,11 @@ class SqliteTransaction:
         if item is None:
             return Refusal(request.key, self._now)
         due = None if request.lease_time is None else self._now + request.lease_time
-        self._execute("UPDATE items SET due = ? WHERE id = ?", (due, item.id))
+        if request.progress is None:
+            self._execute("UPDATE items SET due = ? WHERE id = ?", (due, item.id))
+        else:
+            history = write_history(read_history(item.history)[0], request.progress)
+            self._execute(EXTEND_WITH_PROGRESS, (due, history, item.id))
         queue.changed = True
         if due is not None:
             queue.expect(due)

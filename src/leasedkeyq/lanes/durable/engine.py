@@ -54,7 +54,7 @@ from leasedkeyq.lanes.errors import (
     ManagerClosedError,
 )
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.running.command_id import CommandPlace
+from leasedkeyq.lanes.running.command_id import CommandName
 from leasedkeyq.lanes.running.engine import (
     FAILED,
     LaneEngine,
@@ -92,6 +92,7 @@ from leasedkeyq.model.requests import (
     Cancel,
     Change,
     Claimed,
+    Extend,
     Placed,
     Put,
     Refusal,
@@ -217,6 +218,7 @@ class StoreEngine(LaneEngine):
         """
         for partition in lane.partitions:
             check_name("lane", partition.queue, self.store.limits)
+            lane.limits = self.store.limits
             partition.caps = caps(partition)
             if self.slots.capacity is None:
                 self._prefetch.serve(partition)
@@ -412,7 +414,7 @@ class StoreEngine(LaneEngine):
         self.check_loop()
         await self._results.look_at(job)
 
-    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+    def _find(self, partition: Partition, place: CommandName) -> Job | None:
         """As `LaneEngine.find`. Whether the store has such a command is seen by a look at it."""
         if place.scope:
             return None  # it was in the memory of another manager
@@ -818,6 +820,18 @@ class StoreEngine(LaneEngine):
 
     # Settling
 
+    def _send_progress(self, job: Job) -> None:
+        """The command of a job is going to be tried again, or given up: store what it told last.
+
+        It goes with the same trip as the change that follows.
+        """
+        progress, lease = job.untold, job.lease
+        if progress is not None and lease.token in self._held:
+            lease_time = job.partition.lane.lease_time
+            extend = Extend(lease.queue, lease.key, lease.token, lease_time, progress)
+            self._outbox.add(extend, lambda _: None)
+            job.stored_progress = progress
+
     def _send(self, job: Job, change: Change, done: Callable[[], None]) -> None:
         """Settle the lease of a job, and then call `done`, unless the lease was lost."""
         if job.lease.token in self._held:
@@ -947,6 +961,7 @@ class StoreEngine(LaneEngine):
 
     def _retry(self, job: Job, delay: float, error: BaseException) -> None:
         lease = job.lease
+        self._send_progress(job)
         self._send(
             job,
             Release(
@@ -974,6 +989,7 @@ class StoreEngine(LaneEngine):
 
     def _bury(self, job: Job, error: BaseException) -> None:
         lease = job.lease
+        self._send_progress(job)
         timed_out = job.interruption == "timeout"
         text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
         hold = job.partition.lane.config.on_dead_letter == "pause_key"
@@ -1039,6 +1055,7 @@ class StoreEngine(LaneEngine):
 
     def _take_back(self, job: Job) -> None:
         lease = job.lease
+        self._send_progress(job)
         if lease.token in self._held:
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
             self._plan.take_back(job.partition, lease, told)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.outbox import report
@@ -13,16 +13,19 @@ from leasedkeyq.stores.store import Store
 
 LOOK_AGAIN = 0.5
 """Seconds within which a command is stopped that was cancelled in another process."""
+PROGRESS_EVERY = 1.0
+"""Seconds at least between two trips that tell the store how far commands have come."""
 
 
 def extensions(held: Iterable[tuple[Job, Claimed]]) -> list[Extend]:
     """The batch that renews the leases of jobs, one request for each, in order.
 
     All that renews leases sends this: the heartbeat, and the lease guard while the event loop is
-    blocked, from another thread. So it only reads.
+    blocked, from another thread. So it only reads. How far a command has come goes with it, if
+    the store does not know that yet.
     """
     return [
-        Extend(lease.queue, lease.key, lease.token, job.partition.lane.lease_time)
+        Extend(lease.queue, lease.key, lease.token, job.partition.lane.lease_time, job.untold)
         for job, lease in held
     ]
 
@@ -65,7 +68,7 @@ class Heartbeat:
         Raises:
             StoreClosedError: The store was closed.
         """
-        last = asyncio.get_running_loop().time()
+        last = told = asyncio.get_running_loop().time()
         while True:
             interval = min((lane.heartbeat for lane in self._lanes.values()), default=10.0)
             await asyncio.sleep(min(interval, LOOK_AGAIN))
@@ -73,9 +76,16 @@ class Heartbeat:
             began = time.monotonic()  # an event loop may have a time of its own
             try:
                 if now - last + LOOK_AGAIN >= interval:
-                    await self._renew()
-                    last = now
+                    await self._renew([(job, job.lease) for job in self._held.values()])
+                    last = told = now
                     self.renewed_at = began
+                elif (
+                    now - told >= PROGRESS_EVERY
+                    and last + interval - LOOK_AGAIN - now >= PROGRESS_EVERY  # else it goes with it
+                    and (news := self._news())
+                ):
+                    await self._renew(news)
+                    told = now
                 elif self.heard:
                     self.heard = False
                     await self._find_revoked()
@@ -84,14 +94,30 @@ class Heartbeat:
             except Exception as error:
                 report(f"{len(self._held)} leases could not be renewed", error)
 
-    async def _renew(self) -> None:
-        held = [(job, job.lease) for job in self._held.values()]
+    def _news(self) -> list[tuple[Job, Claimed]]:
+        """The jobs that have told how far they have come since the store last heard of it."""
+        if not any(lane.told for lane in self._lanes.values()):
+            return []
+        for lane in self._lanes.values():
+            lane.told = False  # before the look: what is told from now on is seen the next time
+        return [(job, job.lease) for job in self._held.values() if job.untold is not None]
+
+    async def _renew(self, held: Sequence[tuple[Job, Claimed]]) -> None:
+        """Renew leases, and tell the store how far the commands have come."""
         if not held:
             return
-        answers = await self._store.settle(extensions(held))
-        for (job, lease), answer in zip(held, answers, strict=True):
+        requests = extensions(held)
+        try:
+            answers = await self._store.settle(requests)
+        except Exception:
+            for job, _ in held:
+                job.partition.lane.told = True
+            raise
+        for (job, lease), request, answer in zip(held, requests, answers, strict=True):
             if isinstance(answer, Refusal):
                 self._lose(job, lease)
+            elif request.progress is not None:
+                job.stored_progress = request.progress
 
     async def _find_revoked(self) -> None:
         """End the runs of commands that another process has cancelled."""

@@ -279,6 +279,7 @@ class ResultWatch:
         returns = self._registry.returns(job.kind)
         result, error = outcome(item.value, returns, job.partition.lane.id, job.kind, job.key)
         job.attempt = item.attempt
+        _take_progress(job, item)
         if isinstance(error, CommandCancelledError):
             self._finish(job, "cancelled", None, error)
         else:
@@ -326,6 +327,7 @@ class ResultWatch:
                     job.kind = item.kind
                     job.attempt = item.attempt
                     job.status = _STATUS[item.state]
+                    _take_progress(job, item)
                 return
         # Between the two looks it may have ended: look once more at what it left.
         again = (await self._store.results(job.partition.queue, [job.id]))[0]
@@ -344,6 +346,7 @@ class ResultWatch:
                         key=job.key,
                     )
                     job.attempt = buried.attempt
+                    _take_progress(job, buried)
                     self._finish(job, "timed_out" if timed_out else "failed", None, error)
                 return
         if not _open(job) or job.uncommitted:
@@ -405,6 +408,12 @@ class ResultWatch:
             cursor = page.cursor
             if cursor is None:
                 return
+
+
+def _take_progress(job: Job, item: StoredItem) -> None:
+    """What the store has of how far a command has come."""
+    if item.progress is not None:
+        job.progress = job.stored_progress = item.progress
 
 
 def _open(job: Job) -> bool:

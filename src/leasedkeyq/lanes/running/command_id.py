@@ -21,7 +21,7 @@ LARGEST_NUMBER = 2**53
 """Stores count items with numbers below it."""
 
 
-class CommandPlace(NamedTuple):
+class CommandName(NamedTuple):
     """What the id of a command names.
 
     Attributes:
@@ -38,7 +38,7 @@ class CommandPlace(NamedTuple):
 
 
 def command_id(number: int, queue: str, key: str, scope: str = "") -> str:
-    """The id of a command; see `CommandPlace`."""
+    """The id of a command; see `CommandName`."""
     if _PLAIN_NAME.fullmatch(queue) is None:
         queue = _escaped(queue, _PLAIN_NAME)
     if _PLAIN_KEY.fullmatch(key) is None:
@@ -46,7 +46,7 @@ def command_id(number: int, queue: str, key: str, scope: str = "") -> str:
     return f"{number}-{scope}.{queue}.{key}" if scope else f"{number}.{queue}.{key}"
 
 
-def parse_command_id(text: str) -> CommandPlace:
+def parse_command_id(text: str) -> CommandName:
     """What an id names.
 
     Raises:
@@ -58,7 +58,7 @@ def parse_command_id(text: str) -> CommandPlace:
     match = _ID.fullmatch(text)
     if match is not None:
         try:
-            place = CommandPlace(
+            place = CommandName(
                 int(match[1]), _unescaped(match[3]), _unescaped(match[4]), match[2] or ""
             )
         except UnicodeDecodeError:

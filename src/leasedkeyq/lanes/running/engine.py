@@ -22,7 +22,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from leasedkeyq import checks
-from leasedkeyq.errors import KeyAlreadyPresentError, WrongEventLoopError, describe
+from leasedkeyq.errors import (
+    KeyAlreadyPresentError,
+    LimitExceededError,
+    WrongEventLoopError,
+    describe,
+)
 from leasedkeyq.lanes import events
 from leasedkeyq.lanes.command import BatchFunction, CommandCall, CommandFunction, CommandRegistry
 from leasedkeyq.lanes.dead_letters import DeadLetter
@@ -39,7 +44,7 @@ from leasedkeyq.lanes.errors import (
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.batches import Batches
-from leasedkeyq.lanes.running.command_id import CommandPlace, parse_command_id
+from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
 from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.job import (
     BATCH,
@@ -583,11 +588,11 @@ class LaneEngine(ABC):
         return function.decode_result(answer.result)
 
     def report(self, job: Job, value: Any) -> None:
-        """Take what a command tells of itself from its process, while it runs: plain values.
-
-        Until there is a use for it, it is written to the log.
-        """
-        logger.debug("lane %r: %s tells %r", job.partition.lane.id, job.name, value)
+        """Take what a command tells from its process while it runs: how far it has come."""
+        try:
+            job.tell(msgspec.json.encode(value))
+        except LimitExceededError as error:
+            logger.warning("%s; it was not kept", error)
 
     def _limit_run(self, job: Job) -> None:
         """The function of a job begins in its process."""
@@ -980,7 +985,7 @@ class LaneEngine(ABC):
     """What to say of an id that is not known."""
 
     @abstractmethod
-    def _find(self, partition: Partition, place: CommandPlace) -> Job | None:
+    def _find(self, partition: Partition, place: CommandName) -> Job | None:
         """The job of a command, if there may be such a command."""
 
 

@@ -1,12 +1,13 @@
 """One submitted command on its way, and the handle by which its submitter follows it."""
 
 import asyncio
+import time
 from asyncio import Future, Task
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -14,6 +15,8 @@ from leasedkeyq import checks
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.command_id import command_id
+from leasedkeyq.lanes.running.progress import Progress, decode_progress, encode_progress
+from leasedkeyq.model.admission import limit_exceeded
 from leasedkeyq.telemetry.metrics import SeriesCounts
 from leasedkeyq.types import Duration
 
@@ -55,7 +58,8 @@ class Job:
     started. One that `coalesces` stands for those that it has replaced. One that is `uncommitted`
     was submitted in a transaction of its caller, which may not be committed yet. `unique_for` is
     for how many seconds its result is kept at least. `workflow` is its part in a workflow, if it
-    has one.
+    has one. `progress` is how far it has come, as it told last, and `stored_progress` what the
+    store has of that: the same object if it has all.
     """
 
     __slots__ = (
@@ -76,11 +80,13 @@ class Job:
         "lease",
         "partition",
         "priority",
+        "progress",
         "ready_at",
         "remote",
         "result",
         "started_at",
         "status",
+        "stored_progress",
         "submitted_at",
         "successor",
         "task",
@@ -131,12 +137,35 @@ class Job:
         self.remote = False
         self.coalesces = self.uncommitted = False
         self.ended_at = self.unique_for = 0.0
+        self.progress: bytes | None = None
+        self.stored_progress: bytes | None = None
 
     @property
     def name(self) -> str:
         """What errors and logs call the command."""
         kind = f"command {self.kind!r}" if self.kind else f"command {self.command_id!r}"
         return f"{kind} of key {describe(self.key)}"
+
+    def tell(self, progress: bytes) -> None:
+        """Take how far the command has come. May be called from any thread.
+
+        Raises:
+            LimitExceededError: It is more than the store takes.
+        """
+        lane = self.partition.lane
+        if len(progress) > lane.limits.value_size:
+            message = f"lane {lane.id!r}: the progress of {self.name} has {len(progress)} bytes"
+            raise limit_exceeded(message, "value_size", lane.limits)
+        self.progress = progress
+        lane.told = True
+        if WORKER.tell is not None:
+            WORKER.tell(msgspec.Raw(progress))
+
+    @property
+    def untold(self) -> bytes | None:
+        """The progress that the store does not have yet."""
+        progress = self.progress
+        return None if progress is self.stored_progress else progress
 
     @property
     def command_id(self) -> str:
@@ -182,6 +211,8 @@ class Job:
 CURRENT: ContextVar[Job] = ContextVar("leasedkeyq.command")
 BATCH: ContextVar[Sequence[Job]] = ContextVar("leasedkeyq.batch", default=())
 """The jobs whose batch runs in the current task."""
+UPDATES_EVERY = 1.0
+"""Seconds between two looks at how far a command has come."""
 
 
 class WorkerLink:
@@ -244,6 +275,29 @@ class RunningCommand:
         """
         return self._job is not None and self._job.interruption is not None
 
+    def progress(self, value: object, text: str = "") -> None:
+        """Tell how far the command has come, for `Handle.progress` and `Handle.updates`.
+
+        It may be called as often as one likes, in a coroutine, a thread or a process: it writes
+        nothing itself. The newest is kept in the store with the next renewal of the lease, at the
+        latest about a second later, and together with that of all other commands. One that is
+        told right before an attempt fails is kept, too. When the command is done, its result tells
+        all, and what was told within the last second may not have been kept.
+
+        Args:
+            value: A float is the fraction of the work that is done, from 0 to 1. Anything else
+                that JSON has means what you like: a count, a mapping.
+            text: What to tell people, as ``"page 4 of 10"``.
+
+        Raises:
+            ValueError: A float is not from 0 to 1.
+            CommandPayloadError: JSON has no such value.
+            LimitExceededError: It is larger than the limit ``value_size`` of the store.
+        """
+        job = self._job
+        if job is not None:
+            job.tell(encode_progress(value, text, time.time(), self.attempt, job.name))
+
 
 def current_command() -> RunningCommand:
     """The command that runs in the current task or thread, and in tasks that it started.
@@ -293,7 +347,7 @@ class Follows(Protocol):
         ...
 
     async def look_at(self, job: Job) -> None:
-        """Ask the store where a job stands."""
+        """Ask the store where a job stands, and how far it has come."""
         ...
 
 
@@ -369,6 +423,42 @@ class Handle(Generic[R_co]):
         """
         await self._engine.look_at(self._job.latest())
         return self.status
+
+    async def progress(self) -> Progress | None:
+        """How far the command has come, as it told last; None if it has told nothing.
+
+        It may be asked from any process, also after the end. A command that is tried again shows
+        how far the last attempt came, until the new one tells: see `Progress.attempt`.
+
+        Raises:
+            StoreError: The store cannot be asked.
+        """
+        await self._engine.look_at(self._job.latest())
+        return decode_progress(self._job.latest().progress)
+
+    async def updates(self) -> AsyncGenerator[Progress]:
+        """How far the command has come, each time that is new: ``async for`` until it has ended.
+
+        The first is what is known at once, if anything is. At most one comes per second, as the
+        store is asked so often: of what is told in between, only the newest comes. It may be used
+        from any process. Await the handle afterwards for the result.
+
+        Raises:
+            StoreError: The store cannot be asked.
+        """
+        seen: bytes | None = None
+        while True:
+            await self._engine.look_at(self._job.latest())
+            job = self._job.latest()
+            ended = job.status in ENDED
+            if job.progress is not None and job.progress != seen:
+                seen = job.progress
+                yield cast("Progress", decode_progress(seen))
+            if ended:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(UPDATES_EVERY):
+                    await _Ended(self)
 
     async def cancel(self) -> bool:
         """Cancel the command, waiting or running, for all tasks that wait for it.

@@ -9,7 +9,7 @@ from leasedkeyq.lanes.policies.boost import PriorityBoostConfig
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.rate_limiter import KeyRateLimiter, RateLimiter
 from leasedkeyq.model.deadlines import Deadlines
-from leasedkeyq.model.requests import Cap, Urgency
+from leasedkeyq.model.requests import Cap, Limits, Urgency
 from leasedkeyq.model.state import QueueState
 
 DEFAULT_BOOST = PriorityBoostConfig.standard(None)
@@ -84,6 +84,8 @@ class Lane:
         cancelled: How many were cancelled.
         dead_lettered: How many went to the dead letters.
         shared: Whether the workers of a store share out its partitions among them.
+        limits: How much its store takes.
+        told: Whether one of its commands has told how far it has come. Threads set it.
         limited: Whether there are limits beyond its slots.
         linked: Whether it has several partitions. They share its slots, so one waits for another.
         active: How many of its commands run here, in all its partitions.
@@ -107,6 +109,7 @@ class Lane:
         "key_rate_limiter",
         "lease_time",
         "limited",
+        "limits",
         "linked",
         "most",
         "partitions",
@@ -120,6 +123,7 @@ class Lane:
         "submitted",
         "timed_out",
         "timeout",
+        "told",
     )
 
     def __init__(self, id: str, index: int, config: LaneConfig, priority: int) -> None:  # noqa: A002
@@ -149,6 +153,8 @@ class Lane:
         self.paused = False
         self.shared = False
         self.pressed = False
+        self.told = False
+        self.limits = Limits()
         self.submitted = 0
         self.completed = 0
         self.failed = 0

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from contextlib import suppress
 
+from leasedkeyq.errors import LimitExceededError
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -16,6 +17,7 @@ from leasedkeyq.model.requests import (
     Put,
     Refusal,
     Release,
+    Requeue,
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -213,6 +215,77 @@ class LeaseChecks(Suite):
         await site.pass_time(SHORT * 1.5)
         assert (await counts(store)).in_flight == 2
         assert await order(store) == ["c"]
+
+    @check
+    async def test_progress_is_kept_with_the_item(self, store: Store) -> None:
+        """The newest counts, and an extension that tells none leaves it; looking shows it."""
+        await store.put([one("a"), one("b"), one("c")])
+        a, b, _ = await claim(store, next_items(3))
+        [[untold]] = await store.look("q", ["a"])
+        assert untold.progress is None
+        first, second, _ = await settle(
+            store,
+            Extend("q", "a", a.token, LONG, b"1"),
+            Extend("q", "b", b.token, LONG, b"\xff\x00"),
+            Extend("q", "a", a.token, LONG, b"2"),
+        )
+        assert isinstance(first, float)
+        assert isinstance(second, float)
+        await settle(store, Extend("q", "a", a.token, LONG))
+        told = {"a": b"2", "b": b"\xff\x00", "c": None}
+        looked = [item for [item] in await store.look("q", [*told])]
+        assert {item.key: item.progress for item in looked} == told
+        assert {item.key: item.progress for item in await everything(store)} == told
+        assert (await store.line("q", "a")).items[0].progress == b"2"
+        await settle(store, Extend("q", "a", a.token, LONG, b""))
+        [[empty]] = await store.look("q", ["a"])
+        assert empty.progress == b"", "progress without a byte is not the same as none"
+
+    @site_check()
+    async def test_progress_stays_until_the_next_attempt_tells(self, site: Site) -> None:
+        """It survives the end of a lease, however that comes, and goes where the history goes."""
+        store = site.open_timed()
+        await store.put([one(key) for key in "abcd"])
+        a, b, c, d = await claim(store, next_items(4, SHORT))
+        await settle(
+            store,
+            *(Extend("q", item.key, item.token, SHORT, item.key.encode()) for item in (a, b, c, d)),
+            Release("q", "a", a.token, error="busy"),
+            Bury("q", "b", b.token, "bad"),
+            Ack("q", "c", c.token, b"1", LONG),
+        )
+        await site.pass_time(SHORT * 1.5)
+        found = {item.key: item for item in await everything(store)}
+        assert {key: item.progress for key, item in found.items()} == {
+            key: key.encode() for key in "abcd"
+        }
+        assert [attempt.how for attempt in found["d"].history] == ["expired"]
+        again = await claim_one(store, of_key("a"))
+        await settle(store, Release("q", "a", again.token, undo=True))
+        again = await claim_one(store, of_key("a"))
+        [[item]] = await store.look("q", ["a"])
+        assert (item.progress, item.attempt) == (b"a", 2)
+        await settle(store, Extend("q", "a", again.token, LONG, b"more"))
+        [[item]] = await store.look("q", ["a"])
+        assert (item.progress, len(item.history)) == (b"more", 1)
+        await settle(store, Ack("q", "a", again.token), Requeue("q", found["b"].id))
+        await store.put([one("a")])
+        looked = [items[0].progress for items in await store.look("q", ["a", "b"])]
+        assert looked == [None, None], "what begins anew has come nowhere yet"
+
+    @check
+    async def test_progress_of_a_lease_that_is_gone_is_refused(self, store: Store) -> None:
+        """It changes nothing, and one that is too large is refused before that."""
+        await store.put([one("a")])
+        old = await claim_one(store)
+        await settle(store, Extend("q", "a", old.token, LONG, b"old"), Release("q", "a", old.token))
+        new = await claim_one(store)
+        await refused(store, [Extend("q", "a", old.token, LONG, b"late")])
+        large = b"x" * (store.limits.value_size + 1)
+        [answer] = await store.settle([Extend("q", "a", new.token, LONG, large)])
+        assert isinstance(answer, LimitExceededError)
+        [[item]] = await store.look("q", ["a"])
+        assert item.progress == b"old"
 
     @check
     async def test_release_front_back_and_later(self, store: Store) -> None:

@@ -37,18 +37,25 @@ async def put_one(store: RedisStore) -> None:
 
 def test_a_store_is_marked_when_it_is_opened(server: Server, prefix: str) -> None:
     asyncio.run(put_one(opened(server, prefix)))
-    assert mark_of(server, prefix) == b"2"
+    assert mark_of(server, prefix) == b"3"
     asyncio.run(opened(server, prefix).close())
 
 
 def test_a_newer_layout_is_refused(server: Server, prefix: str) -> None:
-    set_mark(server, prefix, "3")
+    set_mark(server, prefix, "4")
     with pytest.raises(StoreError) as caught:
         opened(server, prefix)
     assert str(caught.value).endswith(
-        f"the prefix {prefix!r} has keys of version 3, this leasedkeyq knows version 2: upgrade "
+        f"the prefix {prefix!r} has keys of version 4, this leasedkeyq knows version 3: upgrade "
         "leasedkeyq"
     )
+    assert mark_of(server, prefix) == b"4"
+
+
+def test_the_layout_before_progress_is_read_and_marked_anew(server: Server, prefix: str) -> None:
+    """Nothing of it has changed, but a program that knows it alone could not read progress."""
+    set_mark(server, prefix, "2")
+    asyncio.run(put_one(opened(server, prefix)))
     assert mark_of(server, prefix) == b"3"
 
 
@@ -58,7 +65,7 @@ def test_an_older_layout_is_refused(server: Server, prefix: str) -> None:
     with pytest.raises(StoreError) as caught:
         opened(server, prefix)
     assert str(caught.value).endswith(
-        f"the prefix {prefix!r} has keys of version 1, this leasedkeyq knows version 2: empty the "
+        f"the prefix {prefix!r} has keys of version 1, this leasedkeyq knows version 3: empty the "
         f"queues with the leasedkeyq that filled them and delete the key '{prefix}:format', or use "
         "another prefix"
     )
@@ -81,7 +88,7 @@ def test_a_server_without_memory_is_opened_without_a_mark(prefix: str) -> None:
         with full.client() as client:
             client.config_set("maxmemory", 0)
         asyncio.run(put_one(opened(full, prefix)))
-        assert mark_of(full, prefix) == b"2"
+        assert mark_of(full, prefix) == b"3"
 
 
 def test_one_mark_for_a_cluster(prefix: str) -> None:

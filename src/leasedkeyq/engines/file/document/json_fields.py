@@ -1,5 +1,6 @@
 """The fields of the file store's document: each is one line of JSON, checked when it is read."""
 
+import base64
 import math
 import re
 from datetime import UTC, datetime
@@ -52,6 +53,17 @@ def encode_mapping(parts: dict[str, str]) -> str:
 def encode_history(history: tuple[Attempt, ...]) -> str:
     """Past attempts as one JSON text."""
     return f"[{', '.join(map(_attempt, history))}]"
+
+
+def encode_progress(progress: bytes) -> str:
+    """Progress as one JSON text: as people read it where it is text, else in Base64."""
+    try:
+        text = progress.decode()
+    except UnicodeDecodeError:
+        text = "\n"
+    if text.isprintable():
+        return encode(text)
+    return encode_mapping({"raw": encode(base64.b64encode(progress).decode())})
 
 
 def _attempt(attempt: Attempt) -> str:
@@ -169,6 +181,20 @@ def decode_history(text: str, where: str) -> tuple[Attempt, ...]:
         error = decode_text(parts, "error", where) if "error" in parts else ""
         history.append(Attempt(number, moment, how, error))
     return tuple(history)
+
+
+def decode_progress(fields: dict[str, str], where: str) -> bytes | None:
+    """Read progress; None where there is none."""
+    if "progress" not in fields:
+        return None
+    kind: Any = str | dict[str, bytes]
+    told: Any = decode(fields["progress"], kind, "progress", where)
+    if isinstance(told, str):
+        return told.encode()
+    if list(told) != ["raw"]:
+        raise NonsenseError(f"{where}: progress must be text, or raw in Base64")
+    raw: bytes = told["raw"]
+    return raw
 
 
 def decode_time(text: str, where: str) -> float:

@@ -501,7 +501,14 @@ def _facts(queue_model: QueueModel, key: str, item: Stored, place: int | None) -
         return ItemFacts(
             key=item.key,
             state="done",
-            payload=Payload(item.value, item.id, item.put_at, item.history, item.kind),
+            payload=Payload(
+                item.value,
+                item.id,
+                item.put_at,
+                item.history,
+                item.kind,
+                progress=item.progress,
+            ),
             priority=item.priority,
             attempt=item.attempt,
             due=item.due,

@@ -72,10 +72,12 @@ from leasedkeyq.engines.file.document.json_fields import (
     decode_mapping,
     decode_moment,
     decode_outcome,
+    decode_progress,
     decode_text,
     decode_whole,
     encode,
     encode_history,
+    encode_progress,
     encode_time,
     readable,
 )
@@ -110,6 +112,7 @@ FIELDS = (
     "hold",
     "error",
     "history",
+    "progress",
     "place",
     "id",
     "put_at",
@@ -363,6 +366,8 @@ def _head(facts: ItemFacts) -> dict[str, str]:
         fields["attempt"] = str(facts.attempt)
     if facts.payload.history:
         fields["history"] = encode_history(facts.payload.history)
+    if facts.payload.progress is not None:
+        fields["progress"] = encode_progress(facts.payload.progress)
     if facts.error:
         fields["error"] = encode(facts.error)
     if facts.place is not None:
@@ -471,6 +476,7 @@ def _payload(fields: dict[str, str], where: str, now: float) -> Payload:
         history,
         decode_text(fields, "kind", where) if "kind" in fields else "",
         decode_moment(fields, "deadline", where),
+        decode_progress(fields, where),
     )
 
 

@@ -33,12 +33,14 @@ from leasedkeyq.engines.file.document.json_fields import (
     decode_mapping,
     decode_moment,
     decode_outcome,
+    decode_progress,
     decode_text,
     decode_time,
     decode_whole,
     encode,
     encode_history,
     encode_mapping,
+    encode_progress,
     encode_time,
 )
 from leasedkeyq.engines.file.document.repository_fields import (
@@ -71,7 +73,7 @@ _STATUS: dict[str, str] = {
     "buried": "failed",
 }
 _PENDING_OR_PROCESSING = frozenset(state for state in _STATUS if state != "buried")
-_OF_ATTEMPTS = frozenset(("attempt", "history", "place", "own"))
+_OF_ATTEMPTS = frozenset(("attempt", "history", "progress", "place", "own"))
 _NOTHING = dict.fromkeys(OPTIONAL, "null")
 
 # Writing
@@ -193,6 +195,7 @@ def read_item(entry: Entry, max_retries: int, where: str, now: float) -> ItemFac
             decode_history(record["history"], where) if "history" in record else (),
             decode_text(record if "kind" in record else fields, _kind(record), where),
             decode_moment(record, "deadline", where),
+            decode_progress(record, where),
         ),
         priority=int(fields["priority"]),
         attempt=decode_whole(record, "attempt", where),
@@ -371,6 +374,7 @@ def _record(facts: ItemFacts, fields: dict[str, str], own: dict[str, str]) -> di
         "attempt": _unless(str(facts.attempt), "0"),
         "priority": _unless(str(facts.priority), fields["priority"]),
         "history": encode_history(payload.history) if payload.history else None,
+        "progress": None if payload.progress is None else encode_progress(payload.progress),
         "outcome": _unless(encode(facts.outcome), fields["status"])
         if facts.state == "done"
         else None,

@@ -1,5 +1,5 @@
 -- How items go from one state to the next.
-local save, enter, make_ready, place, leave, end_lease, replace, bring_back, remember
+local save, enter, make_ready, place, leave, end_lease, replace, bring_back, remember, note_progress
 local first_in_line, last_in_line, in_line, line_size, write_line, take_out, leave_line
 local holder, add_behind, hold, let_go
 local verbs, dropped = {}, {} -- what requests ask for; {queue, key, ...} of buried items that were dropped
@@ -193,14 +193,30 @@ if moves then
     save(queue, key, item)
   end
 
+  -- The past attempts of an item, and its progress: a text behind them, if it has one.
+  local function read_history(item)
+    local past = item.history ~= '' and cmsgpack.unpack(item.history) or {}
+    return past, type(past[#past]) == 'string' and table.remove(past) or nil
+  end
+
+  local function write_history(item, past, progress)
+    past[#past + 1] = progress
+    item.history = #past > 0 and cmsgpack.pack(past) or ''
+  end
+
   -- The history of an item has a limit: the oldest attempts are forgotten.
   function remember(item, how, error, moment)
-    local past = item.history ~= '' and cmsgpack.unpack(item.history) or {}
+    local past, progress = read_history(item)
     past[#past + 1] = { item.attempt, moment, how, error }
     while #past > max_history do
       table.remove(past, 1)
     end
-    item.history = #past > 0 and cmsgpack.pack(past) or ''
+    write_history(item, past, progress)
+  end
+
+  -- How far the work on an item has come, in place of what was told before.
+  function note_progress(item, progress)
+    write_history(item, read_history(item), progress)
   end
 
   -- A member of `t` is a scheduled item, or a lease (its number is below zero).

@@ -164,7 +164,7 @@ if releases then
     return 1
   end
 
-  -- {'extend', name, key, token, lease time or false}. Answers when it expires, '' for never.
+  -- {'extend', name, key, token, lease time or false, progress if any}. Answers when it expires, '' for never.
   function verbs.extend(request)
     local queue, key = at(request[2]), request[3]
     local lease = held(queue, key, request[4])
@@ -182,6 +182,11 @@ if releases then
       expect(queue, expires)
     end
     hset(queue.l, key, spack('>ddd', fence, since, expires) .. request[4])
+    if request[6] then
+      local item = unpack_item(call('HGET', queue.i, key))
+      note_progress(item, request[6])
+      save(queue, key, item)
+    end
     queue.changed = true
     return expires ~= 0 and text(expires) or ''
   end

@@ -20,6 +20,7 @@ def lane_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _beside_a3s(quick),
         _latency(quick),
         _backlog(quick),
+        _workflows(quick),
         _threads(quick),
         _processes(quick),
         *(_workers(quick, processes) for processes in PROCESSES),
@@ -137,6 +138,38 @@ def _backlog(quick: bool) -> Scenario:
             ),
         ),
         turns=1 if quick else 30,
+    )
+
+
+def _workflows(quick: bool) -> Scenario:
+    options = {"operations": 60 if quick else 1200}
+    return Scenario(
+        "Lanes in memory: chains and gathers",
+        f"{options['operations']:,} commands that return what they were given. In chains of three, "
+        "beside tasks that submit one, await it, and submit the next. In one gather, beside "
+        "`submit_many` and all handles awaited.",
+        (
+            Case("one after the other", OUR_LANES, "by_hand", options),
+            Case("chains", OUR_LANES, "chains", options),
+            Case("submit_many", OUR_LANES, "many_awaited", options),
+            Case("a gather", OUR_LANES, "gathered", options),
+        ),
+        (
+            Claim(
+                "a step of a chain: cost against a command that a task submits and awaits",
+                ("chains",),
+                ("one after the other",),
+                at_most=2.0,
+            ),
+            Claim(
+                "a command of a gather: cost against one of `submit_many`",
+                ("a gather",),
+                ("submit_many",),
+                at_most=2.0,
+            ),
+        ),
+        turns=1 if quick else 30,
+        warm_up=1 if quick else 3,
     )
 
 

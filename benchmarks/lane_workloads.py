@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, create_task
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import count
@@ -19,6 +19,8 @@ from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RunI
 
 LANES = ("system", "control", "query", "session", "skill", "prompt")
 CLOCKS = {"cpu": clock, "wall": wall_clock}
+MANY = 50
+"""Commands of chains and gathers that run at a time."""
 
 
 async def nothing() -> None:
@@ -59,6 +61,75 @@ async def commands(
         return (now() - start) / operations
 
     return turn
+
+
+async def same(number: int) -> int:
+    """The command of chains and gathers: it returns what it was given."""
+    return number
+
+
+async def workflow_turn(
+    operations: int, work: Callable[[QueueManager, Any, int], Awaitable[None]]
+) -> Turn:
+    """Time work with a manager in memory, a command, and so many of them."""
+    manager = QueueManagerBuilder().with_lane("lane", LaneConfig(0, MANY), 0).build()
+    command = manager.command("same", same)
+    await manager.start()
+
+    async def turn() -> float:
+        quiet()
+        start = clock()
+        await work(manager, command, operations)
+        return (clock() - start) / operations
+
+    return turn
+
+
+async def by_hand(operations: int) -> Turn:
+    """Tasks that submit three commands, each with the result of the one before."""
+
+    async def one(manager: QueueManager, command: Any, number: int) -> None:
+        for _ in range(3):
+            number = await (await manager.submit("lane", command(number)))
+
+    async def work(manager: QueueManager, command: Any, many: int) -> None:
+        tasks = [create_task(one(manager, command, n)) for n in range(many // 3)]
+        for task in tasks:
+            await task
+
+    return await workflow_turn(operations, work)
+
+
+async def chains(operations: int) -> Turn:
+    """Chains of three commands."""
+
+    async def work(manager: QueueManager, command: Any, many: int) -> None:
+        handles = [
+            await manager.chain(command(n), command, command, lane="lane") for n in range(many // 3)
+        ]
+        for handle in handles:
+            await handle
+
+    return await workflow_turn(operations, work)
+
+
+async def many_awaited(operations: int) -> Turn:
+    """Commands that are submitted together, and their handles awaited."""
+
+    async def work(manager: QueueManager, command: Any, many: int) -> None:
+        for handle in await manager.submit_many("lane", [command(n) for n in range(many)]):
+            await handle
+
+    return await workflow_turn(operations, work)
+
+
+async def gathered(operations: int) -> Turn:
+    """Commands whose outcomes are gathered."""
+
+    async def work(manager: QueueManager, command: Any, many: int) -> None:
+        await (await manager.gather([command(n) for n in range(many)], lane="lane"))
+
+    return await workflow_turn(operations, work)
 
 
 async def latency(operations: int, percentile: int) -> Turn:
@@ -254,6 +325,10 @@ WORKLOADS: dict[str, Workload] = {
     "backlog": backlog,
     "drain": drain,
     "plain_functions": plain_functions,
+    "by_hand": by_hand,
+    "chains": chains,
+    "many_awaited": many_awaited,
+    "gathered": gathered,
     "to_thread": to_thread,
     "process_pool": process_pool,
 }

@@ -554,6 +554,12 @@ class QueueManager:
     async def chain(
         self,
         first: Command[Any],
+        second: Callable[[Any], Command[Any]],
+        third: Callable[[Any], Command[Any]],
+        fourth: Callable[[Any], Command[Any]],
+        fifth: Callable[[Any], Command[Any]],
+        sixth: Callable[[Any], Command[Any]],
+        seventh: Callable[[Any], Command[Any]],
         /,
         *steps: Callable[[Any], Command[Any]],
         lane: str | Sequence[str] | None = None,

@@ -128,6 +128,18 @@ def test_it_submits_and_waits_on_every_store(url: str) -> None:
                 endless.result(PATIENCE)
 
 
+def test_it_submits_chains_and_gathers(file_url: str) -> None:
+    manager, double = made(file_url)
+    worker, _ = made(file_url)
+    with closing(manager):
+        chain = manager.sync.chain(double(1), double, double)
+        gather = manager.sync.gather([double(number) for number in (1, -1)])
+        with running(worker):
+            assert chain.result(PATIENCE) == 8
+            assert [outcome.result for outcome in gather.result(PATIENCE)] == [2, None]
+            assert manager.sync.handle(chain.id).result(PATIENCE) == 8
+
+
 def test_the_manager_stays_free_for_an_event_loop(file_url: str) -> None:
     manager, double = made(file_url)
     with closing(manager):

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, assert_type
 
 import msgspec
 import pytest
@@ -114,6 +114,36 @@ async def test_each_step_gets_the_result_of_the_one_before(build: Build) -> None
         ("show", 10),
     ]
     assert (handle.status, handle.done()) == ("completed", True)
+
+
+@everywhere
+async def test_type_checkers_know_what_comes_of_it(build: Build) -> None:
+    manager = manager_of(build)
+    commands = Commands(manager)
+    first = commands.fetch("abc")
+    async with manager:
+        assert_type(await manager.chain(first, lane="a"), Handle[Page])
+        assert_type(await manager.chain(first, commands.measure, lane="a"), Handle[int])
+        handle = await manager.chain(first, commands.measure, commands.show, lane="a")
+        assert_type(handle, Handle[str])
+        gathered = await manager.gather([first, first], lane="a")
+        assert_type(gathered, Handle[list[GatherOutcome[Page]]])
+        # Each of these is a mistake that a type checker finds.
+        await manager.chain(first, commands.show, lane="a")  # type: ignore[arg-type]  # no number  # pyright: ignore[reportArgumentType, reportCallIssue]
+        await manager.gather([first], then=commands.show, lane="a")  # type: ignore[arg-type]  # no list  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@everywhere
+async def test_partitions_are_no_matter(build: Build) -> None:
+    config = LaneConfig(0, 4, partitions=3)
+    manager = build().with_lane("a", config, 0).build()
+    commands = Commands(manager)
+    async with manager:
+        steps = commands.measure, commands.show
+        chains = [await manager.chain(commands.fetch("x" * n), *steps, lane="a") for n in range(9)]
+        gathered = await manager.gather([commands.show(n) for n in range(9)], lane="a")
+        assert [await chain for chain in chains] == [f"{n} bytes" for n in range(9)]
+        assert [one.result for one in await gathered] == [f"{n} bytes" for n in range(9)]
 
 
 @everywhere

@@ -25,7 +25,7 @@ _NOTHING = msgspec.Raw()
 _UNTRACED: nullcontext[dict[str, str]] = nullcontext({})
 PartitionRun: TypeAlias = tuple[str, list[tuple[str, bytes]]]
 """Items of one type that follow each other: a type, and keys and values."""
-CommandPlace: TypeAlias = tuple[Partition, Placed, str, str, Any]
+SubmittedPlace: TypeAlias = tuple[Partition, Placed, str, str, Any]
 """A command in a store: its partition of the lane, its place, its key, its type and itself."""
 
 
@@ -47,7 +47,7 @@ class Submissions:
 
     async def put(
         self, lane: Lane, submitted: Submitted, terms: SubmitTerms, tracing: GuardedTracing | None
-    ) -> CommandPlace:
+    ) -> SubmittedPlace:
         """Put a command.
 
         Raises:
@@ -76,7 +76,7 @@ class Submissions:
         commands: Sequence[Submitted],
         terms: SubmitTerms,
         tracing: GuardedTracing | None,
-    ) -> tuple[list[CommandPlace], BaseException | None]:
+    ) -> tuple[list[SubmittedPlace], BaseException | None]:
         """Put commands, all or nothing in each partition of the lane.
 
         Returns those that are in the store now, in order, and why others are not.
@@ -99,7 +99,7 @@ class Submissions:
 
     async def put_parts(
         self, lane: Lane, commands: Sequence[Submitted], puts: Mapping[Partition, Sequence[Put]]
-    ) -> list[CommandPlace]:
+    ) -> list[SubmittedPlace]:
         """Put commands of a workflow by requests that `puts` has made; each has a key.
 
         Raises:
@@ -117,7 +117,7 @@ class Submissions:
         commands: Sequence[Submitted],
         terms: SubmitTerms,
         tracing: GuardedTracing | None,
-    ) -> list[CommandPlace]:
+    ) -> list[SubmittedPlace]:
         """Put commands in the transaction that is open on a connection.
 
         Raises:
@@ -248,10 +248,10 @@ def _in_order(
     lane: Lane,
     commands: Iterable[tuple[str, Submitted]],
     answers: Mapping[Partition, Sequence[Placed]],
-) -> list[CommandPlace]:
+) -> list[SubmittedPlace]:
     """The commands that are in the store, in the order in which they were submitted."""
     places = {partition: iter(placed) for partition, placed in answers.items()}
-    stored: list[CommandPlace] = []
+    stored: list[SubmittedPlace] = []
     for key, (_, kind, command) in commands:
         partition = lane.partition_of(key)
         if partition in places:

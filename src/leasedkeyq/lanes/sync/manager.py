@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from leasedkeyq.background.forkable import Forkable
@@ -15,6 +15,7 @@ from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
 from leasedkeyq.lanes.sync.calls import SentAwayError, SyncCall, SyncCalls
 from leasedkeyq.lanes.sync.handle import SyncHandle
 from leasedkeyq.lanes.sync.session import SyncSession
+from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.telemetry.stats import QueueStats
 from leasedkeyq.types import Duration, PresentPolicy
 
@@ -130,6 +131,58 @@ class SyncManager(Forkable):
             return [SyncHandle(handle, self) for handle in handles]
 
         return self.call("manager.submit_many(...)", submit)
+
+    def chain(
+        self,
+        first: Command[Any],
+        /,
+        *steps: Callable[[Any], Command[Any]],
+        lane: str | Sequence[str] | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> SyncHandle[Any]:
+        """Submit a command, and others that follow it, as `QueueManager.chain` does.
+
+        Raises:
+            WrongEventLoopError: As `submit`.
+            LaneError: As `submit`.
+        """
+
+        async def chain(queue: CommandQueue) -> SyncHandle[Any]:
+            handle = await queue.chain(first, steps, lane=lane, priority=priority, delay=delay)
+            return SyncHandle(handle, self)
+
+        return self.call("manager.chain(...)", chain)
+
+    def gather(
+        self,
+        commands: Iterable[Command[Any]],
+        *,
+        then: Callable[[list[GatherOutcome[Any]]], Command[Any]] | None = None,
+        lane: str | None = None,
+        then_lane: str | None = None,
+        within: Duration = GATHER_WITHIN,
+        priority: int | None = None,
+    ) -> SyncHandle[Any]:
+        """Submit commands, and one that gets their outcomes, as `QueueManager.gather` does.
+
+        Raises:
+            WrongEventLoopError: As `submit`.
+            LaneError: As `submit`.
+        """
+
+        async def gather(queue: CommandQueue) -> SyncHandle[Any]:
+            handle = await queue.gather(
+                commands,
+                then=then,
+                lane=lane,
+                then_lane=then_lane,
+                within=within,
+                priority=priority,
+            )
+            return SyncHandle(handle, self)
+
+        return self.call("manager.gather(...)", gather)
 
     def handle(self, id: str) -> SyncHandle[Any]:  # noqa: A002  # as in `SyncHandle`
         """The handle of a command, from its id: in any process, as `QueueManager.handle`.

@@ -23,6 +23,7 @@ def lane_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _workflows(quick),
         _threads(quick),
         _processes(quick),
+        _schedules(quick),
         *(_workers(quick, processes) for processes in PROCESSES),
     )
 
@@ -217,6 +218,30 @@ def _processes(quick: bool) -> Scenario:
             ),
         ),
         turns=1 if quick else 10,
+    )
+
+
+def _schedules(quick: bool) -> Scenario:
+    seconds = 1 if quick else 20
+    cases = {number: f"{number} schedules" for number in (0, 100)}
+    return Scenario(
+        "Lanes on SQLite: idle schedules",
+        f"The CPU time that an idle worker takes in a second, measured for {seconds} s: without "
+        "schedules, and with 100 that come due once a day. 10 ms are one per cent of a core.",
+        tuple(
+            Case(name, OUR_LANES, "idle_schedules", {"schedules": number, "seconds": seconds})
+            for number, name in cases.items()
+        ),
+        (
+            Claim(
+                "an idle worker on SQLite with 100 schedules: CPU time in a second",
+                (cases[100],),
+                at_most=0.01,
+                unit="seconds",
+            ),
+        ),
+        turns=1 if quick else 3,
+        warm_up=0,
     )
 
 

@@ -318,12 +318,34 @@ async def _started(turn: Turn) -> Turn:
     return turn
 
 
+async def idle_schedules(schedules: int, seconds: float) -> Turn:
+    """CPU seconds that an idle worker on SQLite takes in a second, with so many schedules."""
+    path = own_folder() / f"schedules-{schedules}.db"
+    builder = QueueManagerBuilder().with_default_lanes().with_storage(f"sqlite:///{path}")
+    manager = builder.build()
+    command = manager.command("nothing", nothing)
+    for number in range(schedules):
+        name, every = f"schedule-{number}", 86400 + number
+        await manager.schedule(name, command(), every=every, lane="query").declare()
+    await manager.start()
+
+    async def turn() -> float:
+        await asyncio.sleep(1.0)  # what was looked at between two turns is over
+        quiet()
+        start = clock()
+        await asyncio.sleep(seconds)
+        return (clock() - start) / seconds
+
+    return turn
+
+
 WORKLOADS: dict[str, Workload] = {
     "bare_tasks": bare_tasks,
     "commands": commands,
     "latency": latency,
     "backlog": backlog,
     "drain": drain,
+    "idle_schedules": idle_schedules,
     "plain_functions": plain_functions,
     "by_hand": by_hand,
     "chains": chains,

@@ -2,12 +2,13 @@
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from leasedkeyq.lanes import LaneConfig
+from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 from tests.lanes.support import EPOCH, Build, everywhere, now
 
 START = datetime.fromtimestamp(EPOCH, UTC)
@@ -61,3 +62,21 @@ async def test_moments_that_make_no_sense_are_refused(build: Build) -> None:
             await submit_many("work", [note()], **arguments)
     assert (await manager.stats()).total_pending == 0
     await manager.close()
+
+
+def test_a_program_without_a_loop_submits_for_a_moment(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/jobs.db"
+    builder = QueueManagerBuilder().with_lane("work", LaneConfig(0, 8), 0).with_storage(storage)
+    manager = builder.build()
+
+    @manager.command("note", lane="work")
+    async def note() -> None: ...
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert manager.sync.submit(note(), at=later).status == "scheduled"
+    assert [handle.status for handle in manager.sync.submit_many([note()], at=later)] == [
+        "scheduled"
+    ]
+    with pytest.raises(ValueError, match="exclude each other"):
+        manager.sync.submit(note(), at=later, delay=1)
+    manager.sync.close()

@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from leasedkeyq.background.forkable import Forkable
@@ -40,6 +41,7 @@ class BatchKeywords(TypedDict, total=False):
     unique_for: Duration | None
     priority: int | None
     delay: Duration | None
+    at: datetime | None
     deadline: Duration | None
     timeout: Duration | None
 

@@ -341,6 +341,24 @@ async def test_a_batch_has_resources_and_middleware_around_each_item(build: Buil
         current_batch()
 
 
+@everywhere
+async def test_a_batch_that_blocks_the_event_loop_is_named_by_its_first_command(
+    build: Build,
+) -> None:
+    manager = built(build)
+    watch = manager.queue()._engine.loop_watch
+    blockers: list[str] = []
+
+    @manager.batch("index", size=3, lane="index", key=lambda item: f"key {item}")
+    async def index(items: list[int]) -> None:
+        blockers.append(str(watch._find(asyncio.get_running_loop())))
+
+    async with manager:
+        await manager.submit_many(index(number) for number in range(3))
+        await manager.drain()
+    assert blockers == ["lane 'index': command 'index' of key 'key 0'"]
+
+
 def test_a_plain_function_handles_its_batch_in_a_thread() -> None:
     asyncio.run(run_in_a_thread())
 

@@ -15,6 +15,7 @@ import pytest
 
 from leasedkeyq import connect
 from leasedkeyq.lanes import (
+    CallNext,
     CommandCancelledError,
     CommandExitError,
     CommandPayloadError,
@@ -25,6 +26,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RemoteCommandError,
     RetryPolicy,
+    RunningCommand,
 )
 from tests.lanes.real_clock import PATIENCE, eventually, lives, run
 from tests.lanes.running import process_commands
@@ -46,6 +48,25 @@ def register(manager: QueueManager, *functions: Callable[..., Any]) -> list[Any]
 @pytest.fixture
 def on_sqlite(tmp_path: Path) -> QueueManagerBuilder:
     return QueueManagerBuilder().with_storage(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_middleware_runs_in_the_worker_around_a_function_in_a_process() -> None:
+    manager = lane(QueueManagerBuilder(), LaneConfig(0, 1, timeout=PATIENCE))
+    [square] = register(manager, process_commands.square)
+    pids: list[int] = []
+
+    @manager.middleware
+    async def around(command: RunningCommand, call_next: CallNext) -> Any:
+        pids.append(os.getpid())
+        return {**command.arguments, "result": await call_next()}
+
+    async def main() -> None:
+        async with manager:
+            result = await (await manager.submit("x", square(12)))
+            assert result == {"number": 12, "result": 144}
+
+    run(main())
+    assert pids == [os.getpid()]
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])

@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import Any
 
 from leasedkeyq.lanes.command import BatchFunction
-from leasedkeyq.lanes.running.job import BATCH, Job
+from leasedkeyq.lanes.running.job import BATCH, BATCH_TASKS, Job
 
 
 class CommandBatch:
@@ -113,6 +113,7 @@ class Batches:
         context.run(BATCH.set, jobs)
         self._limit(jobs)
         batch.task = Task(self._handle(batch, jobs), loop=self._loop(), context=context)
+        BATCH_TASKS[batch.task] = jobs
 
     async def _handle(self, batch: CommandBatch, jobs: Sequence[Job]) -> None:
         """Call the function once, and tell each job what came of it."""

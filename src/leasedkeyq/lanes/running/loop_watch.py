@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.running.job import CURRENT, Job
+from leasedkeyq.lanes.running.job import BATCH_TASKS, CURRENT, Job
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -330,6 +330,8 @@ class LoopWatch:
         for job in list(self._running):
             if job.task is task:
                 return job
+        if task in BATCH_TASKS:
+            return BATCH_TASKS[task][0]  # one of many stands for its batch
         # Python 3.11 does not tell the context of a task.
         context = getattr(task, "get_context", lambda: None)()
         begun_by: Job | None = None if context is None else context.get(CURRENT)

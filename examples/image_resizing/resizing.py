@@ -2,7 +2,7 @@
 
 Pictures are PPM files in the folder PICTURES. Start a worker, and submit what is in the folder:
 
-    python -m leasedkeyq worker resizing:manager
+    leasedkeyq worker resizing:manager
     python resizing.py 200
 
 The worker computes in as many processes as there are cores. A picture that takes longer than a

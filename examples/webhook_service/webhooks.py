@@ -5,8 +5,8 @@ them, in one transaction. Workers deliver them. Start the service and as many wo
 with DATABASE_URL set to an empty database:
 
     uvicorn webhooks:app
-    python -m leasedkeyq worker webhooks:manager
-    python -m leasedkeyq worker webhooks:manager
+    leasedkeyq worker webhooks:manager
+    leasedkeyq worker webhooks:manager
 
 They need fastapi, uvicorn and httpx, and leasedkeyq with the extra `postgres`.
 """

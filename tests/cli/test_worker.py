@@ -1,4 +1,4 @@
-"""``python -m leasedkeyq worker``: real processes that are told to stop, and mistakes."""
+"""``leasedkeyq worker``: real processes that are told to stop, and mistakes."""
 
 import asyncio
 import json

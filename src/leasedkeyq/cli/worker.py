@@ -1,4 +1,4 @@
-"""``python -m leasedkeyq worker``: run the lanes of a manager until told to stop."""
+"""``leasedkeyq worker``: run the lanes of a manager until told to stop."""
 
 import argparse
 import asyncio
@@ -8,14 +8,21 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from leasedkeyq import LeasedKeyQError, __version__
+from leasedkeyq.cli.health import HealthServer
+from leasedkeyq.cli.probe import WorkerProbe
+from leasedkeyq.cli.supervised import LAST_RESORT, Supervised, WorkerLimits
+from leasedkeyq.cli.supervisor import Supervisor, can_supervise
 from leasedkeyq.cli.worker_log import FORMATS, LEVELS, set_up
 from leasedkeyq.lanes import (
     LaneConfigError,
@@ -51,6 +58,8 @@ EXTRA = re.compile(r"pip install ['\"]leasedkeyq\[")
 """What the errors of this package say where an extra is missing."""
 LAST_GRACE = 5.0
 """Seconds that the process has to end by itself, once the worker has ended."""
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+HIGHEST_PORT = 65535
 LAST_WORDS = 1.0
 """Seconds for the last line in the log of a worker that is stuck."""
 
@@ -91,25 +100,112 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long commands may go on after the first signal; 30 unless the manager says",
     )
+    parser.add_argument(
+        "--processes",
+        type=_number,
+        metavar="N",
+        help="run N worker processes, and start one again that dies",
+    )
+    parser.add_argument(
+        "--max-commands",
+        type=_number,
+        metavar="N",
+        help="replace a process after about so many commands",
+    )
+    parser.add_argument(
+        "--max-memory",
+        type=_size,
+        metavar="SIZE",
+        help="replace a process that uses more memory, such as 512M",
+    )
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="for development: start the workers anew when a Python file changes",
+    )
+    parser.add_argument(
+        "--health",
+        type=_address,
+        metavar="HOST:PORT",
+        help="answer /livez, /readyz and /metrics over HTTP, such as at 127.0.0.1:8080",
+    )
+    parser.add_argument(
+        "--stuck-after",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long the event loop may stand still before /livez fails; 30 by default",
+    )
     parser.add_argument("--log-format", choices=FORMATS, default="text")
     parser.add_argument("--log-level", choices=LEVELS, default="info")
+    parser.add_argument("--supervised", type=int, help=argparse.SUPPRESS)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Run a worker; returns its exit code.
+def main(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run a worker, or several that are supervised; returns the exit code.
+
+    Args:
+        options: What was asked for.
+        arguments: The same as it was written, for the processes of a supervisor.
 
     Raises:
         UsageError: The options make no sense.
         MissingExtraError: An extra of this package is needed, and is not installed.
+        PortError: The address of ``--health`` cannot be used.
     """
     set_up(options.log_format, options.log_level)
+    if options.supervised is not None:
+        return _run_worker(options, None)
+    server = None if options.health is None else HealthServer(*options.health)
+    try:
+        if options.reload or any(
+            wanted is not None
+            for wanted in (options.processes, options.max_commands, options.max_memory)
+        ):
+            return _supervise(options, arguments, server)
+        return _run_worker(options, server)
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _supervise(
+    options: argparse.Namespace, arguments: Sequence[str], server: HealthServer | None
+) -> int:
+    if not can_supervise():
+        raise UsageError("--processes, --max-commands, --max-memory and --reload need a Unix")
+    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
+    command = [sys.executable, *flags, "-m", "leasedkeyq", *arguments]
+    folder = Path.cwd() if options.reload else None
+    supervisor = Supervisor(command, options.processes or 1, folder)
+    if server is not None:
+        server.start(supervisor)
+        logger.info("tells its health at port %d", server.port)
+    return supervisor.run()
+
+
+def _run_worker(options: argparse.Namespace, server: HealthServer | None) -> int:
+    probe = WorkerProbe(options.stuck_after)
+    supervised: Supervised | None = None
+    if options.supervised is not None:
+        limits = WorkerLimits(options.max_memory, options.max_commands)
+        supervised = Supervised(options.supervised, probe, limits)
+    if server is not None:
+        server.start(probe)
+        logger.info("tells its health at port %d", server.port)
+    return _run_until_told(options, probe, supervised)
+
+
+def _run_until_told(
+    options: argparse.Namespace, probe: WorkerProbe, supervised: Supervised | None
+) -> int:
     # Until the manager listens to signals, nothing has begun. As the first process of a
     # container, this one would not even hear of a signal without a handler.
     before = {number: signal.signal(number, _end_at_once) for number in STOP_SIGNALS}
     end: threading.Timer | None = None
     try:
         with asyncio.Runner() as runner:
-            code = runner.run(_work(options))
+            code = runner.run(_work(options, probe, supervised))
             end = end_for_certain(code)
     except UsageError:
         raise
@@ -177,11 +273,17 @@ def end_stuck() -> None:
     os._exit(STUCK)
 
 
-async def _work(options: argparse.Namespace) -> int:
+async def _work(
+    options: argparse.Namespace, probe: WorkerProbe, supervised: Supervised | None
+) -> int:
     manager = await _prepared(options)
+    if supervised is not None:
+        limit = manager.drain_timeout
+        supervised.patience = None if limit is None else limit + LAST_RESORT
     slots = {lane.id: lane.most for lane in manager.queue().lanes.values() if lane.runs_here}
     store = _store_of(manager)
-    manager.queue().add_instrument(CommandLog())
+    manager.queue().add_instrument(CommandLog(supervised))
+    probe.attach(manager, measure=options.health is not None)
     manager.queue().when_stuck(end_stuck)
     logger.info(
         "leasedkeyq %s, store %s: running the lanes %s",
@@ -201,7 +303,10 @@ async def _work(options: argparse.Namespace) -> int:
             "there is no store, so that nobody else can submit to this worker: give it one with "
             "--store or with_storage"
         )
-    left = await manager.run(STOP_SIGNALS)
+    try:
+        left = await manager.run(STOP_SIGNALS)
+    finally:
+        probe.detach()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # it ends already, and with a code of its own
     if manager.interrupted:
@@ -325,6 +430,30 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number from 1 on: {text}")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    """Bytes: a number, and K, M or G for powers of 1024."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", text, re.IGNORECASE)
+    size = 0 if found is None else int(float(found[1]) * UNITS[found[2].upper()])
+    if not size:
+        raise argparse.ArgumentTypeError(f"not a size such as 512M or 2G: {text}")
+    return size
+
+
+def _address(text: str) -> tuple[str, int]:
+    """A host and a port; an IPv6 address stands in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"not HOST:PORT, such as 127.0.0.1:8080: {text}")
+    return host, int(port)
+
+
 def _store_of(manager: QueueManager) -> str | None:
     """The store of a manager, for people to recognise; without the password in its URL."""
     storage = None if manager.builder is None else manager.builder.storage
@@ -346,7 +475,14 @@ def _shown(url: str) -> str:
 
 
 class CommandLog:
-    """Logs how commands end: those that are done for those who debug, the others for all."""
+    """Logs how commands end: those that are done for those who debug, the others for all.
+
+    Args:
+        supervised: Told how many have ended, if there is a supervisor.
+    """
+
+    def __init__(self, supervised: Supervised | None = None) -> None:
+        self._supervised = supervised
 
     def submitted(self, command: SubmittedCommand) -> None:
         """Nothing to tell."""
@@ -356,6 +492,8 @@ class CommandLog:
 
     def ended(self, end: AttemptEnd) -> None:
         """Log the end of an attempt."""
+        if self._supervised is not None:
+            self._supervised.commands += 1
         level = _LEVELS[end.outcome]
         if logger.isEnabledFor(level):
             about = {"lane": end.lane, "command_type": end.kind, "command_id": end.command_id}

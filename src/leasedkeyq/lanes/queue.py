@@ -294,6 +294,14 @@ class CommandQueue:
         """
         self._engine.loop_watch.when_stuck = end
 
+    def leases_overdue(self) -> float:
+        """Seconds for which leases of running commands may have run out; 0 or less: none has.
+
+        Any thread may ask, also while the event loop is blocked.
+        """
+        engine = self._engine
+        return engine.lease_guard.overdue() if isinstance(engine, StoreEngine) else 0.0
+
     @property
     def store(self) -> Store | None:
         """Where its commands are; None: in memory."""

@@ -205,7 +205,7 @@ class StoreEngine(LaneEngine):
         self._workers = WorkerGroup(
             store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
         )
-        self.loop_watch.keeper = LeaseGuard(
+        self.loop_watch.keeper = self.lease_guard = LeaseGuard(
             store, lanes, self._held, self._heartbeat, self._workers.renewal
         )
 

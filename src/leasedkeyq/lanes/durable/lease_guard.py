@@ -89,6 +89,13 @@ class LeaseGuard:
         """Seconds between a renewal that is due and the end of the shortest lease."""
         return max(0.0, self._lease_time() - self._interval())
 
+    def overdue(self) -> float:
+        """Seconds since the first lease may have run out without a renewal; below 0: none has."""
+        if not self._held:
+            return -inf
+        renewed_at = max(self._renewed_at, self._heartbeat.renewed_at)
+        return self._clock() - renewed_at - self._lease_time()
+
     def is_needed(self) -> bool:
         """As `LeaseKeeper.is_needed`."""
         return bool(self._held) or self._membership() is not None

@@ -356,7 +356,9 @@ async def test_a_batch_that_blocks_the_event_loop_is_named_by_its_first_command(
     async with manager:
         await manager.submit_many(index(number) for number in range(3))
         await manager.drain()
-    assert blockers == ["lane 'index': command 'index' of key 'key 0'"]
+        assert watch._batches == {}
+    named = "lane 'index': command 'index' of key 'key 0' (and 2 others of its batch)"
+    assert blockers == [named]
 
 
 def test_a_plain_function_handles_its_batch_in_a_thread() -> None:

@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import Any
 
 from leasedkeyq.lanes.command import BatchFunction
-from leasedkeyq.lanes.running.job import BATCH, BATCH_TASKS, Job
+from leasedkeyq.lanes.running.job import BATCH, Job
 
 
 class CommandBatch:
@@ -42,6 +42,9 @@ class Batches:
         context: Asked for the context in which a batch is called.
         call: Calls the function of a batch with its items, for these jobs.
         limit: Told the jobs of a batch that begins now: from now on, their time counts.
+
+    Attributes:
+        calls: The calls under way, with their jobs.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Batches:
         self._call = call
         self._limit = limit
         self._open: dict[tuple[str, str], CommandBatch] = {}
+        self.calls: dict[Task[Any], Sequence[Job]] = {}
 
     async def run(self, job: Job) -> Any:
         """Wait for a batch that handles a job, and for its end. Returns the result of the job.
@@ -113,7 +117,8 @@ class Batches:
         context.run(BATCH.set, jobs)
         self._limit(jobs)
         batch.task = Task(self._handle(batch, jobs), loop=self._loop(), context=context)
-        BATCH_TASKS[batch.task] = jobs
+        self.calls[batch.task] = jobs
+        batch.task.add_done_callback(self.calls.pop)
 
     async def _handle(self, batch: CommandBatch, jobs: Sequence[Job]) -> None:
         """Call the function once, and tell each job what came of it."""

@@ -120,7 +120,6 @@ class LaneEngine(ABC):
         self.slots = slots
         self.emitter = emitter
         self.running: set[Job] = set()
-        self.loop_watch = LoopWatch(self.running)
         self.started = False
         self.stopped = False
         self.shutting_down = False
@@ -145,6 +144,7 @@ class LaneEngine(ABC):
         self._batches = Batches(
             lambda: self._loop, lambda: self._context, self._call_batch, self._limit_batch
         )
+        self.loop_watch = LoopWatch(self.running, self._batches.calls)
         self._in_threads: set[Job] = set()
         """Jobs whose functions run in a thread now, which cannot be ended from outside."""
         self._stopping = False

@@ -8,7 +8,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -212,8 +211,6 @@ class Job:
 CURRENT: ContextVar[Job] = ContextVar("leasedkeyq.command")
 BATCH: ContextVar[Sequence[Job]] = ContextVar("leasedkeyq.batch", default=())
 """The jobs whose batch runs in the current task."""
-BATCH_TASKS: WeakKeyDictionary[Task[None], Sequence[Job]] = WeakKeyDictionary()
-"""The jobs of each task that runs a batch, for a thread that watches the event loop."""
 UPDATES_EVERY = 1.0
 """Seconds between two looks at how far a command has come."""
 

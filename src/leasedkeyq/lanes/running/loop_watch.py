@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.running.job import BATCH_TASKS, CURRENT, Job
+from leasedkeyq.lanes.running.job import BATCH, CURRENT, Job
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -71,11 +73,14 @@ class Blocker(NamedTuple):
     job: Job | None
     task: str | None
     place: str
+    others: int = 0
+    """How many other commands are in its batch."""
 
     def __str__(self) -> str:
         if self.job is not None:
             lane = self.job.partition.lane.id
-            return f"lane {lane!r}: command {self.job.kind!r} of key {describe(self.job.key)}"
+            more = f" (and {self.others} others of its batch)" if self.others else ""
+            return f"lane {lane!r}: command {self.job.kind!r} of key {describe(self.job.key)}{more}"
         return "a callback" if self.task is None else f"task {self.task!r}"
 
     @property
@@ -98,6 +103,7 @@ class LoopWatch:
 
     Args:
         running: The jobs whose commands run.
+        batches: The calls of handlers of batches that are under way, with their jobs.
         clock: A clock that never goes back, for tests.
 
     Attributes:
@@ -108,12 +114,17 @@ class LoopWatch:
     """
 
     def __init__(
-        self, running: Collection[Job], *, clock: Callable[[], float] = time.monotonic
+        self,
+        running: Collection[Job],
+        batches: Mapping[Task[Any], Sequence[Job]] = MappingProxyType({}),
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.keeper: LeaseKeeper | None = None
         self.max_stall: float | None = MAX_STALL
         self.when_stuck: Callable[[], None] | None = None
         self._running = running
+        self._batches = batches
         self._clock = clock
         self._ended = threading.Event()
         self._loop: AbstractEventLoop | None = None
@@ -323,19 +334,25 @@ class LoopWatch:
             place = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
         if task is None:
             return Blocker(None, None, place)
-        return Blocker(self._job_of(task), task.get_name(), place)
+        jobs = self._jobs_of(task)
+        job = jobs[0] if jobs else None
+        return Blocker(job, task.get_name(), place, max(0, len(jobs) - 1))
 
-    def _job_of(self, task: Task[Any]) -> Job | None:
-        """The job whose command runs in a task, or has begun that task."""
+    def _jobs_of(self, task: Task[Any]) -> Sequence[Job]:
+        """The jobs whose commands run in a task, or have begun that task."""
+        if (batch := self._batches.get(task)) is not None:
+            return batch
         for job in list(self._running):
             if job.task is task:
-                return job
-        if task in BATCH_TASKS:
-            return BATCH_TASKS[task][0]  # one of many stands for its batch
+                return (job,)
         # Python 3.11 does not tell the context of a task.
-        context = getattr(task, "get_context", lambda: None)()
-        begun_by: Job | None = None if context is None else context.get(CURRENT)
-        return begun_by if begun_by in self._running else None
+        context: Context | None = getattr(task, "get_context", lambda: None)()
+        if context is None:
+            return ()
+        if batch := context.get(BATCH):
+            return batch
+        begun_by = context.get(CURRENT)
+        return (begun_by,) if begun_by is not None and begun_by in self._running else ()
 
 
 def _timeout(job: Job | None) -> float:

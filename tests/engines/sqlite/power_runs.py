@@ -8,6 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import pytest
+
+from leasedkeyq.engines.sqlite import store as sqlite_store
 from leasedkeyq.engines.sqlite.schema import SqliteDurability
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.model.requests import (
@@ -335,16 +338,20 @@ def stored(folder: Path, files: dict[str, bytes]) -> tuple[Content, int]:
     Also the next fence that it gives out.
     """
     write_files(folder, files)
-    store = SqliteStore(folder / DATABASE, durability="normal")
-    try:
-        connection = store._connection
-        assert connection is not None
-        connection.execute("PRAGMA synchronous = OFF")  # this time nothing has to last
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        content = content_of(store)
-        fence = asyncio.run(_go_on(store))
-    finally:
-        asyncio.run(store.close())
+    off = "PRAGMA synchronous = OFF"  # this time nothing has to last
+    with pytest.MonkeyPatch.context() as patch:
+        for level in ("SYNCED", "NOT_SYNCED"):
+            patch.setattr(sqlite_store, level, off)
+        store = SqliteStore(folder / DATABASE, durability="normal")
+        try:
+            connection = store._connection
+            assert connection is not None
+            connection.execute(off)
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            content = content_of(store)
+            fence = asyncio.run(_go_on(store))
+        finally:
+            asyncio.run(store.close())
     return content, fence
 
 

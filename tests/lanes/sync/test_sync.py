@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from leasedkeyq.lanes import (
     SyncHandle,
     UnknownCommandError,
     UnknownLaneError,
+    current_command,
 )
 from leasedkeyq.lanes.sync.session import ProcessLoop
 from leasedkeyq.telemetry import (
@@ -58,6 +60,7 @@ def made(storage: Any = None) -> tuple[QueueManager, Any]:
         if number < 0:
             raise LookupError("nothing below zero")
         if not number:
+            current_command().progress(0.5, "half")
             await asyncio.sleep(3600)
         return 2 * number
 
@@ -123,6 +126,11 @@ def test_it_submits_and_waits_on_every_store(url: str) -> None:
             assert (found.lane, found.result(0), found.command_type) == ("work", 4, "double")
             with pytest.raises(LookupError, match="nothing below zero"):
                 failing.result(PATIENCE)
+            until = time.monotonic() + PATIENCE
+            while (told := endless.progress()) is None and time.monotonic() < until:
+                time.sleep(0.05)
+            assert told is not None
+            assert (told.fraction, told.text) == (0.5, "half")
             assert endless.cancel()
             with pytest.raises(CommandCancelledError):
                 endless.result(PATIENCE)

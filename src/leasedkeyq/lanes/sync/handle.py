@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from leasedkeyq import checks
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.running.job import ENDED, CommandStatus, Handle
+from leasedkeyq.lanes.running.progress import Progress
 from leasedkeyq.lanes.sync.calls import SentAwayError, time_left
 from leasedkeyq.types import Duration
 
@@ -70,6 +71,10 @@ class SyncHandle(Generic[R]):
                 )
             except SentAwayError:
                 continue  # the process has forked
+
+    def progress(self) -> Progress | None:
+        """How far the command has come, as it told last; None if it has told nothing."""
+        return self._ask("handle.progress()", Handle[R].progress)
 
     def cancel(self) -> bool:
         """Cancel the command, waiting or running; returns whether that was still possible."""

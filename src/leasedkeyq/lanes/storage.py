@@ -19,6 +19,7 @@ from leasedkeyq.lanes.durable.envelope import (
     plain_payload,
     read_payload,
 )
+from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.durable.workflow import GATHERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
@@ -191,7 +192,7 @@ class CommandStorage:
         queues = sorted(
             name
             for name in await self.store.count()
-            if name != WORKERS_QUEUE and not name.startswith(GATHERS_QUEUE)
+            if name not in (WORKERS_QUEUE, SCHEDULES_QUEUE) and not name.startswith(GATHERS_QUEUE)
         )
         return [queue for queue in queues if lane in (None, queue, queue.partition("#")[0])]
 

@@ -15,6 +15,7 @@ from leasedkeyq import MemoryStore, StoreError
 from leasedkeyq.lanes import (
     COMMAND_SUBMITTED,
     CommandFunction,
+    CommandStorage,
     Cron,
     Every,
     LaneConfig,
@@ -28,11 +29,17 @@ from leasedkeyq.lanes import (
     UnregisteredCommandError,
     current_command,
 )
-from leasedkeyq.lanes.durable.schedules import LEASE_TIME, SCHEDULES_QUEUE, StoreSchedules
-from leasedkeyq.lanes.schedule import decoded, encoded
+from leasedkeyq.lanes.durable.schedules import (
+    LEASE_TIME,
+    SCHEDULES_QUEUE,
+    StoreSchedules,
+    read_record,
+    write_record,
+)
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import Claim, Put
 from tests.lanes.support import EPOCH, Build, Work, clock, everywhere, nothing, now
+from tests.lanes.test_storage import ListStorage
 
 Runs = list[tuple[str, str, float]]
 """What has run: its argument, its key, and when, from the start of the test."""
@@ -522,6 +529,40 @@ async def test_the_event_of_a_submission_and_the_counters_know_of_ticks() -> Non
     submitted.close()
 
 
+async def test_a_storage_of_somebody_else_keeps_schedules() -> None:
+    storage, runs = ListStorage(), Runs()
+    for _ in range(2):
+        manager = lanes(QueueManagerBuilder(clock=clock).with_storage(storage))
+        report = recording(manager, runs)
+        if not runs:
+            manager.schedule("often", report("a"), every=10, lane="reports", missed="all")
+        async with manager:
+            await asyncio.sleep(26)
+            assert [schedule.name for schedule in await manager.schedules()] == ["often"]
+    assert moments(runs) == [10, 20, 30, 40, 50]
+    shown = CommandStorage(MemoryStore(clock=clock))
+    manager = lanes(QueueManagerBuilder(clock=clock).with_storage(shown.store))
+    await manager.schedule("n", recording(manager, [])("a"), every=5, lane="reports").declare()
+    assert await shown.load_commands() == []
+    await shown.clear_all()
+    assert len(await manager.schedules()) == 1
+    await manager.close()
+
+
+async def test_a_lane_with_partitions() -> None:
+    store, runs = MemoryStore(clock=clock), Runs()
+    builder = QueueManagerBuilder(clock=clock).with_storage(store)
+    manager = builder.with_lane("reports", LaneConfig(0, 8, partitions=4), 0).build()
+    report = recording(manager, runs)
+    manager.schedule("often", report("a"), every=10, lane="reports", missed="all")
+    await manager.schedule("kept", report("b"), every=100, lane="reports", key="one").declare()
+    await asyncio.sleep(125)
+    async with manager:
+        await asyncio.sleep(1)
+    assert len({key for text, key, _ in runs if text == "a"}) == 12
+    assert [key for text, key, _ in runs if text == "b"] == ["one"]
+
+
 # Atomicity
 
 
@@ -711,8 +752,8 @@ async def test_records_are_read_as_they_were_written() -> None:
         "n", "0 3 * * *", report("ä"), lane="reports", tz="Europe/Berlin", timeout=5, priority=2
     ).declare()
     [[item]] = await store.look(SCHEDULES_QUEUE, ["n"])
-    record = decoded(item.value)
-    assert encoded(record) == item.value
+    record = read_record(item.value)
+    assert write_record(record) == item.value
     assert (item.kind, item.due) == ("reports", record.tick)
     assert msgspec.json.decode(record.definition.payload) == {"text": "ä"}
     assert schedule.refresh is not None

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
-from leasedkeyq.lanes.durable.envelope import Envelope, encode_envelope
+from leasedkeyq.lanes.durable.envelope import Envelope, decode_envelope, encode_envelope
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.durable.submission import command_put
-from leasedkeyq.lanes.errors import UnknownScheduleError
+from leasedkeyq.lanes.errors import CommandPayloadError, UnknownScheduleError
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.schedule import (
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from leasedkeyq.lanes.durable.engine import StoreEngine
 
 logger = logging.getLogger("leasedkeyq")
+_encoder = msgspec.json.Encoder()
 
 SCHEDULES_QUEUE = "leasedkeyq.schedules"
 """The queue of the store that has the schedules."""
@@ -80,6 +81,8 @@ CLOCK_KEPT = 30.0
 """Seconds for which a store keeps what tells its time."""
 UNIQUE_FOR = 86400.0
 """Seconds for which a store without joint edits knows that a tick was fired."""
+UNREADABLE = (CommandPayloadError, msgspec.MsgspecError)
+"""What is raised for a record that cannot be read."""
 PATIENCE = 5.0
 """Seconds for which closing waits for what is under way."""
 
@@ -136,7 +139,7 @@ class StoreSchedules(ScheduleKeeper):
         now = self.now()
         record = new_record(name, definition, now)
         check_name("key", definition.key_of(name, now + 0.5), limits)
-        check_size(f"schedule {name!r}", name, encoded(record), limits)
+        check_size(f"schedule {name!r}", name, write_record(record), limits)
         self._unwritten[name] = definition
         self.declared.add(name)
         self._look_soon()
@@ -382,8 +385,8 @@ class StoreSchedules(ScheduleKeeper):
         value = item.value
         while True:
             try:
-                record = decoded(value)
-            except msgspec.MsgspecError as error:
+                record = read_record(value)
+            except UNREADABLE as error:
                 logger.error(  # noqa: TRY400
                     "schedule %r cannot be read (%s): was it written by a newer version?",
                     item.key,
@@ -445,7 +448,7 @@ class StoreSchedules(ScheduleKeeper):
             # The release comes first: what may be refused is all that could be undone.
             return [
                 Release(SCHEDULES_QUEUE, name, token, delay=wait, undo=True),
-                Put(SCHEDULES_QUEUE, ((name, encoded(kept)),), kind=kept.definition.lane),
+                Put(SCHEDULES_QUEUE, ((name, write_record(kept)),), kind=kept.definition.lane),
                 *(commands if joint else ()),
             ]
 
@@ -502,6 +505,21 @@ class StoreSchedules(ScheduleKeeper):
         return self._engine._submitted(lane.partition_of(key), place, key, put.kind, None, terms)
 
 
+def write_record(record: ScheduleRecord) -> bytes:
+    """A record as the value of its item, in the form of a command, which any `Storage` keeps."""
+    return _encoder.encode(Envelope(msgspec.Raw(encoded(record)), record.declared_at))
+
+
+def read_record(value: bytes) -> ScheduleRecord:
+    """The record in the value of an item.
+
+    Raises:
+        CommandPayloadError: The value has none.
+        msgspec.MsgspecError: It has one of a version that is not known here.
+    """
+    return decoded(bytes(decode_envelope(value).payload))
+
+
 def _elapsed(loop: AbstractEventLoop, offset: float) -> float:
     return offset + loop.time()
 
@@ -515,27 +533,27 @@ def _declared(
         return _put(name, new_record(name, definition, now), now)
     declared = declared_again(name, record, definition, now, due=head.state != "scheduled")
     if declared.tick == record.tick:
-        return Put(SCHEDULES_QUEUE, ((name, encoded(declared)),), kind=definition.lane)
+        return Put(SCHEDULES_QUEUE, ((name, write_record(declared)),), kind=definition.lane)
     return _put(name, declared, now)
 
 
 def _put(name: str, record: ScheduleRecord, now: float) -> Put:
     """What lets a schedule wait for its next tick."""
-    value = encoded(record)
+    value = write_record(record)
     lane = record.definition.lane
     return Put(SCHEDULES_QUEUE, ((name, value),), delay=record.wait(now), kind=lane)
 
 
 def _merged(value: bytes, fired: ScheduleRecord) -> ScheduleRecord:
     """What was declared meanwhile, with the ticks that were fired."""
-    record = decoded(value)
+    record = read_record(value)
     return msgspec.structs.replace(record, tick=fired.tick, last=fired.last, runs=fired.runs)
 
 
 def _record(item: StoredItem) -> ScheduleRecord | None:
     try:
-        return decoded(item.value)
-    except msgspec.MsgspecError as error:
+        return read_record(item.value)
+    except UNREADABLE as error:
         logger.warning("schedule %s cannot be read: %s", describe(item.key), error)
         return None
 

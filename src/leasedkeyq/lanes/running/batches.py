@@ -65,8 +65,8 @@ class Batches:
         """Wait for a batch that handles a job, and for its end. Returns the result of the job.
 
         A run that is interrupted waits for the end of its batch all the same: until then, nothing
-        else may run for its key. A time-out ends the whole batch. So does the end of the engine,
-        and the interruption of the last run.
+        else may run for its key. When all runs of a batch were interrupted, its call is cancelled:
+        that is so when its time is up, which is the same for all, and when the engine stops.
         """
         batch = self._join(job)
         waiter = batch.waiting[job]
@@ -77,7 +77,7 @@ class Batches:
                 self._withdraw(job, batch)
             elif not batch.task.done():
                 batch.left += 1
-                if job.interruption in ("timeout", "stop") or batch.left == len(batch.waiting):
+                if batch.left == len(batch.waiting):
                     batch.task.cancel()
                 await asyncio.wait({batch.task})
             raise

@@ -116,7 +116,7 @@ the rows say how many.
 
 `synchronous` decides what a commit survives: with `FULL` a loss of power, with `NORMAL` the end of
 the process only. huey and persist-queue do not set it and have SQLite's default. `full` of this
-package is `FULL`.
+package is `FULL` for all but claims, which are committed with `NORMAL`.
 
 To repeat it, which takes about a quarter of an hour and writes this page and the table in the
 README:

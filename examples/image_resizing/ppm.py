@@ -33,11 +33,14 @@ class Picture:
         unfinished.write_bytes(b"P6\n%d %d\n255\n" % (self.width, self.height) + self.pixels)
         unfinished.replace(path)
 
+    def height_at(self, width: int) -> int:
+        """The height of this picture at another width."""
+        return max(1, round(self.height * width / self.width))
+
     def shrunk(self, width: int) -> Iterator[bytes]:
         """The rows of this picture at a smaller width, one after the other."""
         step = self.width / width
-        height = max(1, round(self.height / step))
-        for row in range(height):
+        for row in range(self.height_at(width)):
             top, bottom = int(row * step), max(int(row * step) + 1, int((row + 1) * step))
             line = bytearray()
             for column in range(width):

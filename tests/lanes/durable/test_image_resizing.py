@@ -33,7 +33,20 @@ def worker(environment: dict[str, str]) -> Generator[None]:
         process.wait()
 
 
-def test_pictures_are_resized_in_processes(tmp_path: Path) -> None:
+def client(argument: str, environment: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "resizing.py", argument],
+        cwd=EXAMPLE,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_pictures_are_resized_in_processes_and_cleaned_up(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(3):
@@ -45,19 +58,14 @@ def test_pictures_are_resized_in_processes(tmp_path: Path) -> None:
         "RETRIES": "0",
     }
     with worker(environment):
-        client = subprocess.run(
-            [sys.executable, "resizing.py", "4"],
-            cwd=EXAMPLE,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        )
-    told = dict(line.split(": ", 1) for line in client.stdout.splitlines())
-    assert sorted(told) == ["0.ppm", "1.ppm", "2.ppm", "broken.ppm"]
-    assert told["broken.ppm"].startswith("ValueError: ")
-    for number in range(3):
-        small = folder / "small" / f"{number}.ppm"
-        assert told[f"{number}.ppm"] == str(small)
-        assert small.read_bytes() == b"P6\n4 2\n255\n" + 2 * (2 * RED + 2 * BLUE)
+        lines = client("4", environment)
+        small = folder / "small"
+        told = dict(line.split(": ", 1) for line in lines)  # the last line of each
+        assert sorted(told) == ["0.ppm", "1.ppm", "2.ppm", "broken.ppm"]
+        assert told["broken.ppm"].startswith("ValueError: ")
+        for name in ("0.ppm", "1.ppm", "2.ppm"):
+            assert told[name] == str(small / name)
+            assert (small / name).read_bytes() == b"P6\n4 2\n255\n" + 2 * (2 * RED + 2 * BLUE)
+        (folder / "1.ppm").unlink()
+        assert client("clean-up", environment) == ["removed: 1"]
+        assert sorted(path.name for path in small.iterdir()) == ["0.ppm", "2.ppm"]

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from leasedkeyq.lanes import QueueManager
+from leasedkeyq.lanes import DrainTimeoutError, QueueManager
 from tests.lanes.schedules.tick_worker import EVERY, LEASE, build, declare
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,8 +26,8 @@ def start(url: str, notes: Path, offset: float) -> subprocess.Popen[str]:
 def survive(url: str, notes: Path, *, ticks: int, offsets: list[float], disturb: float) -> None:
     """Let workers fire at least so many ticks, and check that each was fired once.
 
-    Every `disturb` seconds one of them is killed, and another takes its place, or is paused for
-    longer than its leases.
+    They are killed at moments of their own choice, and every `disturb` seconds one of them is
+    killed or paused for longer than its leases. Others take the places of those that are gone.
     """
     workers = [start(url, notes, offset) for offset in offsets]
     try:
@@ -71,20 +71,34 @@ async def _disturb(
             workers[place].send_signal(signal.SIGSTOP)
             await asyncio.sleep(LEASE * 1.5)
             workers[place].send_signal(signal.SIGCONT)
-        else:
+        elif number % 3 == 1:
             workers[place].kill()
-            workers[place].wait(PATIENCE)
-            _close(workers[place])
-            workers[place] = start(url, notes, offsets[place])
+        _replace_dead(workers, url, notes, offsets)
     found = next(each for each in await manager.schedules() if each.name == schedule.name)
     await found.pause()
     found = await found.refresh()
-    await manager.drain(PATIENCE)
+    while True:
+        _replace_dead(workers, url, notes, offsets)
+        try:
+            await manager.drain(2.0)
+            break
+        except DrainTimeoutError:
+            assert time.monotonic() < deadline + PATIENCE, "the commands do not end"
     await manager.close()
     store = manager.queue().store
     assert store is not None
     await store.close()
     return found.runs
+
+
+def _replace_dead(
+    workers: list[subprocess.Popen[str]], url: str, notes: Path, offsets: list[float]
+) -> None:
+    for place, worker in enumerate(workers):
+        if worker.poll() is not None:
+            if worker.stdout is not None:
+                worker.stdout.close()
+            workers[place] = start(url, notes, offsets[place])
 
 
 def _check(notes: Path, runs: int) -> None:
@@ -102,8 +116,3 @@ def _check(notes: Path, runs: int) -> None:
 async def _runs(name: str, manager: QueueManager) -> int:
 
     return next((each.runs for each in await manager.schedules() if each.name == name), 0)
-
-
-def _close(worker: subprocess.Popen[str]) -> None:
-    if worker.stdout is not None:
-        worker.stdout.close()

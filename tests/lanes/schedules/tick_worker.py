@@ -6,8 +6,11 @@ twice would have two ids. A command that runs again, as its worker was killed, h
 
 import asyncio
 import os
+import random
+import signal
 import sys
 import time
+from typing import Any
 
 from leasedkeyq import connect
 from leasedkeyq.lanes import (
@@ -18,9 +21,12 @@ from leasedkeyq.lanes import (
     current_command,
 )
 from leasedkeyq.lanes.durable import schedules
+from leasedkeyq.model.edit import Edit
 
 LEASE = 2.0
 EVERY = 0.05
+DEADLY = 0.15
+"""How likely it is that a worker is killed before it fires a tick, and after it has."""
 
 
 def build(url: str, offset: float = 0.0) -> QueueManager:
@@ -50,9 +56,28 @@ def declare(manager: QueueManager, notes: str) -> Schedule:
     return manager.schedule("ticks", note(notes), every=EVERY, lane="work", missed="all")
 
 
+def die_at_times(store: Any) -> None:
+    """Let the process be killed now and then right before it moves a schedule on, or right after.
+
+    What a worker had done for a tick in a step of its own would be done again by the next one.
+    """
+    real = store.do_edit
+
+    async def edit(edit: Edit) -> Any:
+        if edit.queue == schedules.SCHEDULES_QUEUE and random.random() < DEADLY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answers = await real(edit)
+        if edit.queue == schedules.SCHEDULES_QUEUE and random.random() < DEADLY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answers
+
+    store.do_edit = edit
+
+
 async def main(url: str, notes: str, offset: str) -> None:
     schedules.LEASE_TIME = LEASE
     manager = build(url, float(offset))
+    die_at_times(manager.queue().store)
     declare(manager, notes)
     print("ready", flush=True)
     await manager.run()

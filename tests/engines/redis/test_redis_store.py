@@ -1,6 +1,7 @@
 """What only the Redis store does: its keys, its answers to repeated calls, and its edits."""
 
 import asyncio
+import gc
 import logging
 import re
 import struct
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import KeyAlreadyInFlightError, RedisStore, StoreError
+from leasedkeyq.engines.redis import engine
 from leasedkeyq.engines.redis.engine import RedisEngine
 from leasedkeyq.engines.redis.link import AskServer, RedisLink, Steps
 from leasedkeyq.engines.redis.loop_link import LoopConnection, OnReply
@@ -235,6 +237,28 @@ def test_a_queue_that_lost_its_entry_in_the_list_is_listed_again(
         assert await first.count() == {"q": Counts(available=2)}
         await first.close()
         await second.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_does_not_remember_every_queue_that_it_ever_had(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MANY_REGISTERED", 3)
+
+    async def main() -> None:
+        store: Any = opened(server, prefix)
+        for number in range(10):
+            await store.put([Put(f"q{number}", (("a", b"1"),))])
+        engines = [
+            found
+            for found in gc.get_objects()
+            if type(found) is RedisEngine and found._prefix == prefix
+        ]
+        assert engines
+        assert max(len(found._registered) for found in engines) <= 4
+        assert len(await store.count()) == 10
+        await store.close()
 
     asyncio.run(main())
 

@@ -129,7 +129,7 @@ async def test_type_checkers_know_what_comes_of_it(build: Build) -> None:
         gathered = await manager.gather([first, first], lane="a")
         assert_type(gathered, Handle[list[GatherOutcome[Page]]])
         # Each of these is a mistake that a type checker finds.
-        await manager.chain(first, commands.show, lane="a")  # type: ignore[arg-type]  # no number  # pyright: ignore[reportArgumentType, reportCallIssue]
+        await manager.chain(first, commands.show, lane="a")  # type: ignore[arg-type]  # no number  # pyright: ignore[reportArgumentType]
         await manager.gather([first], then=commands.show, lane="a")  # type: ignore[arg-type]  # no list  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

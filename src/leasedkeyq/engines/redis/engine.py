@@ -72,6 +72,8 @@ REPLY_LIFETIME: Final = 300_000
 """Milliseconds for which the last answer to a store object can be asked for again."""
 REGISTERED_FOR: Final = 600.0
 """Seconds after which a queue that is used is named again in the list of queues."""
+MANY_REGISTERED: Final = 10_000
+"""Queues that a store remembers to have named. A program may use ever new ones for a moment."""
 FORGOTTEN_AFTER: Final = 3600
 """Seconds after which an empty queue may be struck off that list."""
 BUSY_STEP: Final = (0.001, 0.004)
@@ -552,6 +554,8 @@ class RedisEngine:
         new = self._new_queues(requests)
         if new:
             old = yield from self._named(new)
+            if len(self._registered) > MANY_REGISTERED:
+                self._registered.clear()  # each is named again when it is used again
             self._registered.update(dict.fromkeys(new, time.monotonic()))
             if old:
                 yield from self._look_through(old)

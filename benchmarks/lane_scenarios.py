@@ -24,6 +24,7 @@ def lane_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _threads(quick),
         _processes(quick),
         _schedules(quick),
+        _progress(quick),
         *(_workers(quick, processes) for processes in PROCESSES),
     )
 
@@ -242,6 +243,29 @@ def _schedules(quick: bool) -> Scenario:
         ),
         turns=1 if quick else 3,
         warm_up=0,
+    )
+
+
+def _progress(quick: bool) -> Scenario:
+    options = {"operations": 100 if quick else 4000}
+    return Scenario(
+        "Lanes on SQLite: progress",
+        f"{options['operations']:,} commands that return a number, in a worker in which 100 other "
+        "commands run all the time. Those tell their progress ten times a second each, or do not.",
+        (
+            Case("without progress", OUR_LANES, "beside_progress", {**options, "tells": False}),
+            Case("with progress", OUR_LANES, "beside_progress", {**options, "tells": True}),
+        ),
+        (
+            Claim(
+                "what the progress of 100 commands adds to the others of their worker",
+                ("with progress",),
+                ("without progress",),
+                at_most=1.05,
+                unit="%",
+            ),
+        ),
+        turns=1 if quick else 10,
     )
 
 

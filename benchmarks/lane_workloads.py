@@ -15,12 +15,20 @@ from benchmarks.drain import seconds_to_empty
 from benchmarks.sqlite_facts import pragmas
 from benchmarks.timing import FACTS, Turn, Workload, clock, own_folder, quiet, wall_clock
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RunIn
+from leasedkeyq.lanes import (
+    LaneConfig,
+    QueueManager,
+    QueueManagerBuilder,
+    RunIn,
+    current_command,
+)
 
 LANES = ("system", "control", "query", "session", "skill", "prompt")
 CLOCKS = {"cpu": clock, "wall": wall_clock}
 MANY = 50
 """Commands of chains and gathers that run at a time."""
+LONG = 100
+"""Commands that run all the time, and may tell their progress."""
 
 
 async def nothing() -> None:
@@ -343,6 +351,34 @@ async def idle_schedules(schedules: int, seconds: float) -> Turn:
     return turn
 
 
+async def beside_progress(operations: int, tells: bool) -> Turn:
+    """Run quick commands on SQLite beside 100 long ones, which tell their progress or do not."""
+    path = own_folder() / f"progress-{tells}.db"
+    builder = QueueManagerBuilder().with_storage(f"sqlite:///{path}")
+    builder = builder.with_lane("long", LaneConfig(0, LONG), 0)
+    manager = builder.with_lane("quick", LaneConfig(0, MANY), 1).build()
+
+    async def long() -> None:
+        for number in count():
+            if tells:
+                current_command().progress(number, f"step {number}")
+            await asyncio.sleep(0.1)
+
+    command = manager.command("same", same)
+    endless = manager.command("long", long)
+    await manager.submit_many("long", [endless() for _ in range(LONG)])
+    await manager.start()
+
+    async def turn() -> float:
+        quiet()
+        start = clock()
+        for handle in await manager.submit_many("quick", [command(n) for n in range(operations)]):
+            await handle
+        return (clock() - start) / operations
+
+    return await _started(turn)
+
+
 WORKLOADS: dict[str, Workload] = {
     "bare_tasks": bare_tasks,
     "commands": commands,
@@ -357,4 +393,5 @@ WORKLOADS: dict[str, Workload] = {
     "gathered": gathered,
     "to_thread": to_thread,
     "process_pool": process_pool,
+    "beside_progress": beside_progress,
 }

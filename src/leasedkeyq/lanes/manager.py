@@ -860,6 +860,7 @@ class QueueManager:
             LaneConfigError: No lane is given, and the type of the command has none.
             UnregisteredCommandError: The store needs a registered command, and this is none.
             CommandPayloadError: The command cannot be written down.
+            ManagerClosedError: The manager was closed.
             ModuleNotFoundError: There is an expression, and cronsim is not installed.
         """
         if expression is not None and not isinstance(expression, str):

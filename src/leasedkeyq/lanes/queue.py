@@ -432,6 +432,10 @@ class CommandQueue:
         timeout: Duration | None,
     ) -> Schedule:
         """Declare a schedule; see `QueueManager.schedule`."""
+        if self._closing is not None:
+            raise ManagerClosedError(f"schedule {name!r}: the manager was closed; build another")
+        if self._engine.started:
+            self._engine.check_loop()
         if command is None:
             raise TypeError(
                 f"schedule {name!r} has no command; write schedule({name!r}, '0 3 * * *', command) "

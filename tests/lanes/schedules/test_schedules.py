@@ -20,6 +20,7 @@ from leasedkeyq.lanes import (
     Every,
     LaneConfig,
     LaneConfigError,
+    ManagerClosedError,
     QueueManager,
     QueueManagerBuilder,
     Schedule,
@@ -155,6 +156,8 @@ async def test_pause_resume_run_now_and_remove(build: Build) -> None:
         await asyncio.sleep(30)
     assert len(runs) == 4
     assert await manager.schedules() == []
+    with pytest.raises(ManagerClosedError, match="schedule 'often': the manager was closed"):
+        manager.schedule("often", report("a"), every=10, lane="reports")
 
 
 @everywhere

@@ -30,6 +30,7 @@ def test_the_table_of_capabilities_is_right(call: str, tmp_path: Path) -> None:
     capabilities = eval(call.replace("/path/", f"{tmp_path}/"), names).capabilities
     shared = "yes" if capabilities.cross_process else "no"
     assert (capabilities.durability, shared) == table()[call]
+    assert capabilities.extends_apart, "the page says so below the tables"
 
 
 def test_the_table_of_capabilities_has_every_store() -> None:

@@ -16,6 +16,8 @@ TORTURE = os.environ.get("TORTURE") == "1"
 STORES = KINDS if TORTURE else KINDS[:1]
 BLOCKED = 30.0 if TORTURE else 8.0
 """Seconds. Leases last 6."""
+STOPPED = 30.0 if TORTURE else 8.0
+"""Seconds for which a process is stopped: longer than its leases, and than it may be stuck."""
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -33,6 +35,21 @@ def test_of_two_processes_one_runs_a_command_that_blocks(kind: str, tmp_path: Pa
             assert [one.end(signal.SIGTERM), other.end(signal.SIGTERM)] == [0, 0]
         told = [line for line in one.told + other.told if line.startswith(("start", "end "))]
         assert told == ["start 1", "end 1"]
+
+
+def test_a_worker_that_was_stopped_is_not_taken_for_stuck(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    submit(url, 2.0, 1)
+    with worker(*app(tmp_path, url, max_stall="5")) as process:
+        process.hear("start 1")
+        process.process.send_signal(signal.SIGSTOP)
+        time.sleep(STOPPED)
+        process.process.send_signal(signal.SIGCONT)
+        process.hear("end 1")
+        # Its lease has ended, which it sees: so the command runs once more, and that counts.
+        process.hear("end 2")
+        assert process.end(signal.SIGTERM) == 0
+        assert not [line for line in process.told if "stuck" in line]
 
 
 if TORTURE:

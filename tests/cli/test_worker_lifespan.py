@@ -1,15 +1,20 @@
 """The lifespan of a worker process: entered once, left on SIGTERM, and errors that end it."""
 
 import asyncio
+import logging
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from leasedkeyq.__main__ import main
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 from tests.cli.test_worker import Worker
 
 APP = """
 import asyncio
+from leasedkeyq.__main__ import main
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder, resource
 
 class Pool:
@@ -62,6 +67,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def as_it_was() -> Iterator[None]:
+    """A worker that runs in this process sets up the log of the process."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
 async def submit(folder: Path, *seconds: float) -> int:
     """Submit commands, and return how many there are."""
     config = LaneConfig(0, 2, lease_time=30)
@@ -102,14 +117,25 @@ def test_resources_are_opened_once_and_closed_on_sigterm(folder: Path) -> None:
         ("empty", "command 'work' takes the resource pool: Pool, but no lifespan provides"),
     ],
 )
+@pytest.mark.usefixtures("as_it_was")
 def test_a_worker_without_its_resources_ends_with_one_line(
-    folder: Path, manager: str, told: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    manager: str,
+    told: str,
 ) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    name = f"app_that_is_{manager}"
+    (folder / f"{name}.py").write_text(APP, encoding="utf-8")
     assert asyncio.run(submit(folder, 0, 0)) == 2
-    worker = Worker(folder, f"app:{manager}", "--log-format", "text")
-    assert worker.process.wait(60) == 1
-    worker.listener.join(60)
-    lines = [worker.lines.get() for _ in range(worker.lines.qsize())]
+    try:
+        assert main(["worker", f"{name}:{manager}"]) == 1
+    finally:
+        sys.modules.pop(name)
+    said = capsys.readouterr()
+    lines = (said.err + said.out).splitlines()
     assert [line for line in lines if "ERROR" in line] == [line for line in lines if told in line]
     assert sum(told in line for line in lines) == 1
     assert not [line for line in lines if "Traceback" in line or line == "start"]

@@ -128,8 +128,9 @@ def test_a_blocked_worker_keeps_all_its_leases_on_every_store(
         assert sorted(workers[kind].ran) == [("blocked", key) for key in keys], kind
         assert results[kind] == dict.fromkeys(keys, "blocked"), kind
     assert "was lost" not in caplog.text
-    assert caplog.text.count("4 leases are renewed by another thread") == len(kinds)
-    until(lambda: caplog.text.count("command 'block' of key 'block' ran ") == len(kinds))
+    # More often if the machine itself stood for a while.
+    assert caplog.text.count("4 leases are renewed by another thread") >= len(kinds)
+    until(lambda: caplog.text.count("command 'block' of key 'block' ran ") >= len(kinds))
 
 
 def test_a_worker_on_a_store_in_memory_keeps_its_leases_too() -> None:
@@ -265,15 +266,16 @@ def test_a_store_out_of_reach_is_logged_and_tried_again(caplog: pytest.LogCaptur
     store = Recorded()
     store.failure = StoreError("the server is away")
     guarded = Guarded(store)
-    guarded.pass_time(16)
+    guarded.pass_time(21)
     tries = len(store.asked)
-    assert tries > 2
+    # Overdue after 15 s; then after pauses of 0.1 s, 0.2 s and so on, up to 5 s.
+    assert tries in range(5, 8)
     text = "3 leases could not be renewed while the event loop is blocked, trying again: the server"
     assert text in caplog.text
     store.failure = None
-    guarded.pass_time(1)
+    guarded.pass_time(5)
     assert len(store.asked) == tries + 1
-    guarded.pass_time(14)
+    guarded.pass_time(9)
     assert len(store.asked) == tries + 1
     guarded.guard.let_go()
 

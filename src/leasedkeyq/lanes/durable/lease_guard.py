@@ -15,7 +15,7 @@ from math import inf
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat, extensions
-from leasedkeyq.lanes.durable.outbox import report
+from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.loop_watch import NOTICE, TICK, log_apart
@@ -64,6 +64,7 @@ class LeaseGuard:
         self._clock = clock
         self._runner: asyncio.Runner | None = None
         self._renewed_at = self._try_at = -inf
+        self._pause = FIRST_PAUSE
         self._refused: set[str] = set()
         """Tokens of leases that have ended, while the event loop does not know it."""
         self._told = False
@@ -124,9 +125,12 @@ class LeaseGuard:
         except Exception as error:
             what = f"{len(batch)} leases could not be renewed while the event loop is blocked"
             log_apart(partial(report, what, error))
-            self._try_at = self._clock() + self.tick
+            # No longer than the leases allow, and else not four lines in the log each second.
+            self._pause = min(2 * self._pause, LONGEST_PAUSE, OVERDUE * self._margin())
+            self._try_at = self._clock() + self._pause
         else:
             self._renewed_at = now
+            self._pause = FIRST_PAUSE
             # Some may be settled by now: then the event loop knows. The heartbeat finds the others.
             self._refused.update(
                 each.token
@@ -169,6 +173,7 @@ class LeaseGuard:
         """As `LeaseKeeper.let_go`."""
         self._refused.clear()
         self._try_at = -inf
+        self._pause = FIRST_PAUSE
         if self._store.capabilities.extends_apart:
             self._told = False
         runner, self._runner = self._runner, None

@@ -136,6 +136,8 @@ class LoopWatch:
         self._asked_at: float | None = None
         """Since when an answer is awaited. Time in which the process stood is not counted."""
         self._answered_at = 0.0
+        self._blocked_for = 0.0
+        """Seconds for which the event loop was blocked when it was last looked at."""
         self._told = self._stuck = False
         self._seen: dict[Job | str | None, Blocker] = {}
         """What the event loop ran whenever it was looked at while it was blocked."""
@@ -215,6 +217,7 @@ class LoopWatch:
 
     def _forget(self) -> None:
         self._asked_at = None
+        self._blocked_for = 0.0
         self._told = self._stuck = False
         self._seen.clear()
         if self.keeper is not None:
@@ -240,6 +243,7 @@ class LoopWatch:
     # An event loop that does not answer
 
     def _is_blocked(self, loop: AbstractEventLoop, seconds: float) -> None:
+        self._blocked_for = seconds
         blocker = self._find(loop)
         self._seen.setdefault(blocker.job or blocker.task, blocker)
         if not self._stuck:
@@ -292,7 +296,8 @@ class LoopWatch:
 
     def _goes_on(self) -> None:
         assert self._asked_at is not None
-        seconds = self._answered_at - self._asked_at
+        # If the process stood still just now, it may have been before or after the answer.
+        seconds = max(self._blocked_for, self._answered_at - self._asked_at)
         seen = [*self._seen.values()]
         if seen and (self._told or seconds >= NOTICE):
             if len(seen) > 1:

@@ -3,12 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from tests.lanes.workflow.workflow_kills import kill_at_points, kill_at_random
+from tests.lanes.workflow.workflow_kills import kill_at_points
 
 
 def test_a_worker_may_be_killed_between_any_two_writes(tmp_path: Path) -> None:
     asyncio.run(kill_at_points(f"sqlite:///{tmp_path}/jobs.db", tmp_path))
-
-
-def test_workers_may_be_killed_at_any_moment(tmp_path: Path) -> None:
-    asyncio.run(kill_at_random(f"sqlite:///{tmp_path}/jobs.db", tmp_path, kills=2, seed=1))

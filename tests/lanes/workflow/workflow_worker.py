@@ -18,6 +18,7 @@ from leasedkeyq.lanes import (
     QueueManager,
     QueueManagerBuilder,
     RetryPolicy,
+    current_command,
 )
 
 LEASE = 2.0
@@ -47,7 +48,7 @@ def register(manager: QueueManager, diary: Path) -> Commands:
     """Register the commands; each run is a line of `diary`."""
 
     def note(*words: object) -> None:
-        line = " ".join(map(str, words)) + "\n"
+        line = " ".join(map(str, (*words, current_command().id))) + "\n"
         file = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(file, line.encode())
@@ -82,7 +83,7 @@ def register(manager: QueueManager, diary: Path) -> Commands:
 
     @manager.command("report")
     async def report(outcomes: list[GatherOutcome[int]], name: str) -> dict[str, Any]:
-        note("report", name, len(outcomes))
+        note("report", name)
         good = [outcome.result for outcome in outcomes if outcome.result is not None]
         return {
             "sum": sum(good),

@@ -11,6 +11,7 @@ from tests.cli import test_stuck_worker
 from tests.cli.test_stuck_worker import app, submit
 from tests.cli.test_worker import Worker, worker
 from tests.servers.urls import KINDS, empty_store
+from tests.servers.valkey import Server
 
 TORTURE = os.environ.get("TORTURE") == "1"
 STORES = KINDS if TORTURE else KINDS[:1]
@@ -53,6 +54,19 @@ def test_a_worker_that_was_stopped_is_not_taken_for_stuck(tmp_path: Path) -> Non
 
 
 if TORTURE:
+
+    def test_a_server_that_is_killed_while_a_worker_is_blocked(tmp_path: Path) -> None:
+        with Server("--appendonly", "yes", "--appendfsync", "always") as server:
+            submit(server.url, BLOCKED, 1)
+            with worker(*app(tmp_path, server.url)) as blocked:
+                blocked.hear("renewed by another thread")
+                server.kill()
+                time.sleep(2)
+                server.start()
+                blocked.hear("end 1")
+                assert blocked.end(signal.SIGTERM) == 0
+                assert "start 2" not in blocked.told
+                assert [line for line in blocked.told if "the server is away" in line]
 
     @pytest.mark.parametrize("kind", STORES[1:])
     def test_a_worker_that_is_stuck_ends_and_another_takes_over(kind: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, current_command
 from tests.lanes.real_clock import PATIENCE
 
-LEASE = 2.0
+LEASE = 5.0
 
 
 def in_thread(folder: str, number: int) -> int:

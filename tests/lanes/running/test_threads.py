@@ -233,24 +233,26 @@ def test_its_key_and_its_slot_stay_taken_until_the_thread_returns(
 
 @everywhere
 def test_a_time_out_of_a_thread_is_retried_when_it_has_returned(build: Build) -> None:
-    retries = RetryPolicy.fixed(1, 0)
+    retries = RetryPolicy.fixed(50, 0)  # on a busy machine, more than the first may take too long
     manager = lane(build, LaneConfig(0, 1, timeout=0.05, cancel_grace=0.01, retry_policy=retries))
     at_once = 0
 
     @manager.command("slow")
     def slow() -> int:
         nonlocal at_once
-        attempt = current_command().attempt
+        command = current_command()
         at_once += 1
         assert at_once == 1, "two attempts ran at a time"
-        if attempt == 1:
-            threading.Event().wait(0.3)
+        while command.attempt == 1 and not command.cancelled:
+            threading.Event().wait(0.005)
+        if command.attempt == 1:
+            threading.Event().wait(0.1)  # longer than cancel_grace
         at_once -= 1
-        return attempt
+        return command.attempt
 
     async def main() -> None:
         async with manager:
-            assert await (await manager.submit("x", slow())) == 2
+            assert await (await manager.submit("x", slow())) >= 2
 
     run(main())
 

@@ -892,8 +892,8 @@ class QueueManager:
     async def schedules(self) -> list[Schedule]:
         """All schedules, by name: on a store those of all programs that use it.
 
-        In a process that runs no worker, too. What this manager has declared and not written down
-        yet is not among them.
+        In a process that runs no worker, too. What this manager has declared is among them when it
+        has started, or when `Schedule.declare` has written it down.
         """
         return await self._queue.schedules.look()
 

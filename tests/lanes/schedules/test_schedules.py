@@ -29,6 +29,7 @@ from leasedkeyq.lanes import (
     UnknownScheduleError,
     UnregisteredCommandError,
     current_command,
+    timetable,
 )
 from leasedkeyq.lanes.durable.schedules import (
     LEASE_TIME,
@@ -707,7 +708,31 @@ async def test_a_record_that_cannot_be_read_stops_no_other_schedule(
         await asyncio.sleep(11)
         assert [schedule.name for schedule in await manager.schedules()] == ["often"]
     assert moments(runs) == [5, 10]
-    assert "schedule 'newer' cannot be read" in caplog.text
+    assert "schedule 'newer' could not be fired here" in caplog.text
+
+
+async def test_a_worker_without_cronsim_leaves_cron_expressions_to_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, runs = MemoryStore(clock=clock), Runs()
+    manager, report = on(store, runs)
+    await manager.schedule("cron", "* * * * *", report("cron"), lane="reports").declare()
+    manager.schedule("often", report("a"), every=20, lane="reports")
+    with monkeypatch.context() as patch:
+
+        def missing() -> None:
+            raise ModuleNotFoundError("no cronsim")
+
+        patch.setattr(timetable, "_cronsim", missing)
+        async with manager:
+            await asyncio.sleep(81)
+    assert moments(runs, "a") == [20, 40, 60, 80]
+    assert moments(runs, "cron") == []
+    assert "schedule 'cron' could not be fired here, and is tried again in 60 s" in caplog.text
+    other, _ = on(store, runs)
+    async with other:
+        await asyncio.sleep(60)
+    assert moments(runs, "cron")[0] == 120
 
 
 async def test_a_store_that_fails_for_a_while_loses_no_tick() -> None:

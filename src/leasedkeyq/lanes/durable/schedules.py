@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
+from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, describe
 from leasedkeyq.lanes.durable.envelope import Envelope, decode_envelope, encode_envelope
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.durable.submission import command_put
@@ -81,6 +81,8 @@ CLOCK_KEPT = 30.0
 """Seconds for which a store keeps what tells its time."""
 UNIQUE_FOR = 86400.0
 """Seconds for which a store without joint edits knows that a tick was fired."""
+TRIED_AGAIN = 60.0
+"""Seconds after which a schedule is due again that a worker could not fire."""
 UNREADABLE = (CommandPayloadError, msgspec.MsgspecError)
 """What is raised for a record that cannot be read."""
 PATIENCE = 5.0
@@ -203,6 +205,8 @@ class StoreSchedules(ScheduleKeeper):
 
     async def look(self) -> list[Schedule]:
         """As `ScheduleKeeper.look`."""
+        if self._task is not None:
+            await self.write()  # what was declared before the start is there after it
         found: list[Schedule] = []
         cursor: str | None = None
         while True:
@@ -317,7 +321,7 @@ class StoreSchedules(ScheduleKeeper):
         except StoreClosedError:
             return  # the engine tells of it
         try:
-            while not self._stopped:
+            while not self._stopped and not self._engine.stopped:
                 self._news.clear()
                 self._hurry.clear()
                 try:
@@ -360,7 +364,7 @@ class StoreSchedules(ScheduleKeeper):
                 return await self._next_tick() if counts.scheduled or counts.in_flight else None
         loop = asyncio.get_running_loop()
         lanes = tuple(self._engine.lanes)
-        while lanes and not self._stopped:
+        while lanes and not self._stopped and not self._engine.stopped:
             claim = Claim(((SCHEDULES_QUEUE, AT_A_TIME),), AT_A_TIME, None, LEASE_TIME, kinds=lanes)
             [claimed] = await self._store.claim([claim])
             more: list[bool] = []
@@ -368,7 +372,7 @@ class StoreSchedules(ScheduleKeeper):
                 # The clock of the store, from the moment of the claim on.
                 moment = (claimed[0].expires_at or 0.0) - LEASE_TIME
                 now = partial(_elapsed, loop, moment - loop.time())
-                more = [await self._fire(item, now) for item in claimed]
+                more = [await self._try_to_fire(item, now) for item in claimed]
             if len(claimed) < AT_A_TIME and not any(more):
                 break
         return await self._next_tick()
@@ -377,6 +381,23 @@ class StoreSchedules(ScheduleKeeper):
         [seconds] = await self._store.sweep([SCHEDULES_QUEUE])
         return seconds
 
+    async def _try_to_fire(self, item: Claimed, now: Callable[[], float]) -> bool:
+        """As `_fire`. A schedule that this worker cannot fire holds up no other, and is left."""
+        try:
+            return await self._fire(item, now)
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.error(  # noqa: TRY400
+                "schedule %r could not be fired here, and is tried again in %g s: %s",
+                item.key,
+                TRIED_AGAIN,
+                error,
+            )
+        later = Release(SCHEDULES_QUEUE, item.key, item.token, delay=TRIED_AGAIN, undo=True)
+        await self._store.settle([later])
+        return False
+
     async def _fire(self, item: Claimed, now: Callable[[], float]) -> bool:
         """Submit the commands of a schedule that is due, and let it wait for its next tick.
 
@@ -384,17 +405,7 @@ class StoreSchedules(ScheduleKeeper):
         """
         value = item.value
         while True:
-            try:
-                record = read_record(value)
-            except UNREADABLE as error:
-                logger.error(  # noqa: TRY400
-                    "schedule %r cannot be read (%s): was it written by a newer version?",
-                    item.key,
-                    error,
-                )
-                later = Release(SCHEDULES_QUEUE, item.key, item.token, delay=3600.0, undo=True)
-                await self._store.settle([later])
-                return False
+            record = read_record(value)
             seen: list[bytes] = []
             due = due_now(item.key, record, now())
             lane = self._engine.lanes.get(record.definition.lane)

@@ -534,7 +534,7 @@ async def test_leases_of_what_waits_are_renewed() -> None:
         return await settle(requests)
 
     rig.store.do_settle = watched  # type: ignore[method-assign]
-    await engine._heartbeat._renew()
+    await engine._heartbeat._renew([(job, job.lease) for job in engine._held.values()])
     assert len(seen) == waiting + 1
     rig.gate.set()
     await manager.drain(100)

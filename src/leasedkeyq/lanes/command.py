@@ -155,7 +155,9 @@ class CommandFunction(Generic[P, R]):
         self.function = function
         self.options = options
         self._manager = manager
-        self.plain = not _is_async(function) and not _awaits(function)
+        self._hints = hints = _hints(command_type, function)
+        self.returns: Any = hints.get("return", Any)
+        self.plain = not _is_async(function) and not _is_awaited(self.returns)
         self.run_in: RunIn | Literal["batch"] = _place(command_type, self.plain, options.run_in)
         self.module = str(getattr(inspect.unwrap(function), "__module__", "") or "")
         if self.run_in == "process":
@@ -163,13 +165,12 @@ class CommandFunction(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", command_type)
         self.__wrapped__ = function
-        self._hints = hints = _hints(command_type, function)
-        self.returns: Any = hints.get("return", Any)
         if not self.plain and not _is_async(function):
             self.returns = (get_args(self.returns) or (Any,))[-1]  # what comes of awaiting it
         self._results: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-        with suppress(TypeError):  # an annotation that is beyond msgspec
-            self._results = msgspec.json.Decoder(self.returns)
+        if self.run_in == "process":
+            with suppress(TypeError, NameError):  # an annotation that is beyond msgspec
+                self._results = msgspec.json.Decoder(self.returns)
         self._parameters = self._read_parameters()
         self.set_resources(provided)
         if options.key is not None:
@@ -951,15 +952,17 @@ def returns_awaitable(execute: Any) -> bool:
         return False
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         return True
-    return inspect.iscoroutinefunction(function) or _awaits(function)
-
-
-def _awaits(function: Any) -> bool:
-    """Whether a function says by its annotation that it returns something to await."""
-    annotations: dict[str, Any] = getattr(inspect.unwrap(function), "__annotations__", {})
-    returns = annotations.get("return")
+    if inspect.iscoroutinefunction(function):
+        return True
+    returns = function.__annotations__.get("return")
     name = returns if isinstance(returns, str) else repr(returns)
     return any(word in name for word in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def _is_awaited(returns: Any) -> bool:
+    """Whether an annotation is that of something to await, such as ``Awaitable[int]``."""
+    kind: Any = get_origin(returns) or returns
+    return isinstance(kind, type) and issubclass(kind, Awaitable)
 
 
 def not_async(command_type: str, name: str) -> TypeError:

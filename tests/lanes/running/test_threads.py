@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,26 @@ def test_what_returns_something_to_await_is_awaited_in_the_event_loop() -> None:
             for command in commands:
                 assert await (await manager.submit("x", command)) == 7
         assert set(loops) == {asyncio.get_running_loop()}
+
+    run(main())
+
+
+@dataclass
+class TaskReport:
+    done: bool
+
+
+def task_report() -> TaskReport:
+    return TaskReport(threading.current_thread() is not threading.main_thread())
+
+
+def test_only_what_can_be_awaited_is_called_in_the_event_loop() -> None:
+    manager = lane(QueueManagerBuilder)
+    command = manager.command("report", task_report)
+
+    async def main() -> None:
+        async with manager:
+            assert await (await manager.submit("x", command())) == TaskReport(done=True)
 
     run(main())
 

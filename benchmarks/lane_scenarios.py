@@ -1,12 +1,14 @@
 """What is measured of the lanes, and what it has to show."""
 
-from benchmarks.peers import A3S_LANE, HUEY_WORKERS, OUR_LANES
+from benchmarks.peers import A3S_LANE, HUEY_ON_SQLITE, HUEY_WORKERS, OUR_LANES, OUR_SERVERS
+from benchmarks.places import SQLITE
 from benchmarks.scenarios import Case, Claim, Scenario
 
 OURS = "this package"
 BARE = "bare tasks"
 A3S = "a3s-lane"
 PROCESSES = {1: "one worker process", 2: "two worker processes"}
+THREADS = 32
 MOST = 50
 """Commands of one lane that run at a time, where it is not one of the default lanes."""
 HUEY_THREADS = (1, 4)
@@ -26,6 +28,7 @@ def lane_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
         _schedules(quick),
         _progress(quick),
         *(_workers(quick, processes) for processes in PROCESSES),
+        _submitting_threads(quick),
     )
 
 
@@ -306,5 +309,41 @@ def _workers(quick: bool, processes: int) -> Scenario:
             ),
         ),
         turns=1 if quick else 2,
+        warm_up=0,
+    )
+
+
+def _submitting_threads(quick: bool) -> Scenario:
+    items = 64 if quick else 6400
+    some = 32 if quick else 640
+    shared = {"server": SQLITE, "callers": THREADS}
+    huey = {**shared, "items": some, "library": "sqlite_peers.Huey"}
+    library = "server_own_workloads.SyncLanes"
+    cases = (
+        Case(OURS, OUR_SERVERS, "puts", {**shared, "items": items, "library": library}),
+        Case("huey", HUEY_ON_SQLITE, "puts", huey),
+        Case("huey at `FULL`", HUEY_ON_SQLITE, "puts", {**huey, "full": True}),
+    )
+    return Scenario(
+        f"Lanes on SQLite: {THREADS} threads that submit",
+        f"{THREADS} threads without an event loop submit commands by `manager.sync.submit`, each "
+        "one after the other, and each survives a loss of power when its call returns. For huey: "
+        "its task is called, as it comes and with `fsync`.",
+        cases,
+        (
+            Claim(
+                f"{THREADS} threads that submit on SQLite: speed against huey, both at `FULL`",
+                ("huey at `FULL`",),
+                (OURS,),
+                1.0,
+            ),
+            Claim(
+                "the same against huey as it comes, which syncs nothing",
+                ("huey",),
+                (OURS,),
+                headline=False,
+            ),
+        ),
+        turns=1 if quick else 3,
         warm_up=0,
     )

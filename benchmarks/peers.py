@@ -21,6 +21,7 @@ PUBLISHED = f"leasedkeyq {PUBLISHED_VERSION}"
 STDLIB = "asyncio.Queue"
 HUEY = "huey"
 HUEY_WORKERS = "workers of huey"
+HUEY_ON_SQLITE = "huey on SQLite"
 LITEQUEUE = "litequeue"
 LITEQUEUE_WORKERS = "workers of litequeue"
 PERSISTQUEUE = "persist-queue"
@@ -66,6 +67,7 @@ PACKAGES = {
     PUBLISHED: Package("leasedkeyq", PUBLISHED_VERSION, "benchmarks.leased_workloads"),
     HUEY: Package("huey", "3.5.4", "benchmarks.sqlite_peer_workloads"),
     HUEY_WORKERS: Package("huey", "3.5.4", "benchmarks.huey_workloads"),
+    HUEY_ON_SQLITE: Package("huey", "3.5.4", _SERVERS),
     LITEQUEUE: Package("litequeue", "0.9", "benchmarks.sqlite_peer_workloads"),
     LITEQUEUE_WORKERS: Package("litequeue", "0.9", _SERVERS),
     PERSISTQUEUE: Package("persist-queue", "1.1.0", "benchmarks.sqlite_peer_workloads"),

@@ -73,6 +73,19 @@ class Lanes(Library):
         asyncio.run(main())
 
 
+class SyncLanes(Lanes):
+    """Commands in a lane, submitted by threads without an event loop: `manager.sync`."""
+
+    in_threads = True
+
+    def put_now(self, number: int) -> None:
+        self._manager.sync.submit("jobs", self._job(number))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._manager.sync.close)
+        await super().close()
+
+
 class Queue(Library):
     """Items in a queue of the store; a worker gets and acknowledges in as many tasks."""
 

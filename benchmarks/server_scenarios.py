@@ -17,6 +17,7 @@ QUEUE = "server_own_workloads.Queue"
 AGAINST = "speed against the fastest of the others"
 TWO = ", two processes"
 CALLERS = 100
+THREADS = 32
 PLENTY = 100
 """Jobs that run at a time, where a worker is to be as fast as it can."""
 IDLE = 100
@@ -151,7 +152,7 @@ def postgres_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
 
 def redis_scenarios(*, quick: bool) -> tuple[Scenario, ...]:
     """Redis; `quick` makes them so small that they only show that all of it works."""
-    return _scenarios(REDIS_ENGINE, quick)
+    return (*_scenarios(REDIS_ENGINE, quick), _threads(REDIS_ENGINE, quick))
 
 
 def _scenarios(engine: Engine, quick: bool) -> tuple[Scenario, ...]:
@@ -189,6 +190,31 @@ def _own(
 ) -> Case:
     whole = {"server": engine.server, "library": library, **options}
     return Case(name, peers.OUR_SERVERS, workload, whole)
+
+
+def _threads(engine: Engine, quick: bool) -> Scenario:
+    huey = next(rival for rival in engine.rivals if rival.peer == peers.HUEY_ON_REDIS)
+    options = {"items": 64 if quick else 6400, "callers": THREADS}
+    cases = (
+        _own(engine, OURS, "server_own_workloads.SyncLanes", "puts", options),
+        _case(engine, huey, "puts", options),
+    )
+    return Scenario(
+        f"{engine.name}: {THREADS} threads that submit",
+        f"{THREADS} threads without an event loop submit commands by `manager.sync.submit`, each "
+        "one after the other. For huey: its task is called.",
+        cases,
+        (
+            Claim(
+                f"{engine.name}, {THREADS} threads that submit: speed against huey",
+                (huey.name,),
+                (OURS,),
+                1.0,
+            ),
+        ),
+        turns=1 if quick else 3,
+        warm_up=0,
+    )
 
 
 def _synced(engine: Engine, workload: str, options: Mapping[str, object]) -> list[Case]:

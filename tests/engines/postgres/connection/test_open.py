@@ -15,7 +15,8 @@ from leasedkeyq import connect
 from leasedkeyq.engines.postgres import schema as schema_module
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores import Claim, Put
+from leasedkeyq.model.requests import Change
+from leasedkeyq.stores import Claim, Extend, Put, Release, Store, StoredItem
 from leasedkeyq.testing import Place
 from tests.servers.postgres import run_sql, server_url, shared_server
 
@@ -172,11 +173,41 @@ def test_a_migration_runs_beside_old_workers(name: str, monkeypatch: pytest.Monk
         connect(server_url(), schema=name)
 
 
+def test_tables_of_before_progress_are_brought_up_to_date(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was stored is there, its history goes on, and from now on it keeps progress."""
+
+    async def attempt(store: Store, progress: bytes | None) -> StoredItem:
+        [[claimed]] = await store.claim([Claim((("q", 1),), 1, "a", 60.0)])
+        token = claimed.token
+        changes: list[Change] = [
+            Extend("q", "a", token, 60.0, progress),
+            Release("q", "a", token, error="x"),
+        ]
+        assert not any(isinstance(one, Exception) for one in await store.settle(changes))
+        [[item]] = await store.look("q", ["a"])
+        await store.close()
+        return item
+
+    with monkeypatch.context() as older:
+        older.setattr(schema_module, "VERSION", 2)
+        store = connect(server_url(), schema=name)
+        asyncio.run(_put(store, "a"))
+        assert len(asyncio.run(attempt(store, None)).history) == 1
+    assert run_sql(server_url(), f"SELECT version FROM {name}.version") == 2
+    item = asyncio.run(attempt(connect(server_url(), schema=name), b"half"))
+    assert (len(item.history), item.progress) == (2, b"half")
+    item = asyncio.run(attempt(connect(server_url(), schema=name), None))
+    assert (len(item.history), item.progress) == (3, b"half")
+    assert run_sql(server_url(), f"SELECT version FROM {name}.version") == 3
+
+
 def test_tables_of_a_version_that_was_never_released_are_refused(name: str) -> None:
     """An older leasedkeyq refuses the new tables, and this one the old: each says what to do."""
     asyncio.run(connect(server_url(), schema=name).close())
     usable_from = run_sql(server_url(), f"SELECT usable_from FROM {name}.version")
-    assert usable_from == schema_module.FIRST_VERSION
+    assert usable_from == schema_module.VERSION
     run_sql(server_url(), f"UPDATE {name}.version SET version = 1, usable_from = 1")
     for create in (True, False):
         with pytest.raises(StoreError, match="version 1, which this leasedkeyq does not know"):

@@ -113,8 +113,9 @@ def output(process: subprocess.Popen[str]) -> tuple[str, str]:
         process.kill()
 
 
-@pytest.mark.parametrize("submitted", ["before", "after"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, submitted", [*((kind, "before") for kind in KINDS), ("sqlite", "after")]
+)
 def test_processes_that_are_forked_submit_on_their_own(
     kind: str, submitted: str, folder: Path
 ) -> None:

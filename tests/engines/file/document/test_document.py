@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from leasedkeyq.engines.file.document.codec import DocumentCodec, add_checksum, split_checksum
 from leasedkeyq.engines.file.document.document import Document, NotPlainYamlError
 from leasedkeyq.engines.file.document.handwritten_yaml import parse_handwritten
-from leasedkeyq.engines.file.document.json_fields import NonsenseError, decode_time, encode_time
+from leasedkeyq.engines.file.document.json_fields import (
+    NonsenseError,
+    decode_progress,
+    decode_time,
+    encode_progress,
+    encode_time,
+)
 from leasedkeyq.engines.file.document.model_mapping import load, sync
 from leasedkeyq.engines.file.document.queues_form import QueuesForm
 from leasedkeyq.model.requests import (
@@ -245,3 +251,24 @@ def test_our_reader_and_the_library_agree(data: Any) -> None:
         }, {name: json.loads(value) for name, value in document.head.fields.items()}
 
     assert told(ours) == told(theirs)
+
+
+@pytest.mark.parametrize(
+    "progress, shown",
+    [
+        (b'{"value":0.4}', '"{\\"value\\":0.4}"'),
+        ("ü".encode(), '"ü"'),
+        (b"", '""'),
+        (b"\xff", '{"raw": "/w=="}'),
+        (b"a\nb", '{"raw": "YQpi"}'),
+    ],
+)
+def test_progress_is_text_where_it_can_be(progress: bytes, shown: str) -> None:
+    assert encode_progress(progress) == shown
+    assert decode_progress({"progress": shown}, "here") == progress
+
+
+@pytest.mark.parametrize("text", ["7", "{}", '{"raw": "%"}', '{"raw": "", "more": ""}'])
+def test_progress_that_says_nothing_is_refused(text: str) -> None:
+    with pytest.raises(NonsenseError, match="here: progress"):
+        decode_progress({"progress": text}, "here")

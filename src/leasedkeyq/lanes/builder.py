@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from leasedkeyq import checks
 from leasedkeyq.connect import absolute_url, connect
@@ -366,7 +366,7 @@ class QueueManagerBuilder:
 def _absolute(storage: object) -> str | os.PathLike[str] | None:
     """A storage that is named by a URL or a path, whatever the working directory is later."""
     if isinstance(storage, os.PathLike):
-        return Path(storage).absolute()
+        return Path(cast("os.PathLike[str]", storage)).absolute()
     if not isinstance(storage, str):
         return None
     try:

@@ -12,7 +12,8 @@ from typing import Any
 
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, current_command
 
-LEASE = 1.0
+LEASE = 3.0
+"""Seconds: a machine that stands still for a second or two costs no worker its leases."""
 
 
 def build(path: str, lease: float = LEASE) -> QueueManager:

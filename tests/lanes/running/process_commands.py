@@ -100,6 +100,17 @@ def crash(code: int) -> None:
     os._exit(code)
 
 
+def crash_beside(how: str, code: int) -> None:
+    """Ends at once, and leaves a process behind that it has started."""
+    if how == "fork":
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+    else:
+        os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
+    os._exit(code)
+
+
 def killed_at_first(attempts: int) -> int:
     """Is killed so often, and then says which attempt this is."""
     attempt = current_command().attempt

@@ -198,6 +198,20 @@ def test_a_process_that_dies_is_a_failed_attempt(on_sqlite: QueueManagerBuilder)
     run(main())
 
 
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_process_is_seen_to_die_whatever_its_command_has_left_behind(how: str) -> None:
+    manager = lane(QueueManagerBuilder())
+    [crash] = register(manager, process_commands.crash_beside)
+
+    async def main() -> None:
+        async with manager:
+            handle = await manager.submit("x", crash(how, 3))
+            with pytest.raises(CommandProcessError, match="exit code 3"):
+                await handle.result(timeout=PATIENCE / 2)
+
+    run(main())
+
+
 def test_a_process_that_dies_while_it_is_idle_costs_no_attempt() -> None:
     manager = lane(QueueManagerBuilder().with_processes(1))
     [about_me] = register(manager, process_commands.about_me)

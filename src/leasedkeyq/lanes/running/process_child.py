@@ -112,6 +112,9 @@ def frame(message: msgspec.Struct) -> bytes:
 def main(link: socket.socket, lifeline: int) -> None:
     """Serve the worker until it closes the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a command starts must not hold the socket: the worker would not see that this has died.
+    link.set_inheritable(False)
+    os.set_inheritable(lifeline, False)
     os.register_at_fork(after_in_child=lambda: _let_go(link, lifeline))
     threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
     Child(link).serve()
@@ -119,7 +122,7 @@ def main(link: socket.socket, lifeline: int) -> None:
 
 def _let_go(link: socket.socket, lifeline: int) -> None:
     """A process that a command has forked is none of the pool: it must not hold the socket."""
-    link.close()
+    os.close(link.detach())  # `close` would leave it to the file that reads from it
     os.close(lifeline)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, assert_type
 
 import msgspec
@@ -241,6 +242,106 @@ async def test_a_cancelled_item_ends_with_its_batch(build: Build) -> None:
         await manager.drain()
         assert await (await index.submit(10)) == 10
     assert ran == [[0, 1, 2], [], [8], [10]]
+
+
+@everywhere
+async def test_the_key_of_a_cancelled_item_stays_taken_until_its_batch_ends(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = built(build, cancel_grace=1)
+    order: list[str] = []
+
+    @manager.batch("index", size=2, within=1, lane="index")
+    async def index(items: list[int]) -> None:
+        order.append(f"{items} begin")
+        await asyncio.sleep(10)
+        order.append(f"{items} end")
+
+    async with manager:
+        cancelled = await manager.submit("index", index(1), key="k")
+        other = await manager.submit("index", index(2), key="another")
+        following = await manager.submit("index", index(3), key="k")
+        await asyncio.sleep(1)
+        assert await cancelled.cancel()
+        await other
+        with pytest.raises(CommandCancelledError):
+            await cancelled
+        await following
+    assert order == ["[1, 2] begin", "[1, 2] end", "[3] begin", "[3] end"]
+    assert not caplog.text
+
+
+@everywhere
+async def test_a_batch_that_goes_on_though_all_is_cancelled_is_left_to_itself(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = built(build, cancel_grace=2)
+
+    @manager.batch("index", size=2, within=1, lane="index")
+    async def index(items: list[int]) -> None:
+        del items
+        while now() < 30:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    async with manager:
+        handles = await manager.submit_many([index(1), index(2)])
+        for handle in handles:
+            await asyncio.sleep(5)
+            assert await handle.cancel()
+        for handle in handles:
+            with pytest.raises(CommandCancelledError):
+                await handle
+        assert now() == pytest.approx(12, abs=1)
+    assert caplog.text.count("was left to itself") == 2
+    await asyncio.sleep(30)
+
+
+@everywhere
+async def test_a_middleware_that_gives_up_an_item_does_not_let_go_of_its_key(build: Build) -> None:
+    manager = built(build)
+    order: list[str] = []
+
+    @manager.batch("index", size=2, within=1, lane="index")
+    async def index(items: list[int]) -> None:
+        await asyncio.sleep(10)
+        order.append(f"{items} end")
+
+    @manager.middleware
+    async def impatient(command: RunningCommand, call_next: CallNext) -> Any:
+        try:
+            async with asyncio.timeout(3 if command.key == "k" else None):
+                return await call_next()
+        finally:
+            order.append(command.key)
+
+    async with manager:
+        given_up = await manager.submit("index", index(1), key="k")
+        other = await manager.submit("index", index(2), key="another")
+        await asyncio.sleep(5)
+        assert await given_up.cancel()
+        await other
+        with pytest.raises(CommandCancelledError):
+            await given_up
+    assert order[0] == "[1, 2] end"
+
+
+@everywhere
+async def test_an_item_may_fail_with_any_exception(build: Build) -> None:
+    manager = built(build)
+
+    @manager.batch("index", size=3, within=1, lane="index")
+    async def index(items: list[int]) -> list[Any]:
+        del items
+        return [StopIteration(7), asyncio.CancelledError(), "done"]
+
+    async with manager:
+        stopped, cancelled, done = await manager.submit_many(index(one) for one in range(3))
+        with pytest.raises(Exception, match="StopIteration"):
+            await stopped
+        with pytest.raises(CommandCancelledError, match="nobody had cancelled it"):
+            await cancelled
+        assert await done == "done"
 
 
 @everywhere

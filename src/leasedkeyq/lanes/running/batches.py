@@ -7,6 +7,7 @@ attempts. Its run waits here until the batch is called, and ends when the call h
 import asyncio
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
@@ -42,9 +43,11 @@ class Batches:
         context: Asked for the context in which a batch is called.
         call: Calls the function of a batch with its items, for these jobs.
         limit: Told the jobs of a batch that begins now: from now on, their time counts.
+        given_up: Told the jobs of a batch whose call is cancelled now: it should end soon.
 
     Attributes:
         calls: The calls under way, with their jobs.
+        kept: Jobs whose runs were interrupted, and whose batch goes on for other jobs.
     """
 
     def __init__(
@@ -53,13 +56,16 @@ class Batches:
         context: Callable[[], Context],
         call: Callable[[BatchFunction[Any, Any], Sequence[Job]], Awaitable[Any]],
         limit: Callable[[Sequence[Job]], None],
+        given_up: Callable[[Sequence[Job]], None],
     ) -> None:
         self._loop = loop
         self._context = context
         self._call = call
         self._limit = limit
+        self._given_up = given_up
         self._open: dict[tuple[str, str], CommandBatch] = {}
         self.calls: dict[Task[Any], Sequence[Job]] = {}
+        self.kept: set[Job] = set()
 
     async def run(self, job: Job) -> Any:
         """Wait for a batch that handles a job, and for its end. Returns the result of the job.
@@ -76,11 +82,21 @@ class Batches:
             if batch.task is None:
                 self._withdraw(job, batch)
             elif not batch.task.done():
-                batch.left += 1
-                if batch.left == len(batch.waiting):
-                    batch.task.cancel()
-                await asyncio.wait({batch.task})
+                await self._leave(job, batch, batch.task)
             raise
+
+    async def _leave(self, job: Job, batch: CommandBatch, call: Task[None]) -> None:
+        """The run of a job was interrupted: wait for the end of its batch."""
+        batch.left += 1
+        self.kept.add(job)
+        if batch.left == len(batch.waiting):
+            call.cancel()
+            self.kept.difference_update(batch.waiting)
+            self._given_up(tuple(batch.waiting))
+        while not call.done():
+            with suppress(asyncio.CancelledError):  # middleware may have interrupted it before
+                await asyncio.wait({call})
+        self.kept.discard(job)
 
     def _join(self, job: Job) -> CommandBatch:
         """The batch that a job waits in. It begins if it is full."""
@@ -133,7 +149,11 @@ class Batches:
         for waiter, outcome in zip(batch.waiting.values(), outcomes, strict=True):
             if waiter.done():
                 continue
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, StopIteration):  # which no future takes
+                failure = RuntimeError(f"its batch returned {outcome!r} for it")
+                failure.__cause__ = outcome
+                waiter.set_exception(failure)
+            elif isinstance(outcome, BaseException):
                 waiter.set_exception(outcome)
             else:
                 waiter.set_result(outcome)

@@ -142,7 +142,11 @@ class LaneEngine(ABC):
         self._threads = ThreadPool()
         self._processes = ProcessPool()
         self._batches = Batches(
-            lambda: self._loop, lambda: self._context, self._call_batch, self._limit_batch
+            lambda: self._loop,
+            lambda: self._context,
+            self._call_batch,
+            self._limit_batch,
+            self._batch_given_up,
         )
         self.loop_watch = LoopWatch(self.running, self._batches.calls)
         self._in_threads: set[Job] = set()
@@ -635,6 +639,15 @@ class LaneEngine(ABC):
                 if job.interruption is None:
                     self._look_again(job, when)
 
+    def _batch_given_up(self, jobs: Sequence[Job]) -> None:
+        """All runs of a batch were interrupted: none of them is kept by it for long any more."""
+        now = self._loop.time()
+        for job in jobs:
+            if job in self.running and job.interruption is not None:
+                if job.timer is not None:
+                    self._limits.clear(job)
+                self._look_again(job, now + job.partition.lane.cancel_grace)
+
     def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A run is over: free its slot, and decide what becomes of the command."""
         self._no_longer_running(job)
@@ -757,8 +770,11 @@ class LaneEngine(ABC):
         """A command goes on although it was cancelled: the engine waits for it no longer.
 
         It does wait for one in a thread, unless the engine stops: as long as the thread runs, no
-        other command of the key may, here or elsewhere, nor a further thread in its slot.
+        other command of the key may, here or elsewhere, nor a further thread in its slot. The same
+        holds for one in a batch that goes on for others.
         """
+        if job in self._batches.kept and not self._stopping:
+            return
         name = job.name
         if job in self._in_threads and not self._stopping:
             logger.error(

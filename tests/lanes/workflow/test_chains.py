@@ -177,6 +177,35 @@ async def test_a_registered_class_can_be_a_step(build: Build) -> None:
 
 
 @everywhere
+async def test_a_class_whose_fields_have_other_names_in_json_can_be_a_step(build: Build) -> None:
+    manager = manager_of(build)
+    commands = Commands(manager)
+
+    @manager.command("scale")
+    class Scale(msgspec.Struct, rename="camel"):
+        web_page: Page
+        times_so_much: int = 1
+        command_type = "scale"
+
+        async def execute(self) -> int:
+            return self.web_page.size * self.times_so_much
+
+    @manager.command("count")
+    class Count(msgspec.Struct, rename={"all_pages": "pages"}):
+        all_pages: list[GatherOutcome[Page]]
+        command_type = "count"
+
+        async def execute(self) -> int:
+            return len(self.all_pages)
+
+    five: Any = partial(Scale, times_so_much=5)
+    async with manager:
+        assert await (await manager.chain(commands.fetch("abc"), five, lane="a")) == 15
+        fetched = [commands.fetch("a"), commands.fetch("b")]
+        assert await (await manager.gather(fetched, then=Count, lane="a")) == 2
+
+
+@everywhere
 async def test_each_step_has_its_lane(build: Build) -> None:
     manager = manager_of(build)
     commands = Commands(manager)

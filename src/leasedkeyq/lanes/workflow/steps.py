@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -35,9 +36,22 @@ class WorkflowStep:
         given: Its other arguments, by name.
         lane: The lane in which it runs.
         priority: Its place in its lane, if that was said.
+
+    Args:
+        command_type: As the attribute, and so are `into` and `given`.
+        target: What makes the command.
+        written_names: How parameters are called in JSON, of those that have another name there.
     """
 
-    __slots__ = ("_target", "command_type", "given", "into", "lane", "priority")
+    __slots__ = (
+        "_target",
+        "_written_names",
+        "command_type",
+        "given",
+        "into",
+        "lane",
+        "priority",
+    )
 
     def __init__(
         self,
@@ -45,9 +59,11 @@ class WorkflowStep:
         target: Callable[..., Command[Any]],
         into: str,
         given: Mapping[str, Any],
+        written_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.command_type = command_type
         self._target = target
+        self._written_names = written_names
         self.into = into
         self.given = given
         self.lane = ""
@@ -73,8 +89,11 @@ class WorkflowStep:
         Raises:
             CommandPayloadError: Its arguments cannot be written down.
         """
-        given = write(self.given, self.command_type)
-        return NextStep(self.command_type, self.lane, self.into, given, self.priority)
+        names = self._written_names
+        arguments = {names.get(name, name): value for name, value in self.given.items()}
+        given = write(arguments, self.command_type)
+        into = names.get(self.into, self.into)
+        return NextStep(self.command_type, self.lane, into, given, self.priority)
 
 
 def write(value: Any, command_type: str, what: str = "an argument") -> msgspec.Raw:
@@ -127,7 +146,11 @@ def step_of(registry: CommandRegistry, target: object, what: str) -> WorkflowSte
         into, arguments = function.but_one(args, kwargs)
         return WorkflowStep(command_type, function, into, arguments)
     into, arguments = _but_one_field(registered, args, kwargs)
-    return WorkflowStep(command_type, registered.cls, into, arguments)
+    names = {}
+    if issubclass(registered.cls, msgspec.Struct):  # it may have rename=
+        fields = msgspec.structs.fields(registered.cls)
+        names = {field.name: field.encode_name for field in fields}
+    return WorkflowStep(command_type, registered.cls, into, arguments, names)
 
 
 def _registered(registry: CommandRegistry, target: object, what: str) -> tuple[str, Registered]:

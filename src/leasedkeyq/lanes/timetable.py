@@ -30,6 +30,8 @@ MissedPolicy: TypeAlias = Literal["once", "skip", "all"]
 MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
 SHORTEST = 0.001
 """Seconds between two ticks, at least."""
+LONGEST = 100 * 365 * 86400.0
+"""Seconds between two ticks, at most: the next one is a date that can be shown."""
 WINDOWS = tuple(days * 86400.0 for days in (1 / 24, 1, 32, 400, 4000))
 """Seconds. So far back the last ticks before a moment are looked for, step by step."""
 
@@ -217,6 +219,11 @@ def _every(name: str, every: Duration) -> float:
     if seconds < SHORTEST:
         raise ScheduleError(
             f"schedule {name!r}: every must be at least {SHORTEST:g} s, got {seconds:g} s",
+            schedule=name,
+        )
+    if seconds > LONGEST:
+        raise ScheduleError(
+            f"schedule {name!r}: every must be at most a hundred years, got {seconds:g} s",
             schedule=name,
         )
     return seconds

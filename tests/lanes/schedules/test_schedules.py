@@ -243,6 +243,7 @@ async def test_what_is_wrong_is_refused_where_it_is_declared(build: Build) -> No
         (ScheduleError, "both of a cron", ("n", "0 3 * * *", command), {"every": 5}),
         (ScheduleError, "at least 0.001 s", ("n", command), {"every": 0}),
         (ValueError, "every", ("n", command), {"every": -5}),
+        (ScheduleError, "at most a hundred years", ("n", command), {"every": 1e12}),
         (ScheduleError, "missed must be", ("n", command), {"every": 5, "missed": "never"}),
         (
             ScheduleError,
@@ -709,6 +710,32 @@ async def test_a_record_that_cannot_be_read_stops_no_other_schedule(
         assert [schedule.name for schedule in await manager.schedules()] == ["often"]
     assert moments(runs) == [5, 10]
     assert "schedule 'newer' could not be fired here" in caplog.text
+
+
+async def test_a_priority_that_no_store_can_keep_is_refused_where_it_is_declared() -> None:
+    manager, report = on(MemoryStore(clock=clock), Runs())
+    with pytest.raises(ValueError, match=r"priority must be below 2\*\*63"):
+        manager.schedule("often", report("a"), every=5, lane="reports", priority=2**63)
+    assert await manager.schedules() == []
+
+
+async def test_a_command_that_cannot_be_stored_stops_no_other_schedule(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, runs = MemoryStore(clock=clock), Runs()
+    manager, report = on(store, runs)
+    await manager.schedule("wrong", report("b"), every=4, lane="reports").declare()
+    [[item]] = await store.look(SCHEDULES_QUEUE, ["wrong"])
+    record = read_record(item.value)
+    definition = msgspec.structs.replace(record.definition, priority=2**63)
+    value = write_record(msgspec.structs.replace(record, definition=definition))
+    await store.put([Put(SCHEDULES_QUEUE, (("wrong", value),), kind="reports")])
+    other, report = on(store, runs)
+    other.schedule("often", report("a"), every=5, lane="reports")
+    async with other:
+        await asyncio.sleep(11)
+    assert moments(runs) == [5, 10]
+    assert "schedule 'wrong' could not be fired here" in caplog.text
 
 
 async def test_a_worker_without_cronsim_leaves_cron_expressions_to_others(

@@ -139,6 +139,7 @@ WRONG: list[tuple[tuple[Any, ...], type[Exception], str]] = [
     (("n", None, 0), ScheduleError, "every must be at least 0.001 s, got 0 s"),
     (("n", None, timedelta(seconds=-1)), ValueError, "every"),
     (("n", None, float("inf")), ValueError, "every must be finite"),
+    (("n", None, timedelta.max), ScheduleError, "every must be at most a hundred years"),
     (("n", None, "5"), TypeError, "every must be seconds"),
     (("n", None, 5, BERLIN), ScheduleError, "tz is for a cron expression"),
 ]

@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, StoreError, describe
+from leasedkeyq.errors import (
+    LeasedKeyQError,
+    StoreClosedError,
+    StoreError,
+    UnstorableError,
+    describe,
+)
 from leasedkeyq.lanes.durable.envelope import Envelope, decode_envelope, encode_envelope
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.durable.submission import command_put
@@ -47,7 +53,7 @@ from leasedkeyq.lanes.schedule import (
     resumed,
 )
 from leasedkeyq.lanes.submit_terms import SubmitTerms
-from leasedkeyq.model.admission import check_name, check_size
+from leasedkeyq.model.admission import check_name, check_priority, check_size
 from leasedkeyq.model.requests import (
     Answer,
     Cancel,
@@ -132,10 +138,12 @@ class StoreSchedules(ScheduleKeeper):
             UnregisteredCommandError: The command is not of a registered type.
             CommandPayloadError: The command cannot be written down.
             LimitExceededError: The name or the command is too long for the store.
+            ValueError: The name or the priority is none that the store can keep.
         """
         name, command, definition = declared
         limits = self._store.limits
         check_name("schedule", name, limits)
+        check_priority(definition.priority)
         payload = self._engine.registry.encode(command, definition.lane)
         definition = msgspec.structs.replace(definition, payload=msgspec.Raw(payload))
         now = self.now()
@@ -385,9 +393,9 @@ class StoreSchedules(ScheduleKeeper):
         """As `_fire`. A schedule that this worker cannot fire holds up no other, and is left."""
         try:
             return await self._fire(item, now)
-        except StoreError:
-            raise
         except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, UnstorableError):
+                raise  # it passes, and the others could not be fired either
             logger.error(  # noqa: TRY400
                 "schedule %r could not be fired here, and is tried again in %g s: %s",
                 item.key,

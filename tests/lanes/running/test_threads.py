@@ -284,6 +284,34 @@ def test_closing_does_not_wait_for_a_thread_for_ever_and_keeps_its_command() -> 
     run(main())
 
 
+def test_closing_leaves_a_thread_that_has_timed_out_before_to_its_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    go_on = threading.Event()
+    builder = QueueManagerBuilder().with_storage(store)
+    manager = builder.with_lane("x", LaneConfig(0, 1, cancel_grace=0.01), 0).build()
+
+    @manager.command("stuck")
+    def stuck() -> None:
+        go_on.wait(PATIENCE)
+
+    async def main() -> None:
+        await manager.start()
+        await manager.submit("x", stuck(), key="k", timeout=0.01)
+        await manager.submit("x", stuck(), key="k")
+        await eventually(lambda: "stay taken" in caplog.text)
+        assert await manager.close() == {"x": 2}
+        # Neither this one nor the next of its key may run elsewhere while the thread runs.
+        [[first, second]] = await store.look("x", ["k"])
+        assert (first.state, second.state) == ("in_flight", "in_line")
+        go_on.set()
+        await store.close()
+
+    with caplog.at_level(logging.ERROR, logger="leasedkeyq"):
+        run(main())
+
+
 def test_closing_ends_a_wait_for_a_thread_that_has_timed_out_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

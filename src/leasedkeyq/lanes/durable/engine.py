@@ -1060,9 +1060,10 @@ class StoreEngine(LaneEngine):
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
             self._plan.take_back(job.partition, lease, told)
 
-    def _leave_to_lease(self, job: Job) -> None:
+    def _leave_to_lease(self, job: Job) -> bool:
         if self._held.pop(job.lease.token, None) is not None:
             self._back(job, "pending")
+        return True
 
     def _back(self, job: Job, status: Any) -> None:
         """The command of a job is in the store again, for any worker."""

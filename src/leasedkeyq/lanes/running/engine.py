@@ -386,13 +386,15 @@ class LaneEngine(ABC):
     def _take_back(self, job: Job) -> None:
         """Take back the claim of a job whose run was ended because the engine stops."""
 
-    def _leave_to_lease(self, job: Job) -> None:
+    def _leave_to_lease(self, job: Job) -> bool:
         """The engine stops, and a thread still runs the command of a job.
 
-        On a store the command is not given back, or another worker would run it beside that
-        thread. It comes back when its lease expires; the thread ends with the process until then.
+        On a store the command is neither given back nor given up, or another worker would run it,
+        or the next one of its key, beside that thread. It comes back when its lease expires; the
+        thread ends with the process until then. Returns whether there is a lease.
         """
-        self._take_back(job)
+        del job
+        return False
 
     # Workflows
 
@@ -798,13 +800,12 @@ class LaneEngine(ABC):
             job.task.add_done_callback(self._abandoned.discard)
         self._no_longer_running(job)
         match job.interruption:
+            case "timeout" | "stop" if job in self._in_threads and self._leave_to_lease(job):
+                pass
             case "timeout":
                 self._timed_out(job, stuck=True)
             case "stop":
-                if job in self._in_threads:
-                    self._leave_to_lease(job)
-                else:
-                    self._take_back(job)
+                self._take_back(job)
             case "cancel":
                 self._measure(job, "cancelled", None)
                 self._cancelled(job)

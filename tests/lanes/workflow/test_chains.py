@@ -344,6 +344,30 @@ async def test_a_result_that_does_not_fit_fails_the_step_that_it_does_not_fit(
     assert commands.names == ["fetch"]
 
 
+@everywhere
+async def test_a_class_that_refuses_a_result_fails_its_own_step(build: Build) -> None:
+    manager = manager_of(build)
+    commands = Commands(manager)
+
+    @manager.command("scale")
+    @dataclass
+    class Scale:
+        page: Page
+        command_type = "scale"
+
+        def __post_init__(self) -> None:
+            if not self.page.size:
+                raise ValueError("an empty page")
+
+        async def execute(self) -> int:
+            return self.page.size
+
+    async with manager:
+        with pytest.raises(CommandPayloadError, match=r"'scale' .*: an empty page"):
+            await (await manager.chain(commands.fetch(""), Scale, lane="a"))
+        assert await (await manager.chain(commands.fetch("abc"), Scale, lane="a")) == 3
+
+
 async def test_a_result_that_cannot_be_written_down_fails_its_own_step() -> None:
     manager = manager_of(on_a_store)
     commands = Commands(manager)

@@ -77,7 +77,9 @@ class WorkflowStep:
         """
         try:
             return self._target(**{**self.given, self.into: argument})
-        except TypeError as error:  # of a class
+        except CommandPayloadError:
+            raise
+        except Exception as error:  # of a class, whose constructor may raise anything
             raise CommandPayloadError(
                 f"command {self.command_type!r} does not take {describe(argument)}: {error}",
                 command_type=self.command_type,

@@ -23,6 +23,7 @@ from leasedkeyq.lanes import (
 from leasedkeyq.lanes.durable import workflow
 from leasedkeyq.model.requests import Limits
 from tests.lanes.support import Build, clock, everywhere, now, on_a_store
+from tests.lanes.trouble import Trouble
 
 QUICK = LaneConfig(0, 4, retry_policy=RetryPolicy.none())
 
@@ -260,6 +261,25 @@ async def test_nothing_of_a_gather_stays_in_the_store() -> None:
     assert await manager.dlq.requeue_all() == 2
     await manager.drain()
     assert await left_in(store) == {}
+    await manager.close()
+
+
+@pytest.mark.parametrize("moment", [5.0, 15.0, 25.0])
+async def test_nothing_stays_of_a_gather_whose_call_was_cancelled(moment: float) -> None:
+    """Each put takes ten seconds: of the plan, of what gets the outcomes, of the members."""
+    store = Trouble()
+    store.takes["put"] = 10.0
+    manager = store_manager(store)
+    commands = Commands(manager)
+    calling = asyncio.create_task(manager.gather([commands.square(1)], lane="a"))
+    await asyncio.sleep(moment)
+    calling.cancel()
+    await asyncio.wait([calling])
+    assert calling.cancelled()
+    await asyncio.sleep(30)
+    assert await left_in(store) == {}
+    count = (await store.count(["a"]))["a"]
+    assert (count.available, count.scheduled) == (0, 0)
     await manager.close()
 
 

@@ -332,8 +332,8 @@ class StoreEngine(LaneEngine):
         payload = msgspec.Raw(b"{}") if written is None else written.given
         waiting = gather, members[0][1] if written is None else written.type, payload
         plan = GatherPlan(len(members), home.partition_of(gather).queue, tuple(lanes))
-        await self._workflow.begin_gather(gather, plan, within)
         try:
+            await self._workflow.begin_gather(gather, plan, within)
             last = terms._replace(delay=within)
             [job] = await self._submit_parts(
                 home, [waiting], last, [WorkflowNote(gathered=gathered)]

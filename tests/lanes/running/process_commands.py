@@ -1,11 +1,13 @@
 """Functions that the tests call in processes of a pool, which import this module."""
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,24 @@ class Point:
     x: int
     y: int = 0
 
+    def shifted(self, by: int) -> int:
+        return self.x + by
+
 
 def square(number: int) -> int:
+    return number * number
+
+
+def counted(function: Callable[[int], int]) -> Callable[[int], int]:
+    @functools.wraps(function)
+    def call(number: int) -> int:
+        return function(number) + 1
+
+    return call
+
+
+@counted
+def counted_square(number: int) -> int:
     return number * number
 
 

@@ -405,6 +405,11 @@ def test_what_no_process_can_find_is_refused_when_it_is_registered(
         manager.command("b", local, run_in="process")
     with pytest.raises(TypeError, match=r"'c'.*partial has no name in a module; wrap it"):
         manager.command("c", by_hand, run_in="process")
+    with pytest.raises(TypeError, match=r"'e'.*shifted is a method of an object.*write a def"):
+        manager.command("e", Point(1).shifted, run_in="process")
+    with pytest.raises(TypeError, match=r"'f'.*by square it finds.*decorate the function where"):
+        manager.command("f", process_commands.counted(process_commands.square), run_in="process")
+    manager.command("g", process_commands.counted_square, run_in="process")
     at_a_prompt = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", at_a_prompt)
     monkeypatch.setattr(process_commands.square, "__module__", "__main__")

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 import tomllib
@@ -11,15 +12,24 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from leasedkeyq.__main__ import main, run
+from leasedkeyq.cli.health import Health
 from leasedkeyq.cli.probe import WorkerProbe, memory
 from leasedkeyq.cli.source_watch import SourceWatch
 from leasedkeyq.cli.supervised import Supervised, WorkerLimits, sources
-from leasedkeyq.cli.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Supervisor, WorkerSlot
+from leasedkeyq.cli.supervisor import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    STEADY,
+    Supervisor,
+    WorkerProcess,
+    WorkerSlot,
+)
 from tests.cli.test_worker import APP, PATIENCE, Worker, command, producer, result, worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,10 +148,101 @@ def test_sources_that_change_are_loaded(folder: Path, url: str) -> None:
         (folder / "app.py").write_text(changed, encoding="utf-8")
         supervisor.hear("app.py has changed: all workers are started anew")
         until(lambda: runner.run(result(manager, "work", "work", 4, 0.0)) == 12)
+        # A mistake in between is one of the program, and not of the options.
+        (folder / "app.py").write_text(changed.replace("manager", "manger"), encoding="utf-8")
+        supervisor.hear("there is no 'manager' in the module 'app'")
+        (folder / "app.py").write_text(APP, encoding="utf-8")
+        until(lambda: runner.run(result(manager, "work", "work", 4, 0.0)) == 8)
         assert supervisor.end(signal.SIGTERM) == 0
 
 
+def test_a_successor_that_cannot_start_is_followed_by_another(folder: Path, url: str) -> None:
+    (folder / "app.py").write_text(
+        f"{APP}\nimport pathlib\nif pathlib.Path('broken').exists(): 1 / 0\n", encoding="utf-8"
+    )
+    arguments = ("app:manager", "--store", url, "--max-commands", "1")
+    with worker(folder, *arguments) as supervisor, producer(url) as (runner, manager):
+        supervisor.hear("running the lanes")
+        (folder / "broken").touch()
+        assert runner.run(result(manager, "work", "work", 1, 0.0)) == 2
+        supervisor.hear("ended with exit code 1 before it ran anything")
+        (folder / "broken").unlink()
+        supervisor.hear("told to stop by SIGTERM")  # the first one: its successor runs
+        assert supervisor.end(signal.SIGTERM) == 0
+
+
+def test_a_limit_of_memory_that_no_worker_can_keep_is_told(folder: Path, url: str) -> None:
+    arguments = ("app:manager", "--store", url, "--max-memory", "1M")
+    with worker(folder, *arguments) as supervisor, producer(url) as (runner, manager):
+        supervisor.hear("--max-memory is 1 MiB, and the worker uses")
+        assert runner.run(result(manager, "work", "work", 1, 0.0)) == 2
+        assert supervisor.end(signal.SIGTERM) == 0
+    assert not any("is replaced" in line for line in supervisor.told)
+
+
 # Pieces
+
+
+def test_what_a_worker_has_forked_does_not_hold_up_the_supervisor() -> None:
+    # The process that is left holds the socket to the supervisor.
+    child = WorkerProcess(["sh", "-c", "sleep 600 & kill -9 $$"], 1)
+    try:
+        assert child.process.wait(PATIENCE) == -signal.SIGKILL
+        assert list(child.read()) == []
+    finally:
+        os.killpg(child.process.pid, signal.SIGKILL)
+        child.close()
+
+
+def test_a_question_to_a_worker_that_ends_is_answered() -> None:
+    child = WorkerProcess(["sh", "-c", "sleep 600"], 1)
+    answers: list[Health] = []
+    asking = threading.Thread(target=lambda: answers.append(child.ask("live")))
+    asking.start()
+    os.killpg(child.process.pid, signal.SIGKILL)
+    child.process.wait(PATIENCE)
+    child.close()
+    asking.join(PATIENCE)
+    assert answers == [Health(False, "it has ended")]
+
+
+class FailingProbe(WorkerProbe):
+    """It waits for the store until it may go on, and its metrics cannot be collected."""
+
+    def __init__(self) -> None:
+        super().__init__(30)
+        self.go_on = threading.Event()
+
+    def ready(self) -> Health:
+        self.go_on.wait(PATIENCE)
+        raise ConnectionError("no store")
+
+    def metrics(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_a_worker_tells_that_it_lives_while_others_wait_for_its_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    ours, theirs = socket.socketpair()
+    probe = FailingProbe()
+    supervised = Supervised(theirs.detach(), probe, WorkerLimits())
+    supervised.patience = None
+    with ours, ours.makefile("r") as told:
+        ours.settimeout(PATIENCE)
+        for number, asked in enumerate(("ready", "live")):
+            ours.sendall(f'{{"ask": "{asked}", "id": {number}}}\n'.encode())
+        assert told.readline() == '{"id":1,"well":true,"text":"the event loop goes on"}\n'
+        probe.go_on.set()
+        assert told.readline() == (
+            """{"id":0,"well":false,"text":"ConnectionError('no store')"}\n"""
+        )
+        ours.sendall(b'{"ask": "metrics", "id": 2}\n')
+        assert told.readline() == '{"id":2,"well":false,"text":""}\n'
+    supervised._thread.join(PATIENCE)
+    assert not supervised._thread.is_alive()
+    supervised._socket.close()
 
 
 def test_the_pauses_grow_and_begin_anew() -> None:
@@ -161,8 +262,12 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *_: ended.set())
     ours, theirs = socket.socketpair()
     limits = WorkerLimits(memory() + 50 * 2**20, 3)
+    monkeypatch.setattr(WorkerProbe, "started", lambda _: True)
     supervised = Supervised(theirs.detach(), WorkerProbe(30), limits)
     supervised.patience = None
+    told = ours.makefile("r")
+    ours.settimeout(PATIENCE)
+    assert '"started"' in told.readline()
     assert supervised._limit_reached() is None
     ballast = bytearray(100 * 2**20)
     ballast[::4096] = b"x" * len(ballast[::4096])
@@ -170,9 +275,8 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     del ballast
     supervised.commands = 3
     assert supervised._limit_reached() == "it has run 3 commands"
-    with ours:
-        ours.settimeout(PATIENCE)
-        assert b'"replace"' in ours.recv(1000)
+    with ours, told:
+        assert '"replace"' in told.readline()
     # The supervisor is gone: the process ends itself.
     assert ended.wait(PATIENCE)
     supervised._thread.join(PATIENCE)
@@ -204,6 +308,15 @@ def test_the_sources_of_a_program_are_known() -> None:
     found = sources()
     assert str(Path(__file__).resolve()) in found
     assert not any("site-packages" in file for file in found)
+
+
+def test_modules_that_import_others_when_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise ImportError(name)
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    assert str(Path(__file__).resolve()) in sources()
 
 
 def test_the_console_script_is_the_module() -> None:

@@ -85,7 +85,11 @@ class WorkerProcess:
     def read(self) -> Iterator[dict[str, Any]]:
         """What the worker has told; answers to questions are passed on."""
         try:
-            piece = self.socket.recv(PIECE)
+            # Without waiting: a process that a command has forked may hold the other end, and live
+            # on after the worker.
+            piece = self.socket.recv(PIECE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         except OSError:
             piece = b""
         if not piece:
@@ -110,13 +114,18 @@ class WorkerProcess:
         except OSError:
             return Health(False, "it has ended")
         with self._news:
-            if self._news.wait_for(lambda: number in self._answers, ANSWER):
+            self._news.wait_for(lambda: number in self._answers or self.socket.fileno() < 0, ANSWER)
+            if number in self._answers:
                 return self._answers.pop(number)
+        if self.socket.fileno() < 0:
+            return Health(False, "it has ended")
         return Health(False, f"it did not answer within {ANSWER:g} s")
 
     def close(self) -> None:
         """Close the socket."""
-        self.socket.close()
+        with self._news:
+            self.socket.close()
+            self._news.notify_all()
 
 
 class WorkerSlot:
@@ -155,6 +164,8 @@ class Supervisor:
         self._heard = 0
         self._kill_at: float | None = None
         self._codes: list[int] = []
+        self._began = False
+        """Whether a worker has run commands, so that the options make sense."""
 
     def run(self) -> int:
         """Run the workers; returns the worst of the exit codes with which they have ended."""
@@ -224,11 +235,12 @@ class Supervisor:
     def _hear_from(self, child: WorkerProcess, message: dict[str, Any]) -> None:
         slot = self._slots[child.number - 1]
         if message["event"] == "started":
-            child.started = True
+            child.started = self._began = True
             if self._watch is not None:
                 self._watch.add(message["files"])
             if child is slot.successor:
                 old, slot.child, slot.successor = slot.child, child, None
+                slot.outworn = None
                 if old is not None:
                     self._dismiss(old)
         elif message["event"] == "replace" and child is slot.child:
@@ -285,7 +297,7 @@ class Supervisor:
             slot.outworn = None
             if self._signals:
                 return
-            if code == MISUSED and not child.started:
+            if code == MISUSED and not self._began:
                 # It would be the same for all of them, and the next time.
                 logger.error("%r was called in a way that makes no sense: nothing is run", child)
                 self._signals += 1
@@ -309,10 +321,8 @@ class Supervisor:
         for slot in self._slots:
             if slot.outworn is not None and slot.child is not None and now >= slot.replace_at:
                 logger.info("%r is replaced: %s", slot.child, slot.outworn)
-                slot.outworn = None
                 slot.successor = self._start(slot)
                 if slot.successor is None:
-                    slot.outworn = "it should have been replaced before"
                     slot.replace_at = slot.start_at
                 return
 

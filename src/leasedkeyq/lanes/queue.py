@@ -648,9 +648,9 @@ class CommandQueue:
         self._check_batches()
         async with self._start_lock:
             if not self._engine.started:
+                self._declare_schedules()  # what is refused is so before anything is opened
                 if any(lane.runs_here for lane in self.lanes.values()):
                     await self._open_resources()
-                self._declare_schedules()
                 await self._engine.start()
                 await self.schedules.start()
                 await self._tell_first_gauges()

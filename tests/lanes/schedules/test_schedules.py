@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -343,8 +343,16 @@ async def test_a_schedule_of_a_type_that_makes_no_sense_is_refused(build: Build)
     async def needs(month: int) -> None: ...
 
     manager.command("needs", needs, lane="reports", schedule="0 3 * * *")
+    opened: list[str] = []
+
+    async def resources() -> AsyncIterator[None]:
+        opened.append("open")
+        yield
+
+    manager.lifespan(resources)
     with pytest.raises(ScheduleError, match="schedule 'needs': its command is submitted without"):
         await manager.start()
+    assert opened == []
     await manager.close()
 
 

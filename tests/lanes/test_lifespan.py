@@ -202,6 +202,23 @@ async def test_a_type_that_a_lifespan_provides_is_enough(build: Build) -> None:
 
 
 @everywhere
+async def test_a_text_that_a_lifespan_yields_makes_no_resources_of_arguments(build: Build) -> None:
+    manager = built(build).build()
+
+    @manager.lifespan
+    async def opened() -> AsyncIterator[tuple[Pool, str, int]]:
+        yield Pool("pool"), "a name", 3
+
+    @manager.command("fetch", lane="work")
+    async def fetch(name: str, number: int, pool: Pool, place: str = resource()) -> str:
+        return f"{name} {number} {await pool.fetch(number)} {place}"
+
+    untyped: Any = fetch
+    async with manager:
+        assert await (await manager.submit(untyped("x", 7))) == "x 7 pool 7 a name"
+
+
+@everywhere
 async def test_middleware_has_the_resources_too(build: Build) -> None:
     manager = built(build).with_lifespan(Diary().pool).build()
 

@@ -253,8 +253,11 @@ def _yields(function: Any) -> tuple[Any, ...]:
     yielded = get_args(hint)[0]
     each = get_args(yielded) if get_origin(yielded) is tuple else (yielded,)
     kinds = [plain_type(kind) for kind in each]
+    # A str or an int that a lifespan yields does not make resources of the arguments of commands.
     return tuple(
-        kind for kind in kinds if kind not in {Any, NoneType, object, dict, Mapping, tuple}
+        kind
+        for kind in kinds
+        if kind not in {Any, Mapping} and getattr(kind, "__module__", "") != "builtins"
     )
 
 

@@ -52,7 +52,7 @@ async def main() -> None:
     metrics = Metrics()
     async with (
         asyncio.TaskGroup() as tasks,
-        LeasedKeyQueue[str, int](default_lease_timeout=0.1, observer=metrics) as queue,
+        LeasedKeyQueue[str, int](default_lease_timeout=1.0, observer=metrics) as queue,
     ):
         await queue.put_many({f"task-{i}": i for i in range(5)})
         await asyncio.sleep(0.05)  # all five wait

@@ -337,11 +337,7 @@ ON_A_STORE = ("worker", "app:manager", "--store", "memory://")
 def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    root = logging.getLogger()
-    handlers, level = [*root.handlers], root.level
     yield folder
-    root.handlers[:] = handlers
-    root.setLevel(level)
     sys.modules.pop("app", None)
 
 

@@ -1,9 +1,7 @@
 """The lifespan of a worker process: entered once, left on SIGTERM, and errors that end it."""
 
 import asyncio
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,16 +65,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def as_it_was() -> Iterator[None]:
-    """A worker that runs in this process sets up the log of the process."""
-    root = logging.getLogger()
-    handlers, level = [*root.handlers], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
 async def submit(folder: Path, *seconds: float) -> int:
     """Submit commands, and return how many there are."""
     config = LaneConfig(0, 2, lease_time=30)
@@ -117,7 +105,6 @@ def test_resources_are_opened_once_and_closed_on_sigterm(folder: Path) -> None:
         ("empty", "command 'work' takes the resource pool: Pool, but no lifespan provides"),
     ],
 )
-@pytest.mark.usefixtures("as_it_was")
 def test_a_worker_without_its_resources_ends_with_one_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -29,6 +29,7 @@ from leasedkeyq.lanes import (
 )
 from leasedkeyq.lanes.durable.engine import StoreEngine
 from leasedkeyq.lanes.durable.prefetch import Prefetch
+from leasedkeyq.lanes.durable.schedules import StoreSchedules
 from leasedkeyq.lanes.errors import CommandLostError, DeadlineWarning, RemoteCommandError
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.running.job import Job
@@ -353,8 +354,10 @@ class Simulation:
         for job in engine._held.values():
             self.tasks[job.command.arguments.task].done = False  # nobody was told
         refreshing = engine._results._refreshing
-        for work in [*engine._tasks, *([] if refreshing is None else [refreshing])]:
-            work.cancel()
+        assert isinstance(worker.schedules, StoreSchedules)
+        for work in (*engine._tasks, refreshing, worker.schedules._task):
+            if work is not None:
+                work.cancel()
         for unwatch in engine._unwatch.values():
             unwatch()
         engine._unwatch.clear()

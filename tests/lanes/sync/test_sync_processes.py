@@ -132,7 +132,9 @@ def test_processes_that_are_forked_submit_on_their_own(
 
 def test_ctrl_c_ends_the_wait_for_a_result(folder: Path) -> None:
     program = """
+import signal
 from app import manager, name
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start it without
 handle = manager.sync.submit(name("never"))
 try:
     print("waits", flush=True)

@@ -15,6 +15,9 @@ DEMO_ARGS ?=
 # Tests that wait for real clocks and servers leave room for one more than there are cores.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print $$1 + 1 }')
 TORTURE_TIMEOUT ?= 7200
+# The folder, and files elsewhere that try more under TORTURE=1.
+TORTURE_TESTS := tests/torture tests/doors/test_doors.py tests/engines/redis/scripts/test_caps.py \
+	tests/lanes/durable/test_progress_on_stores.py tests/local/test_stress.py
 WHEEL ?=
 
 ENV_DIR := $(VENV)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
@@ -69,7 +72,7 @@ pytest: $(STAMPS)/test installed ## Run the tests only, against the built wheel
 torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full length
 	$(call say,pytest tests/torture)
 	@$(BIN)/python -P tools/where.py $(ENV_DIR)
-	@TORTURE=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(TORTURE_TIMEOUT) tests/torture $(PYTEST_ARGS)
+	@TORTURE=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(TORTURE_TIMEOUT) $(TORTURE_TESTS) $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: $(STAMPS)/bench installed ## Measure against other queues and write the tables

@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tests.doors.differences import DIFFERENCES
 from tests.doors.doors import STORES, address, local_door, open_store, store_door
 from tests.doors.line_scenarios import SCENARIOS
 from tests.doors.trace import Trace
+
+TORTURE = os.environ.get("TORTURE") == "1"
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIME_LIMIT = 45.0
@@ -86,7 +89,7 @@ def test_every_scenario_comes_to_its_end() -> None:
         assert not [line for line in trace if line.startswith(("ended by", "hangs"))], name
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", [kind for kind in STORES if TORTURE or kind != "json"])
 def test_a_queue_on_a_store_does_what_a_local_queue_does(kind: str, tmp_path: Path) -> None:
     with address(kind, tmp_path) as url:
         found = asyncio.run(compare(url))

@@ -1,6 +1,7 @@
 """Hundreds of producers, getters and takers, cancelled at random; the promises hold throughout."""
 
 import asyncio
+import os
 import random
 from collections import Counter, defaultdict
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from leasedkeyq import InvalidLeaseError, LeasedKeyQueue
 from leasedkeyq.testing import VirtualTimeLoop
 from tests.support import check_invariants, waiters
+
+TORTURE = os.environ.get("TORTURE") == "1"
 
 Queue = LeasedKeyQueue[str, int]
 
@@ -100,7 +103,7 @@ class CheckedLoop(VirtualTimeLoop):
 
 
 @pytest.mark.parametrize("maxsize", [0, 5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(20 if TORTURE else 2))
 def test_a_busy_town(seed: int, maxsize: int) -> None:
     with asyncio.Runner(loop_factory=CheckedLoop) as runner:
         runner.run(a_busy_town(seed, maxsize))

@@ -167,7 +167,7 @@ def test_stats_cost_the_same_with_many_finished_items(kind: str, tmp_path: Path)
         return spent
 
     with ExitStack() as stack:
-        few, many = cost(0), cost(3000)
+        few, many = cost(0), cost(1000)
     assert many <= few * 1.5
 
 

@@ -1,6 +1,7 @@
 """Progress on stores of several processes: from a worker elsewhere, one that is killed, a pool."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -13,6 +14,8 @@ from leasedkeyq.lanes import Handle, Progress
 from tests.lanes.durable import progress_worker
 from tests.lanes.durable.progress_worker import LANE
 from tests.servers.urls import KINDS, empty_store
+
+TORTURE = os.environ.get("TORTURE") == "1"
 
 PATIENCE = 60.0
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +42,7 @@ async def seen(handle: Handle[object], wanted: Callable[[Progress], bool]) -> Pr
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS if TORTURE else KINDS[:1])
 def test_progress_of_each_attempt_is_seen_when_a_worker_is_killed(
     kind: str, tmp_path: Path
 ) -> None:

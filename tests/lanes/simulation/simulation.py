@@ -355,9 +355,9 @@ class Simulation:
             self.tasks[job.command.arguments.task].done = False  # nobody was told
         refreshing = engine._results._refreshing
         assert isinstance(worker.schedules, StoreSchedules)
-        for work in (*engine._tasks, refreshing, worker.schedules._task):
-            if work is not None:
-                work.cancel()
+        others = refreshing, worker.schedules._task
+        for work in (*engine._tasks, *(task for task in others if task is not None)):
+            work.cancel()
         for unwatch in engine._unwatch.values():
             unwatch()
         engine._unwatch.clear()

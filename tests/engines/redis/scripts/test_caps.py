@@ -1,6 +1,7 @@
 """Counts of leases by pattern: in steps, right whatever happens meanwhile, and not for ever."""
 
 import asyncio
+import os
 import random
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -35,6 +36,8 @@ from leasedkeyq.testing import ManualClock
 from leasedkeyq.types import InFlightPolicy
 from tests.engines.redis.support import SMALL_STEPS, keys_of, many, opened, use_small_steps
 from tests.servers.valkey import Make, Server, makes, shared_cluster, shared_server
+
+TORTURE = os.environ.get("TORTURE") == "1"
 
 NOTES = 48
 """Bytes of the numbers in the notes on a queue."""
@@ -476,7 +479,7 @@ class Client:
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("make", makes())
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(5 if TORTURE else 1))
 def test_counts_stay_right_whatever_leases_go_through(
     prefix: str,
     told: Told,

@@ -333,3 +333,23 @@ def test_instruments_count_what_is_submitted(file_url: str) -> None:
         manager.sync.submit(nothing())
         assert counting.count == 1
         assert metrics.snapshot().series == ()
+
+
+def test_a_thread_that_is_interrupted_leaves_the_way_open_for_others(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, double = made(file_url)
+    with closing(manager), ThreadPoolExecutor(1) as threads:
+        manager.sync.submit(double(1))
+        session = manager.sync._session
+        assert session is not None
+
+        def interrupted(_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.calls, "_start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                manager.sync.submit(double(2))
+        # Another thread does not know that the event loop was not woken.
+        assert threads.submit(manager.sync.submit, double(3)).result(PATIENCE).status == "pending"

@@ -5,10 +5,12 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
+from leasedkeyq.errors import QueueClosedError
 from leasedkeyq.lanes.errors import ManagerClosedError
 
 T = TypeVar("T")
@@ -125,6 +127,10 @@ class SyncCalls:
             raise
 
     def _is_there(self) -> bool:
+        if self._line:
+            # The thread that was to wake the event loop may have been interrupted before it did.
+            with suppress(QueueClosedError, RuntimeError):
+                self._start(self._take)
         return self._loop.is_running()
 
     def _abandon(self, call: SyncCall[Any]) -> None:

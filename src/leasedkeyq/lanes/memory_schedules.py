@@ -15,6 +15,7 @@ from leasedkeyq.lanes.running.engine import LaneEngine
 from leasedkeyq.lanes.running.job import Handle, Job
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.schedule import (
+    CLOCK_LOOK,
     Declaration,
     Schedule,
     ScheduleKeeper,
@@ -145,7 +146,8 @@ class MemorySchedules(ScheduleKeeper):
                 await self._fire_all(now)
                 continue
             try:
-                async with asyncio.timeout(min(waits) if waits else None):
+                # The clock of the event loop stands still while the machine is suspended.
+                async with asyncio.timeout(min(*waits, CLOCK_LOOK) if waits else None):
                     await self._changed.wait()
             except TimeoutError:
                 pass

@@ -31,6 +31,8 @@ TICKS_AT_ONCE = 100
 """Ticks that are fired in one step."""
 FOREVER = 100 * 365 * 86400.0
 """Seconds. A schedule without a next tick comes due then."""
+CLOCK_LOOK = 60.0
+"""Seconds after which a worker looks at the time of day again while it waits for a tick."""
 EARLY = 0.05
 """Seconds. So much before its tick an item may come due in a store: rounding, and the way there."""
 

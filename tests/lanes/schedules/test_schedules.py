@@ -808,6 +808,31 @@ async def test_idle_schedules_ask_for_nothing() -> None:
         assert len(await manager.schedules()) == 100
 
 
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_tick_is_not_late_by_the_time_for_which_the_machine_was_suspended(
+    stored: bool,
+) -> None:
+    """The time of day has gone on meanwhile, and the clock of the event loop has not."""
+    suspended = 0.0
+
+    def time_of_day() -> float:
+        return clock() + suspended
+
+    builder, runs = QueueManagerBuilder(clock=time_of_day), Runs()
+    if stored:
+        builder = builder.with_storage(MemoryStore(clock=time_of_day))
+    manager = lanes(builder)
+    report = recording(manager, runs)
+    manager.schedule("n", report("a"), every=36000, lane="reports")
+    async with manager:
+        await asyncio.sleep(1000)
+        suspended = 40000.0
+        await asyncio.sleep(100)
+        assert len(runs) == 1
+        await asyncio.sleep(36000)
+        assert len(runs) == 2
+
+
 async def test_records_are_read_as_they_were_written() -> None:
     store = MemoryStore(clock=clock)
     manager, report = on(store, [])

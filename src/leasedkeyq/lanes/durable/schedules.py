@@ -20,6 +20,7 @@ from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,7 @@ from leasedkeyq.lanes.errors import CommandPayloadError, UnknownScheduleError
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.schedule import (
+    CLOCK_LOOK,
     MOST_MISSED,
     Declaration,
     DueTicks,
@@ -347,17 +349,28 @@ class StoreSchedules(ScheduleKeeper):
             unwatch()
 
     async def _rest(self, seconds: float | None) -> bool:
-        """Wait until a tick is due, which is returned, or until a schedule may have changed."""
-        looked = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(None if seconds is None else min(seconds, LONGEST_REST)):
-                await self._news.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(looked + GAP):
-                        await self._hurry.wait()
-        except TimeoutError:
-            return True
-        return False
+        """Wait until a tick is due, which is returned, or until a schedule may have changed.
+
+        The clock of the event loop stands still while the machine is suspended, so the time of day
+        is looked at, too. That asks nothing of the store.
+        """
+        loop = asyncio.get_running_loop()
+        looked = loop.time()
+        rest = inf if seconds is None else min(seconds, LONGEST_REST)
+        due = self._engine.clock() + rest
+        while True:
+            until = min(looked + rest, loop.time() + CLOCK_LOOK)
+            try:
+                async with asyncio.timeout_at(None if seconds is None else until):
+                    await self._news.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(looked + GAP):
+                            await self._hurry.wait()
+            except TimeoutError:
+                if loop.time() >= looked + rest or self._engine.clock() >= due:
+                    return True
+            else:
+                return False
 
     async def _fire_all(self, *, due: bool) -> float | None:
         """Write what was declared, fire what is due; returns the seconds until the next tick.

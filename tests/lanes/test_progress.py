@@ -106,6 +106,45 @@ async def test_what_is_too_large_for_the_store_is_refused() -> None:
         assert await (await manager.submit("x", work(), key="k")) == "done"
 
 
+async def test_a_worker_shows_what_the_attempt_of_another_told() -> None:
+    store = MemoryStore(clock=clock)
+    may_end = asyncio.Event()
+
+    def worker() -> tuple[QueueManager, Any]:
+        lanes = QueueManagerBuilder(clock=clock).with_storage(store).with_drain_timeout(1)
+        manager = built(lanes, **TWICE)
+
+        @manager.command("work")
+        async def work() -> str:
+            if current_command().attempt == 1:
+                current_command().progress(0.5, "half")
+                raise OSError
+            await may_end.wait()
+            return "done"
+
+        return manager, work
+
+    first, work = worker()
+    async with first:
+        handle = await first.submit("x", work())
+        await asyncio.sleep(2)
+        told = await handle.progress()
+        assert told is not None
+    second, _ = worker()
+    async with second:
+        await asyncio.sleep(10)
+        mine = second.handle(handle.id)
+        assert (mine.status, mine.attempt) == ("running", 2)
+        assert await mine.progress() == told
+        updates = mine.updates()
+        assert await anext(updates) == told
+        may_end.set()
+        assert await mine == "done"
+        assert [update async for update in updates] == []
+        assert await mine.progress() == told
+    await store.close()
+
+
 def test_progress_of_another_program_is_shown_as_text() -> None:
     assert decode_progress(b"\xff!") == Progress(text="\N{REPLACEMENT CHARACTER}!")
     assert decode_progress(b"[1]") == Progress(text="[1]")

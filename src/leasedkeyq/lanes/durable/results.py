@@ -189,6 +189,16 @@ class ResultWatch:
             if job.successor is None:
                 return
             job = job.latest()  # the next step of a chain
+        if self._closed is None and job.attempt > 1 and job.last_progress is None:
+            await self._recall(job)
+
+    async def _recall(self, job: Job) -> None:
+        """Find what an attempt in another process told of a job that runs here, or has run here."""
+        queue = job.partition.queue
+        [alive] = await self._store.look(queue, [job.key])
+        for item in (*alive, *await self._store.results(queue, [job.id])):
+            if item is not None and item.id == job.id and job.last_progress is None:
+                job.stored_progress = item.progress
 
     async def look_at_open(self) -> None:
         """Look at every job that has not ended here, though no command is left in the store."""

@@ -59,7 +59,7 @@ class Job:
     was submitted in a transaction of its caller, which may not be committed yet. `unique_for` is
     for how many seconds its result is kept at least. `workflow` is its part in a workflow, if it
     has one. `progress` is how far it has come, as it told last, and `stored_progress` what the
-    store has of that: the same object if it has all.
+    store has of that: the same object if it has all, or what an attempt in another process told.
     """
 
     __slots__ = (
@@ -166,6 +166,12 @@ class Job:
         """The progress that the store does not have yet."""
         progress = self.progress
         return None if progress is self.stored_progress else progress
+
+    @property
+    def last_progress(self) -> bytes | None:
+        """How far the command has come, as an attempt told last, here or in another process."""
+        progress = self.progress
+        return self.stored_progress if progress is None else progress
 
     @property
     def command_id(self) -> str:
@@ -434,7 +440,7 @@ class Handle(Generic[R_co]):
             StoreError: The store cannot be asked.
         """
         await self._engine.look_at(self._job.latest())
-        return decode_progress(self._job.latest().progress)
+        return decode_progress(self._job.latest().last_progress)
 
     async def updates(self) -> AsyncGenerator[Progress]:
         """How far the command has come, each time that is new: ``async for`` until it has ended.
@@ -451,8 +457,9 @@ class Handle(Generic[R_co]):
             await self._engine.look_at(self._job.latest())
             job = self._job.latest()
             ended = job.status in ENDED
-            if job.progress is not None and job.progress != seen:
-                seen = job.progress
+            told = job.last_progress
+            if told is not None and told != seen:
+                seen = told
                 yield cast("Progress", decode_progress(seen))
             if ended:
                 return

@@ -232,6 +232,40 @@ def test_its_key_and_its_slot_stay_taken_until_the_thread_returns(
     assert "current_command().cancelled" in caplog.text
 
 
+def test_the_log_tells_that_a_thread_without_a_lease_does_not_keep_its_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    go_on = threading.Event()
+    begun = threading.Event()
+    config = LaneConfig(0, 1, cancel_grace=0.01)
+    worker, other = (
+        QueueManagerBuilder().with_storage(store).with_lane("x", config, 0).build()
+        for _ in range(2)
+    )
+
+    def stuck() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+
+    worker.command("stuck", stuck)
+    command = other.command("stuck", stuck)
+
+    async def main() -> None:
+        async with worker:
+            handle = await other.submit("x", command(), key="k")
+            await eventually(begun.is_set)
+            assert await handle.cancel()
+            await eventually(lambda: "its slot stays taken until it returns" in caplog.text)
+            go_on.set()
+        await other.close()
+        await store.close()
+
+    with caplog.at_level(logging.ERROR, logger="leasedkeyq"):
+        run(main())
+    assert "the next command of its key may run beside it" in caplog.text
+
+
 @everywhere
 def test_a_time_out_of_a_thread_is_retried_when_it_has_returned(build: Build) -> None:
     retries = RetryPolicy.fixed(50, 0)  # on a busy machine, more than the first may take too long

@@ -773,19 +773,27 @@ class LaneEngine(ABC):
 
         It does wait for one in a thread, unless the engine stops: as long as the thread runs, no
         other command of the key may, here or elsewhere, nor a further thread in its slot. The same
-        holds for one in a batch that goes on for others.
+        holds for one in a batch that goes on for others. Where the lease is lost, as when another
+        process has cancelled the command, only the slot can be kept.
         """
         if job in self._batches.kept and not self._stopping:
             return
         name = job.name
         if job in self._in_threads and not self._stopping:
+            taken = "its key and its slot stay taken until it returns"
+            if job.interruption == "lost":
+                taken = (
+                    "its lease is gone, so the next command of its key may run beside it, and its "
+                    "slot stays taken until it returns"
+                )
             logger.error(
                 "lane %r: %s did not stop within %s s of its cancellation, and a thread cannot be "
-                "ended from outside; its key and its slot stay taken until it returns. Let it look "
-                'at current_command().cancelled, or register it with run_in="process"',
+                "ended from outside; %s. Let it look at current_command().cancelled, or register "
+                'it with run_in="process"',
                 job.partition.lane.id,
                 name,
                 job.partition.lane.cancel_grace,
+                taken,
             )
             return
         logger.error(

@@ -294,6 +294,32 @@ def test_a_result_of_a_class_that_cannot_be_resolved_is_said() -> None:
         CommandRegistry().register("makes")(Makes)
 
 
+@everywhere
+async def test_a_function_can_be_a_command_of_several_managers(build: Build) -> None:
+    first, second = (build().with_lane("x", LaneConfig(), 0).build() for _ in range(2))
+
+    @second.command("double", lane="x")
+    @first.command("double", lane="x")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @first.command("plain")
+    def plain() -> int:
+        return 7
+
+    @first.batch("many", size=1, within=0)
+    async def many(items: list[int]) -> list[int]:
+        return [2 * item for item in items]
+
+    untyped: tuple[Any, Any, Any] = (double, plain, many)
+    batch = second.batch("many", size=1, within=0, lane="x")(untyped[2])
+    async with second:
+        assert await (await second.submit(untyped[0](4))) == 8
+        assert await (await second.submit(batch(5))) == 10
+    # Virtual time would run away from a thread.
+    assert second.command("plain", untyped[1]).function is plain.function
+
+
 # Dead letters of a command queue
 
 

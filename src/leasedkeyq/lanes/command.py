@@ -654,6 +654,7 @@ class CommandRegistry:
                 f"batch {command_type!r}: a batch cannot run in a process; leave run_in out, and "
                 "let the function hand over what takes long to commands with run_in='process'"
             )
+        target = _unregistered(target)
         _check_function(command_type, target)
         function: BatchFunction[Any, Any] = BatchFunction(
             command_type,
@@ -715,6 +716,7 @@ class CommandRegistry:
             if getattr(target, "command_type", None) != command_type:
                 target.command_type = command_type  # type: ignore[attr-defined]  # as `Command` asks for
             return target
+        target = _unregistered(target)
         _check_function(command_type, target)
         function: CommandFunction[..., Any] = CommandFunction(
             command_type, target, options, manager, self._provided
@@ -1034,6 +1036,13 @@ def _hints(command_type: str, function: Callable[..., Any], *names: str) -> dict
                 AnnotationWarning,
             )
     return hints
+
+
+def _unregistered(target: Any) -> Any:
+    """The function itself of one that is registered elsewhere, which would only make commands."""
+    if isinstance(target, CommandFunction):
+        return cast("CommandFunction[..., Any]", target).function
+    return target
 
 
 def _check_function(command_type: str, function: Any) -> None:

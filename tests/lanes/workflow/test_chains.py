@@ -402,6 +402,13 @@ async def test_what_cannot_be_a_step_is_refused_and_nothing_is_submitted(build: 
 
     async def plain(page: Page) -> None: ...
 
+    @manager.command("listed")
+    class Listed(msgspec.Struct, array_like=True):
+        page: Page
+        command_type = "listed"
+
+        async def execute(self) -> None: ...
+
     for mistake, error, text in [
         ((commands.measure(Page("x")),), TypeError, "step 2 of the chain is <measure"),
         ((commands.measure, plain), TypeError, "step 3 of the chain must be a registered command"),
@@ -411,6 +418,7 @@ async def test_what_cannot_be_a_step_is_refused_and_nothing_is_submitted(build: 
         ((partial(two, other="x"),), CommandPayloadError, "Expected `int`, got `str`"),
         ((partial(two, page=1, other=2),), CommandPayloadError, "page given twice"),
         ((partial(two, others=2),), CommandPayloadError, "no parameter others"),
+        ((Listed,), CommandPayloadError, "its class is array_like"),
     ]:
         with pytest.raises(error, match=text):
             await chain(first, *mistake, lane="a")

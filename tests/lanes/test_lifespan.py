@@ -202,6 +202,27 @@ async def test_a_type_that_a_lifespan_provides_is_enough(build: Build) -> None:
 
 
 @everywhere
+async def test_a_lifespan_that_does_not_say_what_it_yields_is_hinted_at(build: Build) -> None:
+    manager = built(build).build()
+
+    @manager.lifespan
+    async def opened():  # type: ignore[no-untyped-def]  # that is what is tested
+        yield Pool("pool")
+
+    @manager.command("fetch", lane="work")
+    async def fetch(number: int, pool: Pool) -> str:
+        return await pool.fetch(number)
+
+    untyped: Any = fetch
+    said = r"'fetch' do not fit: .*if pool is a resource, write pool: Pool = resource\(\), or"
+    with pytest.raises(CommandPayloadError, match=said):
+        untyped(1)
+    with pytest.raises(CommandPayloadError, match=r"Expected `int`, got `str`.*$") as caught:
+        untyped("x", Pool("pool"))
+    assert "resource" not in str(caught.value)
+
+
+@everywhere
 async def test_a_text_that_a_lifespan_yields_makes_no_resources_of_arguments(build: Build) -> None:
     manager = built(build).build()
 

@@ -10,6 +10,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
+from enum import Enum
 from functools import partial
 from inspect import CO_COROUTINE
 from types import BuiltinFunctionType, FunctionType, NoneType, SimpleNamespace, UnionType
@@ -285,13 +287,26 @@ class CommandFunction(Generic[P, R]):
         try:
             return msgspec.convert(kwargs, self._struct)
         except (msgspec.ValidationError, TypeError) as error:
-            raise self._wrong(error) from error
+            raise self._wrong(error, self._resource_hint(kwargs)) from error
 
-    def _wrong(self, error: Exception) -> CommandPayloadError:
+    def _wrong(self, error: Exception, hint: str = "") -> CommandPayloadError:
         return CommandPayloadError(
-            f"the arguments of command {self.command_type!r} do not fit: {error}",
+            f"the arguments of command {self.command_type!r} do not fit: {error}{hint}",
             command_type=self.command_type,
         )
+
+    def _resource_hint(self, given: Mapping[str, Any]) -> str:
+        """What to write, if an argument is missing that seems to be a resource."""
+        for name in self._names:
+            kind = plain_type(self._hints.get(name, Any))
+            required = self._parameters[name].default is inspect.Parameter.empty
+            if required and name not in given and kind is not Any and not _is_written(kind):
+                shown = kind.__name__
+                return (
+                    f"; if {name} is a resource, write {name}: {shown} = resource(), or let the "
+                    f"lifespan say what it yields, as in -> AsyncIterator[{shown}]"
+                )
+        return ""
 
     def but_one(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -1036,6 +1051,12 @@ def _hints(command_type: str, function: Callable[..., Any], *names: str) -> dict
                 AnnotationWarning,
             )
     return hints
+
+
+def _is_written(kind: type[Any]) -> bool:
+    """Whether values of a class can be written down, and so are arguments rather than resources."""
+    own = kind.__module__ in {"builtins", "datetime", "decimal", "uuid"}
+    return own or is_dataclass(kind) or issubclass(kind, msgspec.Struct | Enum)
 
 
 def _unregistered(target: Any) -> Any:

@@ -167,6 +167,27 @@ def test_requests_are_bounded() -> None:
         server.close()
 
 
+class FailingSource(Told):
+    """It cannot be asked."""
+
+    def ready(self) -> Health:
+        raise ConnectionError("no store")
+
+    def metrics(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_what_cannot_be_found_out_is_told() -> None:
+    server = HealthServer("127.0.0.1", 0)
+    server.start(FailingSource())
+    try:
+        assert get(server.port, "/readyz") == (503, "ConnectionError('no store')\n")
+        assert get(server.port, "/metrics") == (503, "ZeroDivisionError()\n")
+        assert get(server.port, "/livez")[0] == 200
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize("with_client", [True, False])
 def test_metrics_of_a_worker(with_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_client:

@@ -147,20 +147,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:  # the name that http.server looks for
         source = cast("_Server", self.server).source
         path = self.path.partition("?")[0]
-        ask: Callable[[], Health]
+        ask: Callable[[], Health | str]
         if path == "/livez":
             ask = source.live
         elif path == "/readyz":
             ask = source.ready
         elif path == "/metrics":
-            self._send(HTTPStatus.OK, source.metrics(), METRICS_TYPE)
-            return
+            ask = source.metrics
         else:
             self._send(HTTPStatus.NOT_FOUND, "there are /livez, /readyz and /metrics\n")
             return
-        well, text = ask()
-        status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-        self._send(status, f"{text}\n")
+        try:
+            answer = ask()
+        except Exception as error:  # of a store, or of a collector of the program
+            logger.exception("%s cannot be answered", path)
+            answer = Health(False, repr(error))
+        if isinstance(answer, str):
+            self._send(HTTPStatus.OK, answer, METRICS_TYPE)
+        else:
+            status = HTTPStatus.OK if answer.well else HTTPStatus.SERVICE_UNAVAILABLE
+            self._send(status, f"{answer.text}\n")
 
     do_HEAD = do_GET  # noqa: N815  # the name that http.server looks for
 

@@ -149,14 +149,15 @@ def step_of(registry: CommandRegistry, target: object, what: str) -> WorkflowSte
         return WorkflowStep(command_type, function, into, arguments)
     into, arguments = _but_one_field(registered, args, kwargs)
     names = {}
-    if issubclass(registered.cls, msgspec.Struct):  # it may have rename=
-        if registered.cls.__struct_config__.array_like:
+    cls: Any = registered.cls
+    if issubclass(cls, msgspec.Struct):  # it may have rename=
+        if cls.__struct_config__.array_like:
             raise CommandPayloadError(
                 f"command {command_type!r} cannot take one argument: its class is array_like, and "
                 "arguments of steps are kept by name; leave array_like out",
                 command_type=command_type,
             )
-        fields = msgspec.structs.fields(registered.cls)
+        fields = msgspec.structs.fields(cls)
         names = {field.name: field.encode_name for field in fields}
     return WorkflowStep(command_type, registered.cls, into, arguments, names)
 

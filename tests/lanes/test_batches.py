@@ -203,6 +203,24 @@ async def test_a_time_out_ends_the_batch_and_counts_from_its_call(build: Build) 
 
 
 @everywhere
+async def test_a_retry_has_its_own_time_out_again(build: Build) -> None:
+    manager = built(build, retry_policy=RetryPolicy.fixed(1, 5))
+
+    @manager.batch("index", size=2, within=1, lane="index")
+    async def index(items: list[int]) -> list[int]:
+        await asyncio.sleep(10 * items[0])
+        return items
+
+    async with manager:
+        patient = await manager.submit(index(1), timeout=20)
+        other = await manager.submit(index(0), timeout=2)
+        await asyncio.sleep(3)  # both have timed out after 2 s
+        assert await other.cancel()
+        assert await patient == 1
+        assert patient.attempt == 2
+
+
+@everywhere
 async def test_a_cancelled_item_ends_with_its_batch(build: Build) -> None:
     manager = built(build, cancel_grace=60)
     ran: list[list[int]] = []

@@ -18,6 +18,7 @@ from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -149,6 +150,8 @@ class LaneEngine(ABC):
             self._batch_given_up,
         )
         self.loop_watch = LoopWatch(self.running, self._batches.calls)
+        self._own_timeouts: WeakKeyDictionary[Job, float | None] = WeakKeyDictionary()
+        """The time-outs of jobs for which a batch has a shorter one: a retry has its own again."""
         self._in_threads: set[Job] = set()
         """Jobs whose functions run in a thread now, which cannot be ended from outside."""
         self._stopping = False
@@ -637,7 +640,9 @@ class LaneEngine(ABC):
             shortest = min(limits)
             when = self._loop.time() + shortest
             for job in jobs:
-                job.timeout = shortest
+                if job.timeout != shortest:
+                    self._own_timeouts[job] = job.timeout
+                    job.timeout = shortest
                 if job.interruption is None:
                     self._look_again(job, when)
 
@@ -686,6 +691,8 @@ class LaneEngine(ABC):
         if isinstance(error, asyncio.CancelledError):
             text = "raised CancelledError, though nobody had cancelled it"
             error = self._error(CommandCancelledError, job, text)
+        if self._own_timeouts and job in self._own_timeouts:
+            job.timeout = self._own_timeouts.pop(job)
         delay = None if stuck else self._delay(job, error)
         timeout = job.interruption == "timeout"
         outcome: Outcome = "retry" if delay is not None else "timeout" if timeout else "failed"

@@ -19,10 +19,10 @@ UNKNOWN: Final = "unknown"
 REPLICA: Final = ("slave", "replica")
 """What a replica calls itself, by INFO and by HELLO."""
 FORMAT: Final = 3
-READABLE_FORMAT: Final = 2
-"""The layout before: nothing of it has changed, but an item may have progress in its history."""
 """How the keys of a store are laid out. Another number means that an older program, or a newer
 one, would misread them."""
+READABLE_FORMAT: Final = 2
+"""The layout before: nothing of it has changed, but an item may have progress in its history."""
 
 LOSES_A_SECOND: Final = (
     "the server syncs its append-only file once a second: a crash or a failover may lose the last "

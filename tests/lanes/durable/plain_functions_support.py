@@ -49,6 +49,8 @@ async def kill_and_interrupt(url: str, folder: Path) -> None:
             await eventually((folder / name).exists)
         # Ctrl-C: the terminal sends it to the whole group of the worker.
         os.killpg(second.pid, signal.SIGINT)
+        # systemd sends its signal to every process of the unit.
+        os.kill(int((folder / "process-1.2").read_text()), signal.SIGTERM)
         await asyncio.sleep(0.2)
         (folder / "go on").touch()
         assert await asyncio.to_thread(second.wait, PATIENCE) == 0

@@ -70,7 +70,7 @@ def about_me() -> dict[str, Any]:
         "cancelled": command.cancelled,
         "pid": os.getpid(),
         "own session": os.getsid(0) == os.getpid(),
-        "deaf to Ctrl-C": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        "deaf to Ctrl-C": signal.getsignal(signal.SIGINT) is not signal.default_int_handler,
     }
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from inspect import isawaitable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -111,7 +111,10 @@ def frame(message: msgspec.Struct) -> bytes:
 
 def main(link: socket.socket, lifeline: int) -> None:
     """Serve the worker until it closes the socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal sends SIGINT, and systemd SIGTERM, to all processes of a worker: the worker decides
+    # what becomes of its commands. A handler is not passed on to the programs that they start.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_to_worker)
     # What a command starts must not hold the socket: the worker would not see that this has died.
     link.set_inheritable(False)
     os.set_inheritable(lifeline, False)
@@ -120,8 +123,15 @@ def main(link: socket.socket, lifeline: int) -> None:
     Child(link).serve()
 
 
+def _leave_to_worker(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the worker ends its processes itself, or ends, which they notice."""
+    del number, frame
+
+
 def _let_go(link: socket.socket, lifeline: int) -> None:
     """A process that a command has forked is none of the pool: it must not hold the socket."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     os.close(link.detach())  # `close` would leave it to the file that reads from it
     os.close(lifeline)
 

@@ -93,8 +93,8 @@ class Supervised:
             if not self._probe.started():
                 return
             self._started = True
-            self._send({"event": "started", "files": sources()})
             self._check_memory()
+            self._send({"event": "started", "files": sources()})
         if not self._replaced and (why := self._limit_reached()):
             self._replaced = True
             self._send({"event": "replace", "text": why})

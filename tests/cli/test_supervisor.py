@@ -148,11 +148,6 @@ def test_sources_that_change_are_loaded(folder: Path, url: str) -> None:
         (folder / "app.py").write_text(changed, encoding="utf-8")
         supervisor.hear("app.py has changed: all workers are started anew")
         until(lambda: runner.run(result(manager, "work", "work", 4, 0.0)) == 12)
-        # A mistake in between is one of the program, and not of the options.
-        (folder / "app.py").write_text(changed.replace("manager", "manger"), encoding="utf-8")
-        supervisor.hear("there is no 'manager' in the module 'app'")
-        (folder / "app.py").write_text(APP, encoding="utf-8")
-        until(lambda: runner.run(result(manager, "work", "work", 4, 0.0)) == 8)
         assert supervisor.end(signal.SIGTERM) == 0
 
 
@@ -192,6 +187,18 @@ def test_what_a_worker_has_forked_does_not_hold_up_the_supervisor() -> None:
     finally:
         os.killpg(child.process.pid, signal.SIGKILL)
         child.close()
+
+
+def test_a_mistake_after_a_worker_has_run_is_one_of_the_program() -> None:
+    supervisor = Supervisor([], 1)
+    [slot] = supervisor._slots
+    for began, ends in ((True, 0), (False, 1)):
+        slot.child = child = WorkerProcess(["true"], 1)
+        child.process.wait(PATIENCE)
+        child.close()
+        supervisor._began = began
+        supervisor._ended(child, 2, 100.0)
+        assert supervisor._signals == ends
 
 
 def test_a_question_to_a_worker_that_ends_is_answered() -> None:

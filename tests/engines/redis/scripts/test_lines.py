@@ -406,3 +406,20 @@ def test_results_that_are_over_are_forgotten_in_steps_before_a_put_asks_for_them
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_list_that_ends_the_last_line_itself_finds_no_damage(server: Server, prefix: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        store = opened(server, prefix, clock=clock)
+        await store.put([Put("q", (("a", b"1"),))])
+        assert await store.claim([Claim((("q", 1),), 1, None, 5.0)]) != [[]]
+        await store.put([Put("q", (("a", b"2"),), "buffer")])
+        clock.advance(
+            6.0
+        )  # the lease is over, which the next call sees: the newer value is the head
+        found = await store.browse("q", states=EVERY_STATE)
+        assert [(item.state, item.value) for item in found.items] == [("available", b"2")]
+        await store.close()
+
+    asyncio.run(main())

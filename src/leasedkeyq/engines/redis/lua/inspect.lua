@@ -42,7 +42,9 @@ if reads then
       end
     end
     local lined, ordered = call('ZCARD', queue.n), call('ZCARD', queue.p)
-    if lined ~= ordered or queue.lined ~= (lined > 0) then
+    -- If this very call has taken the last value from the last line, that is noted at its end.
+    local noted = queue.lined and not (queue.left_line and lined == 0)
+    if lined ~= ordered or noted ~= (lined > 0) then
       return ordered < lined and 'p' or 'n'
     elseif queue.holding ~= (call('EXISTS', queue.h) == 1) then
       return 'h'

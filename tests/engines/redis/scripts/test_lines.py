@@ -413,7 +413,8 @@ def test_a_list_that_ends_the_last_line_itself_finds_no_damage(server: Server, p
         clock = ManualClock()
         store = opened(server, prefix, clock=clock)
         await store.put([Put("q", (("a", b"1"),))])
-        assert await store.claim([Claim((("q", 1),), 1, None, 5.0)]) != [[]]
+        [[leased]] = await store.claim([Claim((("q", 1),), 1, None, 5.0)])
+        assert leased.value == b"1"
         await store.put([Put("q", (("a", b"2"),), "buffer")])
         clock.advance(
             6.0

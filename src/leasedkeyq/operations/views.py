@@ -1,0 +1,332 @@
+"""What an operator sees: plain data, made by `Operator`, shown by the command line and the web page.
+
+Every view can be written as JSON by msgspec. Moments are Unix times by the clock of the store,
+spans are seconds. Values are shown as they are stored: JSON text, or the bytes of another program.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from leasedkeyq.model.requests import Attempt, ResultOutcome, StoredState
+
+QueueKind: TypeAlias = Literal["queue", "lane", "internal"]
+"""What a queue is for: a plain queue, a lane or a partition of one, or leasedkeyq itself."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at a glance. A lane with partitions is one queue for each of them."""
+
+    name: str
+    kind: QueueKind = "queue"
+    lane: str | None = None
+    """The lane that it belongs to, if a worker has told of one."""
+    available: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    buried: int = 0
+    held: int = 0
+    done: int = 0
+    done_failed: int = 0
+    done_cancelled: int = 0
+    oldest: float | None = None
+    """For how many seconds the item that is next has been there; None if none waits."""
+    paused: bool = False
+
+
+class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which items of a queue are meant. What is empty or None lets everything pass.
+
+    Attributes:
+        states: The states; all by default.
+        key_prefix: How the key begins.
+        key: The whole key.
+        kind: The command type of a command, or the kind of an item.
+        error: A part of the error: of a buried item, or of the last attempt of another. Letter
+            case does not count.
+        older_than: Items that were put at least so many seconds ago.
+        newer_than: Items that were put at most so many seconds ago.
+        outcome: How an item that is done has ended.
+    """
+
+    states: tuple[StoredState, ...] = ()
+    key_prefix: str = ""
+    key: str = ""
+    kind: str = ""
+    error: str = ""
+    older_than: float | None = None
+    newer_than: float | None = None
+    outcome: ResultOutcome | None = None
+
+
+class ItemView(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a queue, or a command of a lane.
+
+    Attributes:
+        id: The number of the item in its queue.
+        command_id: The id of the command, as `Handle.id` tells it; "" for an item that is none.
+        queue: Its queue.
+        lane: Its lane, if its queue is one of a lane.
+        key: Its key.
+        state: Its state.
+        kind: The command type, or the kind of a plain item.
+        value: The value, decoded from JSON: the arguments of a command, or the value of an item.
+            None if it cannot be decoded; then `raw` has it.
+        raw: The value as text, exactly as it is stored (the arguments, for a command), with large
+            numbers and the order of keys as they are. What is no text is shown with escapes.
+        readable: Whether `raw` is JSON.
+        size: Bytes of the stored value.
+        priority: As stores have it: higher goes first. Lanes show the opposite number.
+        attempt: How often it was leased.
+        put_at: When it was put.
+        due: When it becomes available, its lease expires, or its result is forgotten.
+        error: Why it was buried, or how the last attempt failed.
+        history: Past attempts, oldest first.
+        leased_at: When its lease began.
+        holder: Who has leased it: host, process and name, as the store noted it; "" if nobody, or
+            not known.
+        worker: The id of the living worker that runs it, if one tells so.
+        deadline: By when it should be leased.
+        outcome: How it ended, if it is done.
+        ended_at: When it ended.
+        result: The result of a command that is done, decoded; or of an item, as it is.
+        raw_result: The result as text.
+        progress: How far it has come, decoded; None if it did not tell.
+        holds: Whether it is buried and its line waits for it.
+        submitted_at: When a command was submitted.
+        trace_id: The trace id of the submission, if it was traced.
+        timeout: How long the command may run, if it says.
+        workflow: What part it has in a chain or a gather, in words; "" if none.
+    """
+
+    id: int
+    command_id: str = ""
+    queue: str
+    lane: str | None = None
+    key: str
+    state: StoredState
+    kind: str = ""
+    value: Any = None
+    raw: str = ""
+    readable: bool = True
+    size: int = 0
+    priority: int = 0
+    attempt: int = 0
+    put_at: float = 0.0
+    due: float | None = None
+    error: str = ""
+    history: tuple[Attempt, ...] = ()
+    leased_at: float | None = None
+    holder: str = ""
+    worker: str = ""
+    deadline: float | None = None
+    outcome: ResultOutcome | None = None
+    ended_at: float | None = None
+    result: Any = None
+    raw_result: str = ""
+    progress: Any = None
+    holds: bool = False
+    submitted_at: float | None = None
+    trace_id: str = ""
+    timeout: float | None = None
+    workflow: str = ""
+
+
+class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a listing.
+
+    A filter that the store cannot look up is searched for, a bounded number of items per page: a
+    page may have few items, or none, and still be followed by others.
+
+    Attributes:
+        items: The items.
+        cursor: Where the next page begins; None at the end.
+        searched: How many items were looked at for this page.
+    """
+
+    items: tuple[ItemView, ...] = ()
+    cursor: str | None = None
+    searched: int = 0
+
+
+class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters with the same error, but for the numbers and names in it."""
+
+    error: str
+    """The error, with what differs between the letters left out: what they are grouped by."""
+    example: str
+    kinds: dict[str, int]
+    count: int
+    first: float
+    last: float
+    queues: dict[str, int]
+
+
+class RunningView(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that a worker runs, as the worker told it last."""
+
+    command_id: str
+    queue: str
+    key: str
+    kind: str
+    since: float
+    """When it was started, as Unix time."""
+    attempt: int = 1
+
+
+class WorkerLane(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a worker."""
+
+    lane: str
+    max_concurrency: int
+    min_concurrency: int = 0
+    active: int = 0
+    partitions: tuple[int, ...] = ()
+    """Which of its partitions are run here; empty: all."""
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker: a manager that runs lanes of this store, in some process."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    """Of leasedkeyq."""
+    started_at: float
+    seen_at: float
+    """When it last told that it lives."""
+    expires_at: float | None
+    """When it is taken for dead, if it does not tell again."""
+    alive: bool = True
+    python: str = ""
+    memory: int = 0
+    """Resident bytes of its process."""
+    lanes: tuple[WorkerLane, ...] = ()
+    types: tuple[str, ...] = ()
+    running: tuple[RunningView, ...] = ()
+    """At most some hundred; `running_count` says how many there are."""
+    running_count: int = 0
+    blocked: float | None = None
+    """For how many seconds its event loop has been blocked, if it is."""
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane: what a worker has told of it, and how things stand.
+
+    Attributes:
+        name: Its name.
+        priority: Lower goes first.
+        queues: Its queues: one, or one for each partition.
+        max_concurrency: In one worker.
+        min_concurrency: In one worker.
+        limits: Its limits in words, such as ``"100 per second, burst 10"``.
+        held_back: What holds commands back right now, in words; empty if nothing does.
+        paused: Whether it is paused.
+        workers: The ids of the living workers that run it.
+        seen_at: When a worker last told of it.
+        available: How many commands wait, in all its queues together. So with the others.
+    """
+
+    name: str
+    priority: int = 0
+    queues: tuple[str, ...] = ()
+    max_concurrency: int = 1
+    min_concurrency: int = 0
+    limits: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
+    paused: bool = False
+    workers: tuple[str, ...] = ()
+    seen_at: float | None = None
+    available: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    buried: int = 0
+    held: int = 0
+    oldest: float | None = None
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule."""
+
+    name: str
+    lane: str
+    kind: str
+    """The command type."""
+    expression: str | None = None
+    every: float | None = None
+    tz: str = "UTC"
+    words: str = ""
+    """When it is due, in words: ``"weekdays at 3:00, Europe/Berlin"``."""
+    paused: bool = False
+    next_runs: tuple[float, ...] = ()
+    """The next moments, at most five."""
+    last_run: float | None = None
+    runs: int = 0
+    missed: str = "once"
+    jitter: float = 0.0
+    key: str | None = None
+    declared_at: float | None = None
+    arguments: str = ""
+    """The arguments of its command, as JSON text."""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+
+class StackView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command does right now: the answer of its worker.
+
+    Attributes:
+        command_id: The command.
+        worker: The worker.
+        where: ``"task"``, ``"thread"`` or ``"process"``.
+        frames: The stack, the outermost frame first.
+        unchanged_for: For how many seconds the innermost frames have been the same, as far as the
+            worker has looked.
+        running_for: For how many seconds the command has run.
+        memory: Resident bytes of the process.
+        at: When that was, as Unix time.
+        note: What else is to be said, such as that the event loop is blocked.
+    """
+
+    command_id: str
+    worker: str
+    where: str
+    frames: tuple[Frame, ...]
+    unchanged_for: float | None = None
+    running_for: float = 0.0
+    memory: int = 0
+    at: float = 0.0
+    note: str = ""
+
+
+class ActionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an action.
+
+    Attributes:
+        action: What was done, as a verb: ``"requeue"``.
+        done: How many items it was done to.
+        matched: How many it was meant for.
+        failed: Those to which it could not be done, with the reason, at most 100: queue, id or key,
+            reason.
+        failed_count: How many these are.
+        dry_run: Nothing was changed: `done` is how many there would be.
+        complete: Whether all that match were dealt with; False if it was stopped.
+        note: What else is to be said.
+    """
+
+    action: str
+    done: int = 0
+    matched: int = 0
+    failed: tuple[tuple[str, str, str], ...] = ()
+    failed_count: int = 0
+    dry_run: bool = False
+    complete: bool = True
+    note: str = ""

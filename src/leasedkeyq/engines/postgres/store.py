@@ -47,6 +47,8 @@ logger = logging.getLogger("leasedkeyq")
 
 ATTEMPT_TIMEOUT = 10.0
 """Seconds for one try to connect."""
+CANCEL_GRACE = 1.0
+"""Seconds that an attempt to connect has to end after its caller was cancelled."""
 
 READ_COMMITTED = "read committed"
 """The isolation in which a statement that has waited for a lock sees what was done meanwhile."""
@@ -203,13 +205,14 @@ class PostgresStore(BatchedStore):
     async def _connect(self) -> Any:
         try:
             # To the type checkers it is a module without types.
-            return await cast("Any", asyncpg).connect(
+            connecting = cast("Any", asyncpg).connect(
                 self._url,
                 timeout=ATTEMPT_TIMEOUT,
                 statement_cache_size=100 if self._prepared else 0,
                 max_cached_statement_lifetime=0,
                 server_settings=self._server_settings,
             )
+            return await _connected(asyncio.ensure_future(connecting))
         except LOST as error:
             where = self._settings.where
             if is_hopeless(error):
@@ -424,6 +427,24 @@ def _where(url: str) -> str:
     """The server and the database in a URL, without the password."""
     parts = urlsplit(url)
     return f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'localhost'}{unquote(parts.path)}"
+
+
+async def _connected(connecting: "asyncio.Future[Any]") -> Any:
+    """The connection; a caller that is cancelled leaves none behind, and no error of asyncpg.
+
+    If asyncpg is cancelled before the server has answered its first question, which is for TLS, it
+    leaves a socket and a future whose error the event loop reports later. So the attempt goes on
+    for a moment.
+    """
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait([connecting], timeout=CANCEL_GRACE)
+        finally:
+            if not connecting.cancel() and not connecting.exception():
+                connecting.result().terminate()
+        raise
 
 
 def _in_a_thread(coroutine: Any) -> Any:

@@ -45,7 +45,7 @@ say = @printf '\n== %s\n' '$(1)'
 .PHONY: help
 help: ## List the targets
 	@echo 'Targets:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS, WALK_ARGS,'
 	@echo '           JOBS=$(JOBS) (pytest workers), WHEEL (test this wheel instead of building one)'
@@ -56,8 +56,13 @@ help: ## List the targets
 demo: installed ## Show lanes at work on SQLite, live in the terminal, and kill a worker
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
+.PHONY: demo-web
+demo-web: $(STAMPS)/web installed ## Run a shop on SQLite with the web page, until Ctrl-C
+	@$(BIN)/python examples/shop/live.py $(DEMO_ARGS)
+
 .PHONY: test
-test: check pytest ## Run all checks, then the tests against the built wheel (the same as CI)
+test: check pytest ## Run all checks, then the tests against the built wheel
+	@echo 'The tests in a browser are a target of their own: make test-browser'
 
 .PHONY: check
 check: lint types imports workflows docs ## Run all checks: lint, types, imports, workflows, docs
@@ -66,7 +71,13 @@ check: lint types imports workflows docs ## Run all checks: lint, types, imports
 pytest: $(STAMPS)/test installed ## Run the tests only, against the built wheel
 	$(call say,pytest)
 	@$(BIN)/python -P tools/where.py $(ENV_DIR)
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal --ignore tests/browser $(PYTEST_ARGS)
+
+.PHONY: test-browser
+test-browser: $(STAMPS)/browser installed ## Run the tests in Chromium and tmux, which must be installed
+	$(call say,pytest tests/browser)
+	@$(BIN)/python -P tools/where.py $(ENV_DIR)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal tests/browser $(PYTEST_ARGS)
 
 .PHONY: torture
 torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full length
@@ -164,10 +175,17 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS)
 	@touch $@
 
-$(STAMPS)/check: requirements/test.txt
-$(STAMPS)/build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/docs $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+$(STAMPS)/check $(STAMPS)/browser: requirements/test.txt
+$(STAMPS)/check: requirements/browser.txt
+$(STAMPS)/build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/docs $(STAMPS)/bench $(STAMPS)/browser: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
 	@echo 'installing $<'
 	@$(PIP_INSTALL) -r $<
+	@touch $@
+
+# What `leasedkeyq web` and the schedules of the shop need: the extras of the package itself.
+$(STAMPS)/web: pyproject.toml $(STAMPS)/wheel
+	@echo 'installing the extras cli, web and schedules'
+	@$(PIP_INSTALL) "$$(ls $(ENV_DIR)/wheel/*.whl)[cli,web,schedules]"
 	@touch $@
 
 $(STAMPS)/wheel: $(SOURCES) $(STAMPS)/build

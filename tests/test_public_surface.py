@@ -122,7 +122,7 @@ def test_the_extras_all_and_dev_are_what_they_say() -> None:
     (every,) = extras["all"]
     assert every == f"leasedkeyq[{','.join(name for name in extras if name not in ('all', 'dev'))}]"
     listed: dict[str, None] = {}
-    for name in ("test", "check", "build"):
+    for name in ("test", "browser", "check", "build"):
         lines = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines()
         wanted = [line.partition("#")[0].strip() for line in lines]
         listed |= dict.fromkeys(line for line in wanted if line and not line.startswith("-r"))

@@ -62,6 +62,8 @@ async def verbs(store: Store, counted: Counted) -> None:
         await note("ack", queue.ack(lease))
         for state in STATES:
             await note(f"browse {state}", store.browse("q", states=(state,), limit=50))
+            down = store.browse("q", states=(state,), limit=50, newest_first=True)
+            await note(f"browse {state}, newest first", down)
         await note("count", store.count(["q"]))
         await note("heads", store.heads(["q"]))
         await note("look", store.look("q", ["k999", "later1"]))
@@ -119,6 +121,8 @@ async def line_verbs(store: Store, counted: Counted) -> None:
         states: tuple[StoredState, ...] = ("available", "in_flight", "in_line")
         for state in states:
             await note(f"browse {state}", store.browse("q", states=(state,), limit=10))
+        down = store.browse("q", states=("in_line",), limit=10, newest_first=True)
+        await note("browse in_line, newest first", down)
         await note("browse", store.browse("q", cursor=middle, limit=10))
         await note("count", store.count(["q"]))
         await note("heads", store.heads(["q"]))

@@ -145,10 +145,26 @@ class MemoryStore(Store):
         return found
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
-        found = self._model.browse(queue, states, prefix, self._now(), after=after, limit=limit)
+        found = self._model.browse(
+            queue,
+            states,
+            prefix,
+            self._now(),
+            after=after,
+            limit=limit,
+            newest_first=newest_first,
+        )
         self._wake()
         return found
 

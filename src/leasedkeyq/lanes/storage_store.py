@@ -349,11 +349,21 @@ class StorageStore(MemoryStore):
         return await super().do_line(queue, key, after, limit)
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         await self._know()
-        return await super().do_browse(queue, states, prefix, after, limit)
+        return await super().do_browse(
+            queue, states, prefix, after, limit, newest_first=newest_first
+        )
 
     async def _know(self) -> None:
         if not self._loaded:

@@ -75,6 +75,21 @@ class IdOrder(Generic[T]):
             if self._is_there(*entries[at]):
                 yield entries[at]
 
+    def before(self, number: int | None) -> Iterator[tuple[int, T]]:
+        """All ids below `number`, or all, the highest first.
+
+        Nothing may change until it is exhausted.
+        """
+        entries = self._ordered()
+        end = last = len(entries) if number is None else bisect_left(entries, number, key=_id_of)
+        while last > 0 and not self._is_there(*entries[last - 1]):
+            last -= 1
+        if end - last > SMALL:
+            del entries[last:end]
+        for at in range(last - 1, -1, -1):
+            if self._is_there(*entries[at]):
+                yield entries[at]
+
     def _ordered(self) -> list[tuple[int, T]]:
         if self._entries is None:
             self._entries = sorted(self._items(), key=_id_of)

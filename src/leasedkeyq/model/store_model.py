@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
+from leasedkeyq.model.id_order import IdOrder
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.line import LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel, State
@@ -51,6 +52,8 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.model.urgency import Rank, in_line, most_urgent_first, rank
 from leasedkeyq.types import BuriedItem
+
+T = TypeVar("T")
 
 LIVE: Final[frozenset[StoredState]] = frozenset(
     ("available", "scheduled", "in_flight", "buffered", "in_line")
@@ -466,23 +469,26 @@ class StoreModel:
         prefix: str,
         now: float,
         *,
-        after: int = 0,
+        after: int | None = None,
         limit: int | None = None,
+        newest_first: bool = False,
     ) -> list[StoredItem]:
         """The items in these states whose key starts with `prefix`, by id.
 
-        With `limit`, the first of the items behind the id `after`.
+        With `newest_first`, from the highest id down. With `limit`, the first of that order; with
+        `after`, those that follow that id in it.
         """
         if queue not in self.queues:
             return []
         queue_model = self._at(queue, now)
+        following = _Following(after, newest_first=newest_first)
         parts: list[Iterable[StoredItem]] = []
         live = LIVE.intersection(states)
         if live:
-            parts.append(_listed(queue, queue_model, live, after, limit))
+            parts.append(_listed(queue, queue_model, live, limit, following))
         if "buried" in states:
             all_buried = queue_model.state.buried
-            numbers = queue_model.buried_ids.behind(after)
+            numbers = following.among(queue_model.buried_ids)
             state = queue_model.state
             parts.append(
                 _buried(queue, all_buried[number], holds=state.holds_key(number))
@@ -490,9 +496,10 @@ class StoreModel:
             )
         if "done" in states:
             parts.append(
-                queue_model.done[number] for number, _ in queue_model.done_ids.behind(after)
+                queue_model.done[number] for number, _ in following.among(queue_model.done_ids)
             )
-        found = (stored for stored in merge(*parts, key=_id_of) if stored.key.startswith(prefix))
+        merged = merge(*parts, key=_id_of, reverse=newest_first)
+        found = (stored for stored in merged if stored.key.startswith(prefix))
         return list(found if limit is None else islice(found, limit))
 
     def _everything(
@@ -748,14 +755,34 @@ def _id_of(stored: StoredItem) -> int:
     return stored.id
 
 
+class _Following:
+    """The ids that follow one in the order of a listing; without one, all of them."""
+
+    def __init__(self, after: int | None, *, newest_first: bool) -> None:
+        self._after = after
+        self.newest_first = newest_first
+
+    def has(self, number: int) -> bool:
+        """Whether that id is one of them."""
+        if self._after is None:
+            return True
+        return number < self._after if self.newest_first else number > self._after
+
+    def among(self, ids: IdOrder[T]) -> Iterator[tuple[int, T]]:
+        """Those of an order, in the order of the listing."""
+        if self.newest_first:
+            return ids.before(self._after)
+        return ids.behind(self._after or 0)
+
+
 def _listed(
     queue: str,
     queue_model: QueueModel,
     states: AbstractSet[StoredState],
-    after: int,
     limit: int | None,
+    following: "_Following",
 ) -> Iterator[StoredItem]:
-    """The live items in these states behind an id, in the order of their ids.
+    """The live items in these states that follow an id, in the order of a listing.
 
     If they are few, each page looks at all of them; else the pages together look at all items.
     """
@@ -780,10 +807,10 @@ def _listed(
     few = sum(count for count, _ in found)
     if limit is not None and few * (few // limit + 1) < queue_model.live:
         stored = [shown for _, items in found for shown in items]
-        stored.sort(key=_id_of)
-        yield from (shown for shown in stored if shown.id > after and shown.state in states)
+        stored.sort(key=_id_of, reverse=following.newest_first)
+        yield from (i for i in stored if following.has(i.id) and i.state in states)
         return
-    for number, key in queue_model.live_ids.behind(after):
+    for number, key in following.among(queue_model.live_ids):
         item = state.items[key]
         value = None if item.line is None else item.line.get(number)
         shown = _head(queue, item) if value is None else _in_line(queue, key, value)

@@ -1,24 +1,37 @@
 """Listings: what can be asked of one, and how it is cut into pages."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from leasedkeyq import checks
 from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
 
+LAST_ID: Final = 2**63 - 1
+"""Above every id, and as large as a number of any engine can be."""
 
-def check_browse(states: Sequence[StoredState], prefix: str, cursor: str | None, limit: int) -> int:
-    """See that a `browse` makes sense; return the id behind which its page begins."""
+
+def check_browse(
+    states: Sequence[StoredState],
+    prefix: str,
+    cursor: str | None,
+    limit: int,
+    *,
+    newest_first: bool = False,
+) -> int:
+    """See that a `browse` makes sense; return the id after which its page begins."""
     for state in states:
         if state not in STATES:
             raise ValueError(f"states must be among {', '.join(STATES)}; got {state!r}")
     if not checks.is_text(prefix):
         raise ValueError(f"prefix must be text without lone surrogates, got {prefix!r}")
     checks.whole("limit", limit, 1)
+    if not isinstance(newest_first, bool):
+        raise TypeError(f"newest_first must be a bool, got {type(newest_first).__name__}")
     if cursor is None:
-        return 0
+        return LAST_ID if newest_first else 0
     if not isinstance(cursor, str) or not cursor.isdecimal():
         raise ValueError(f"cursor must be that of the page before, or None; got {cursor!r}")
-    return int(cursor)
+    return min(int(cursor), LAST_ID)
 
 
 def page_of(found: Sequence[StoredItem], limit: int) -> Page:

@@ -463,22 +463,25 @@ class Store(Closable, ABC):
         prefix: str = "",
         cursor: str | None = None,
         limit: int = 100,
+        newest_first: bool = False,
     ) -> Page:
         """List items in the given states whose key starts with `prefix`, in the order of their ids.
 
-        A cursor is the id behind which a page begins, as text: that of the last item of the page
-        before, or any other. A page costs the same wherever it begins, and however many items are
-        in other states while those in the given ones are a few thousand. A `prefix` is searched
-        for.
+        With `newest_first`, that is from the highest id down, at the same cost. A cursor is the id
+        after which a page begins in this order, as text: that of the last item of the page before,
+        or any other. So the items of a page have ids above its cursor, or with `newest_first`
+        below it. A page costs the same wherever it begins, and however many items are in other
+        states while those in the given ones are a few thousand. A `prefix` is searched for.
 
         Items that are added or change state between two calls may be missed, none is told twice.
         A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.
         """
         self._check_usable()
         check_names("queue", [queue])
-        after = check_browse(states, prefix, cursor, limit)
+        after = check_browse(states, prefix, cursor, limit, newest_first=newest_first)
         # One more than the page has tells whether another page follows.
-        found = await self._ask("browse", self.do_browse, queue, states, prefix, after, limit + 1)
+        listing = (queue, states, prefix, after, limit + 1)
+        found = await self._ask("browse", self.do_browse, *listing, newest_first=newest_first)
         return page_of(found, limit)
 
     @final
@@ -617,9 +620,20 @@ class Store(Closable, ABC):
 
     @abstractmethod
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Awaitable[Sequence[StoredItem] | StoreError]:
-        """The first items of a listing whose ids are above `after`: `limit`, or all there are."""
+        """The first items of a listing whose ids are above `after`: `limit`, or all there are.
+
+        With `newest_first`, those whose ids are below `after`, the highest first.
+        """
 
     @abstractmethod
     def do_results(

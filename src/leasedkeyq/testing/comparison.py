@@ -68,6 +68,7 @@ class Comparison:
         self._held: list[LeasePair] = []
         self._likeness = Likeness(time.tolerance)
         self._fence = 0
+        self._newest_first = False
 
     @property
     def store(self) -> Store:
@@ -266,20 +267,27 @@ class Comparison:
     ) -> list[StoredItem]:
         """Page by page. Nothing comes due between two pages, whatever the clock."""
         now = await self.time.before()
-        mine = self.model.browse(queue, states, prefix, now)
+        # In turn, and not by chance: what is asked for later does not depend on it.
+        newest_first = self._newest_first = not self._newest_first
+        mine = self.model.browse(queue, states, prefix, now, newest_first=newest_first)
         limit = self._choose(PAGES)
         yours: list[StoredItem] = []
         cursor: str | None = None
         while True:
             page = await self.store.browse(
-                queue, states=states, prefix=prefix, cursor=cursor, limit=limit
+                queue,
+                states=states,
+                prefix=prefix,
+                cursor=cursor,
+                limit=limit,
+                newest_first=newest_first,
             )
             self.time.after()
             yours += page.items
             cursor = page.cursor
             if cursor is None or len(yours) > len(mine):
                 break
-        asked = ("browse", queue, states, prefix)
+        asked = ("browse", queue, states, prefix, newest_first)
         self._same_items(now, asked, mine, yours)
         return mine
 

@@ -158,8 +158,8 @@ class Slow(MemoryStore):
         await asyncio.sleep(0.2 if self.slow == "claim" else 0)
         return answers
 
-    async def do_browse(self, *listing: Any) -> Any:
-        found = await super().do_browse(*listing)
+    async def do_browse(self, *listing: Any, **order: Any) -> Any:
+        found = await super().do_browse(*listing, **order)
         await asyncio.sleep(0.2 if self.slow == "browse" else 0)
         return found
 

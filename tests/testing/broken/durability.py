@@ -68,9 +68,9 @@ class StoresLater(Through):
         self.waiting += requests
         return [LOST for _ in requests]
 
-    async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
+    async def do_browse(self, *listing: Any, **order: Any) -> Sequence[StoredItem]:
         await self.store()
-        return await super().do_browse(*listing)
+        return await super().do_browse(*listing, **order)
 
     async def do_close(self) -> None:
         await self.store()

@@ -33,11 +33,11 @@ class DoesNotCountBufferedItems(Through):
 class GivesLeasesAway(Through):
     """Shows the token of a lease to everybody who looks."""
 
-    async def do_browse(self, queue: str, *listing: Any) -> list[StoredItem]:
+    async def do_browse(self, queue: str, *listing: Any, **order: Any) -> list[StoredItem]:
         tokens = await self.tokens(queue)
         return [
             replace(item, token=tokens.get(item.key, "") if item.state == "in_flight" else "")
-            for item in await super().do_browse(queue, *listing)
+            for item in await super().do_browse(queue, *listing, **order)
         ]
 
 
@@ -115,17 +115,27 @@ class TellsTheLastOfAPageTwice(Through):
     """The next page begins with the last item of the one before."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Sequence[StoredItem]:
-        return await super().do_browse(queue, states, prefix, max(after - 1, 0), limit)
+        return await super().do_browse(
+            queue, states, prefix, max(after - 1, 0), limit, newest_first=newest_first
+        )
 
 
 @caught_by("test_listing_goes_page_by_page")
 class HasOnePageOnly(Through):
     """Ends every listing after its first page."""
 
-    async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
-        return (await super().do_browse(*listing))[: listing[-1] - 1]
+    async def do_browse(self, *listing: Any, **order: Any) -> Sequence[StoredItem]:
+        return (await super().do_browse(*listing, **order))[: listing[4] - 1]
 
 
 @caught_by("test_a_page_begins_behind_any_id")
@@ -137,12 +147,52 @@ class KnowsOnlyItsOwnCursors(Through):
         self.given: set[int] = set()
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Sequence[StoredItem]:
-        known = after if after in self.given else 0
-        found = await super().do_browse(queue, states, prefix, known, limit)
+        known = after if newest_first or after in self.given else 0
+        found = await super().do_browse(
+            queue, states, prefix, known, limit, newest_first=newest_first
+        )
         self.given.update(item.id for item in found[limit - 2 : limit - 1])
         return found
+
+
+@caught_by("test_the_newest_items_can_come_first")
+class TurnsItsPagesAround(Through):
+    """The newest first is the first page, read from its end."""
+
+    async def do_browse(
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
+    ) -> Sequence[StoredItem]:
+        if not newest_first:
+            return await super().do_browse(queue, states, prefix, after, limit, newest_first=False)
+        found = await super().do_browse(queue, states, prefix, 0, limit, newest_first=False)
+        return [item for item in reversed(found) if item.id < after]
+
+
+@caught_by("test_the_newest_items_can_come_first")
+class SortsEachPartForItself(Through):
+    """The newest first, but those that left their keys after all others."""
+
+    async def do_browse(self, *listing: Any, **order: Any) -> Sequence[StoredItem]:
+        found = await super().do_browse(*listing, **order)
+        return sorted(found, key=lambda item: item.state in ("buried", "done"))
 
 
 @caught_by("test_a_prefix_is_taken_literally")
@@ -150,9 +200,17 @@ class TakesPrefixesForPatterns(Through):
     """Reads a star in a prefix as any text."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> list[StoredItem]:
-        found = await super().do_browse(queue, states, "", after, limit)
+        found = await super().do_browse(queue, states, "", after, limit, newest_first=newest_first)
         return [item for item in found if fnmatchcase(item.key, f"{prefix}*")]
 
 

@@ -263,9 +263,9 @@ class KeepsTimeItself(Through):
         await self.expire()
         return await self.inner.settle(requests)
 
-    async def do_browse(self, *listing: Any) -> Sequence[StoredItem]:
+    async def do_browse(self, *listing: Any, **order: Any) -> Sequence[StoredItem]:
         await self.expire()
-        return await super().do_browse(*listing)
+        return await super().do_browse(*listing, **order)
 
     async def do_sweep(self, queues: Sequence[str]) -> list[float | None]:
         await self.expire()

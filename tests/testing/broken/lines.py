@@ -208,12 +208,22 @@ class HidesLines(Through):
     """Only the head of a key is listed."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Sequence[StoredItem]:
         heads: list[StoredState] = [state for state in states if state != "in_line"]
         if not heads:
             return ()
-        return await super().do_browse(queue, heads, prefix, after, limit)
+        return await super().do_browse(
+            queue, heads, prefix, after, limit, newest_first=newest_first
+        )
 
 
 @caught_by("test_browse_shows_the_values_in_lines")
@@ -221,9 +231,19 @@ class ListsLinesBehindTheirHeads(Through):
     """A listing goes from key to key, not by id."""
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Sequence[StoredItem]:
-        found = await super().do_browse(queue, states, prefix, after, limit)
+        found = await super().do_browse(
+            queue, states, prefix, after, limit, newest_first=newest_first
+        )
         keys = list(dict.fromkeys(item.key for item in found))
         return sorted(found, key=lambda item: keys.index(item.key))
 

@@ -100,10 +100,23 @@ class Through(Store):
         return (await self.inner.line(queue, key, cursor=str(after), limit=limit)).items
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Sequence[StoredItem]:
         page = await self.inner.browse(
-            queue, states=states, prefix=prefix, cursor=str(after), limit=limit
+            queue,
+            states=states,
+            prefix=prefix,
+            cursor=str(after),
+            limit=limit,
+            newest_first=newest_first,
         )
         return page.items
 
@@ -194,8 +207,8 @@ class OtherItems(Through):
     def shown(self, item: StoredItem) -> StoredItem:
         raise NotImplementedError
 
-    async def do_browse(self, *listing: Any) -> list[StoredItem]:
-        return [self.shown(item) for item in await super().do_browse(*listing)]
+    async def do_browse(self, *listing: Any, **order: Any) -> list[StoredItem]:
+        return [self.shown(item) for item in await super().do_browse(*listing, **order)]
 
     async def do_look(self, queue: str, keys: Sequence[str]) -> list[tuple[StoredItem, ...]]:
         found = await self.inner.look(queue, keys)

@@ -193,11 +193,21 @@ class FileStore(BatchedStore):
         )
 
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
         return self._writer.submit(
-            lambda model, now: model.browse(queue, states, prefix, now, after=after, limit=limit)
+            lambda model, now: model.browse(
+                queue, states, prefix, now, after=after, limit=limit, newest_first=newest_first
+            )
         )
 
     def do_results(

@@ -42,7 +42,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "inspection",
     ),
     ("progress", "apply"),
-    (),
+    ("listing",),
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1

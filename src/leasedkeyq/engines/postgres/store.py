@@ -369,12 +369,21 @@ class PostgresStore(BatchedStore):
         ]
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         numbers = [STATES.index(state) for state in states]
-        sql = "SELECT * FROM lkq.list_1($1, $2, $3, $4, $5, $6, $7, $8)"
-        rows = await self._read_queue(sql, queue, numbers, prefix, after, limit, None)
+        sql = "SELECT * FROM lkq.list_2($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        asked = (numbers, prefix, after, limit, None, newest_first)
+        rows = await self._read_queue(sql, queue, *asked)
         return [item_of_row(queue, row) for row in rows]
 
     async def do_results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:

@@ -772,7 +772,7 @@ class RedisEngine:
             if not edit.heads_only or state not in LINE_STATES
         ]
         while True:
-            asked = ["browse", queue, states, "", after, PAGE]
+            asked = ["browse", queue, states, "", after, PAGE, False]
             [[behind, found]] = yield from self._while_held(held, [asked], recorded=False)
             items += [shown(queue, item, reveal=True) for item in found]
             if not behind:

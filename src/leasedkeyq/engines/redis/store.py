@@ -275,13 +275,21 @@ class RedisStore(BatchedStore):
         return items[:limit]
 
     async def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         codes = [STATES.index(state) for state in dict.fromkeys(states)]
         items: list[StoredItem] = []
         while len(items) < limit:
-            asked = (codes, prefix, after, limit - len(items))
+            asked = (codes, prefix, min(after, EXACT), limit - len(items), newest_first)
             behind, found = await self._read("browse", queue, *asked)
             items += [shown(queue, item) for item in found]
             if not behind:

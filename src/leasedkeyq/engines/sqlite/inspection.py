@@ -110,6 +110,7 @@ class Browse(msgspec.Struct, frozen=True):
     prefix: str
     after: int
     limit: int
+    newest_first: bool = False
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -178,7 +179,7 @@ class Inspection:
         return [item_of_row(queue, row, reveal=True) for row in sorted(rows, key=_id_of)]
 
     def browse(self, number: int, request: Browse, *, reveal: bool = False) -> list[StoredItem]:
-        """Items by id, up to the limit.
+        """Items by id, or from the highest id down, up to the limit.
 
         Args:
             number: The queue.
@@ -186,19 +187,20 @@ class Inspection:
             reveal: Whether to show the tokens of leases.
         """
         parts = [self._part(number, state, request) for state in STATES if state in request.states]
-        rows = islice(merge(*parts, key=_id_of), request.limit)
+        rows = islice(merge(*parts, key=_id_of, reverse=request.newest_first), request.limit)
         return [item_of_row(request.queue, row, reveal=reveal) for row in rows]
 
     def _part(self, number: int, state: StoredState, request: Browse) -> Iterator[Row]:
         select, condition = PARTS[state]
-        sql = f"{select} WHERE queue = ? AND id > ? {condition}"
+        follows, order = ("<", "DESC") if request.newest_first else (">", "ASC")
+        sql = f"{select} WHERE queue = ? AND id {follows} ? {condition}"
         values: list[Any] = [number, request.after]
         if state == "done":
             values.append(self._now)
         if request.prefix:
             sql += " AND substr(key, 1, ?) = ?"
             values += [len(request.prefix), request.prefix]
-        sql += " ORDER BY id LIMIT ?"
+        sql += f" ORDER BY id {order} LIMIT ?"
         return iter(self._execute(sql, (*values, request.limit)).fetchall())
 
     def results(self, number: int, request: Results) -> list[StoredItem | None]:

@@ -227,10 +227,19 @@ class SqliteStore(BatchedStore):
         return self._writer.submit(LinePage(queue, key, after, limit))
 
     def do_browse(
-        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        /,
+        *,
+        newest_first: bool,
     ) -> Awaitable[list[StoredItem] | StoreError]:
         """As `Store.do_browse`."""
-        return self._writer.submit(Browse(queue, tuple(states), prefix, after, limit))
+        asked = Browse(queue, tuple(states), prefix, after, limit, newest_first)
+        return self._writer.submit(asked)
 
     def do_results(
         self, queue: str, ids: Sequence[int]

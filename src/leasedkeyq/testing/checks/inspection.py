@@ -153,6 +153,44 @@ class InspectionChecks(Suite):
         assert [item.key for item in buried.items] == ["b"]
 
     @check
+    async def test_the_newest_items_can_come_first(self, store: Store) -> None:
+        """The same items from the highest id down; the cursor is the id below which a page is."""
+        await store.put([one(key) for key in "abcdefgh"])
+        await store.put([one("i", delay=LONG), one("ab"), one("b", b"2", policy="append")])
+        items = await claim(store, next_items(4))
+        await settle(
+            store,
+            Bury("q", "a", items[0].token),
+            Ack("q", "c", items[2].token, b"1", LONG),
+        )
+        oldest_first = [item.id for item in await everything(store)]
+        assert len(oldest_first) == 11
+        seen: list[int] = []
+        cursor: str | None = None
+        while True:
+            page = await store.browse(
+                "q", states=EVERY_STATE, cursor=cursor, limit=3, newest_first=True
+            )
+            seen += [item.id for item in page.items]
+            cursor = page.cursor
+            if cursor is None or len(seen) > 11:
+                break
+            assert cursor == str(seen[-1])
+        assert seen == oldest_first[::-1]
+        for state in EVERY_STATE:
+            up = (await store.browse("q", states=(state,))).items
+            down = (await store.browse("q", states=(state,), newest_first=True)).items
+            assert down == up[::-1], state
+        page = await store.browse(
+            "q", states=EVERY_STATE, cursor=str(seen[4]), limit=2, newest_first=True
+        )
+        assert [item.id for item in page.items] == seen[5:7]
+        page = await store.browse("q", states=EVERY_STATE, prefix="a", newest_first=True)
+        assert [item.key for item in page.items] == ["ab", "a"]
+        page = await store.browse("q", cursor=str(oldest_first[0]), newest_first=True)
+        assert page.items == ()
+
+    @check
     async def test_a_prefix_is_taken_literally(self, store: Store) -> None:
         """No character in it has a meaning of its own."""
         keys = ["%", "%a", "_", "*", "?", "[a]", "\\", "a%", "A", "a", "ä", "\U0010ffff"]

@@ -102,6 +102,8 @@ async def everything_of_lines(store: PostgresStore, check: Callable[[], Awaitabl
             partial(store.browse, "q", limit=100),
             partial(store.browse, "q", states=("in_line",), limit=100),
             partial(store.browse, "q", states=("buffered",), limit=100),
+            partial(store.browse, "q", states=("in_line",), newest_first=True),
+            partial(store.browse, "q", states=("buffered",), newest_first=True),
             partial(store.edit, "q", lambda _: [Put("q", (("k3", b"5"),))], keys=["k3"]),
             partial(store.count, ["q"]),
             partial(store.sweep, ["q"]),

@@ -324,11 +324,12 @@ if reads then
     return keys
   end
 
-  -- Items by id behind `after`: what was found among the next few hundred, and where to go on; ''
-  -- at the end.
+  -- {'browse', name, states, prefix, after, limit, newest first}: items by id behind `after`, or from there down:
+  -- what was found among the next few hundred, and where to go on; '' at the end.
   function verbs.browse(request)
     local queue, states, start, after, limit = at(request[2]), {}, request[4], request[5], request[6]
-    if after == 0 then
+    local newest_first = request[7]
+    if after == (newest_first and 2 * MIDDLE or 0) then
       check(queue) -- What is missing in an index would be missing in the list, and the caller would not know.
     end
     for _, state in ipairs(request[3]) do
@@ -337,12 +338,26 @@ if reads then
     local function prefixed(key)
       return start == '' or string.sub(key, 1, #start) == start
     end
+    -- Whether an id comes before another one in this listing.
+    local function precedes(id, other)
+      if newest_first then
+        return id > other
+      end
+      return id < other
+    end
     local most = max(min(limit, 500), 100)
-    local found, horizon = {}, huge
+    local found, horizon = {}, nil
+    -- There may be more in some part, behind that id: nothing behind it can be told yet.
+    local function look_no_further(id)
+      if not horizon or precedes(id, horizon) then
+        horizon = id
+      end
+    end
+    local range, last = newest_first and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE', newest_first and '-inf' or '+inf'
     local function add_all(index, show)
-      local entries = call('ZRANGEBYSCORE', index, '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+      local entries = call(range, index, '(' .. text(after), last, 'WITHSCORES', 'LIMIT', 0, most)
       if #entries == 2 * most then
-        horizon = min(horizon, tonumber(entries[#entries]))
+        look_no_further(tonumber(entries[#entries]))
       end
       for number = 1, #entries, 2 do
         local shown = show(entries[number])
@@ -351,20 +366,20 @@ if reads then
         end
       end
     end
-    -- Of what is shown in no order, those with the lowest ids behind `after`.
+    -- Of what is shown in no order, those that follow `after`.
     local function add_first(few)
       local shown_few = {}
       for _, shown in ipairs(few) do
         local id = sunpack('>d', shown[3])
-        if id > after then
+        if precedes(after, id) then
           shown_few[#shown_few + 1] = { id, shown }
         end
       end
       table.sort(shown_few, function(one, other)
-        return one[1] < other[1]
+        return precedes(one[1], other[1])
       end)
       if #shown_few > most then
-        horizon = min(horizon, shown_few[most][1])
+        look_no_further(shown_few[most][1])
       end
       for number = 1, min(#shown_few, most) do
         found[#found + 1] = shown_few[number]
@@ -410,15 +425,15 @@ if reads then
       end
     end
     table.sort(found, function(one, other)
-      return one[1] < other[1]
+      return precedes(one[1], other[1])
     end)
     local answer = {}
     for _, entry in ipairs(found) do
-      if entry[1] <= horizon then
+      if not horizon or not precedes(horizon, entry[1]) then
         answer[#answer + 1] = entry[2]
       end
     end
-    return { horizon < huge and text(horizon) or '', answer }
+    return { horizon and text(horizon) or '', answer }
   end
 
   -- No other call changes the queue until it is unlocked, or until so many milliseconds have passed.

@@ -1,0 +1,178 @@
+"""Fields of values that the web page does not show."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from leasedkeyq.model.requests import Attempt
+from leasedkeyq.operations.views import ItemView, ScheduleView
+
+HIDDEN: Final = "[hidden]"
+UNREADABLE: Final = "[hidden: it is not JSON, so its fields cannot be told apart]"
+SHORT: Final = 6
+"""A hidden value of fewer characters is looked for as a word of its own in other texts."""
+
+HideRule: TypeAlias = str | Callable[[tuple[str, ...], Any], bool]
+"""A field to hide: its name wherever it is, its path from the top, or a function that decides."""
+
+
+class Redaction:
+    """Hides fields of values, and what these held wherever else it is told of the same item.
+
+    Args:
+        rules: Each of these is
+
+            - the name of a field, such as ``"password"``, at any depth; letter case does not count,
+            - a path from the top, such as ``"customer.card.number"``, with ``*`` for any name or
+              any place of a list,
+            - a function that is given the path and the value of a field, and says whether to hide
+              it. The whole value has the path ``()``.
+
+    Values, results, progress and arguments are gone through. What was hidden is hidden in the
+    errors and the history of the same item, too. Keys are shown: they are what items are found by.
+    """
+
+    def __init__(self, rules: HideRule | Iterable[HideRule] = ()) -> None:
+        listed = [rules] if isinstance(rules, str) or callable(rules) else list(rules)
+        self._names: set[str] = set()
+        self._paths: list[tuple[str, ...]] = []
+        self._functions: list[Callable[[tuple[str, ...], Any], bool]] = []
+        for rule in listed:
+            if callable(rule):
+                self._functions.append(rule)
+            elif not isinstance(rule, str) or not rule or "" in rule.split("."):
+                raise ValueError(f"redact takes names, paths with dots and functions, got {rule!r}")
+            elif "." in rule:
+                self._paths.append(tuple(rule.casefold().split(".")))
+            else:
+                self._names.add(rule.casefold())
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is hidden at all."""
+        return bool(self._names or self._paths or self._functions)
+
+    def value(self, value: Any) -> tuple[Any, tuple[str, ...]]:
+        """A decoded value without its hidden fields, and the texts that these held."""
+        if not self.active:
+            return value, ()
+        secrets: list[str] = []
+        shown = self._walk(value, (), secrets)
+        return shown, tuple(secrets)
+
+    def raw(self, raw: str) -> tuple[str, tuple[str, ...]]:
+        """JSON text without its hidden fields, and the texts that these held."""
+        if not self.active or not raw:
+            return raw, ()
+        try:
+            decoded = json.loads(raw)
+            shown, secrets = self.value(decoded)
+        except (ValueError, RecursionError):
+            return UNREADABLE, ()
+        return (json.dumps(shown, ensure_ascii=False) if secrets else raw), secrets
+
+    def text(self, text: str, secrets: Sequence[str]) -> str:
+        """A text without what hidden fields held."""
+        if not text or not secrets:
+            return text
+        # The longest first: a secret may be a part of another.
+        for secret in sorted(set(secrets), key=len, reverse=True):
+            for form in {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}:
+                if len(form) >= SHORT:
+                    text = text.replace(form, HIDDEN)
+                else:
+                    text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", HIDDEN, text)
+        return text
+
+    def item(self, item: ItemView) -> ItemView:
+        """An item as it may be shown."""
+        if not self.active:
+            return item
+        value, of_value = self.value(item.value)
+        raw, of_raw = self.raw(item.raw) if item.readable else (UNREADABLE, ())
+        result, of_result = self.value(item.result)
+        raw_result, of_raw_result = self.raw(item.raw_result)
+        progress, of_progress = self.value(item.progress)
+        secrets = (*of_value, *of_raw, *of_result, *of_raw_result, *of_progress)
+        return msgspec.structs.replace(
+            item,
+            value=value,
+            raw=raw,
+            result=result,
+            raw_result=raw_result,
+            progress=self._texts(progress, secrets),
+            error=self.text(item.error, secrets),
+            history=tuple(
+                Attempt(past.number, past.ended_at, past.how, self.text(past.error, secrets))
+                for past in item.history
+            ),
+        )
+
+    def hides(self, item: ItemView) -> bool:
+        """Whether something of the value of an item is hidden, so that it cannot be edited."""
+        return self.active and (self.raw(item.raw)[0] != item.raw or not item.readable)
+
+    def schedule(self, schedule: ScheduleView) -> ScheduleView:
+        """A schedule as it may be shown."""
+        if not self.active:
+            return schedule
+        return msgspec.structs.replace(schedule, arguments=self.raw(schedule.arguments)[0])
+
+    def _walk(self, value: Any, path: tuple[str, ...], secrets: list[str]) -> Any:
+        if self._is_hidden(path, value):
+            secrets.extend(_leaves(value))
+            return HIDDEN
+        if isinstance(value, Mapping):
+            fields = value
+            return {
+                name: self._walk(field, (*path, str(name)), secrets)
+                for name, field in fields.items()
+            }
+        if isinstance(value, list | tuple):
+            places = value
+            return [
+                self._walk(place, (*path, str(index)), secrets)
+                for index, place in enumerate(places)
+            ]
+        return value
+
+    def _is_hidden(self, path: tuple[str, ...], value: Any) -> bool:
+        if path:
+            folded = tuple(part.casefold() for part in path)
+            if folded[-1] in self._names:
+                return True
+            for rule in self._paths:
+                if len(rule) == len(folded) and all(
+                    part in ("*", name) for part, name in zip(rule, folded, strict=True)
+                ):
+                    return True
+        return any(hides(path, value) for hides in self._functions)
+
+    def _texts(self, value: Any, secrets: Sequence[str]) -> Any:
+        """Hide secrets in the texts of a value, too: progress may quote the arguments."""
+        if isinstance(value, str):
+            return self.text(value, secrets)
+        if isinstance(value, Mapping):
+            fields = value
+            return {name: self._texts(field, secrets) for name, field in fields.items()}
+        if isinstance(value, list | tuple):
+            return [self._texts(place, secrets) for place in value]
+        return value
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts and numbers in a hidden value."""
+    if isinstance(value, Mapping):
+        for field in value.values():
+            yield from _leaves(field)
+    elif isinstance(value, list | tuple):
+        for place in value:
+            yield from _leaves(place)
+    elif isinstance(value, str):
+        if value:
+            yield value
+    elif value is not None and not isinstance(value, bool):
+        yield json.dumps(value) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,108 @@
+"""What is about no store: the list of stores, logging in and out."""
+
+import asyncio
+import secrets
+from typing import Final
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from leasedkeyq.web.access.guard import client_of, too_many
+from leasedkeyq.web.access.users import User, hash_password, password_matches
+from leasedkeyq.web.screens import Content, Screen
+from leasedkeyq.web.visit import Visit, is_own_path
+
+# A password is checked one at a time: each check takes 32 MiB and a tenth of a second.
+_CHECKS: Final = asyncio.Semaphore(1)
+_NOBODY: list[str] = []
+
+
+async def stores_page(visit: Visit) -> Response:
+    """The stores; with one there is nothing to choose."""
+    names = list(visit.dashboard.stores)
+    if len(names) == 1:
+        return RedirectResponse(visit.root(f"/s/{names[0]}/"), 303)
+    return visit.dashboard.render(visit, _STORES, Content("Stores", {"stores": names}))
+
+
+async def login_form(visit: Visit) -> Response:
+    """Where people say who they are."""
+    if visit.user is not None or not visit.dashboard.logs_in:
+        return RedirectResponse(visit.root("/"), 303)
+    return _form(visit, "", 200)
+
+
+async def log_in(visit: Visit) -> Response:
+    """Check a token or a password, and begin a new session."""
+    dashboard = visit.dashboard
+    if not dashboard.logs_in:
+        return RedirectResponse(visit.root("/"), 303)
+    limit = dashboard.guard.login_limit
+    client = client_of(visit.request)
+    if (seconds := limit.wait(client)) > 0:
+        raise too_many(seconds)
+    # Counted before it is known: many attempts at the same moment count, too.
+    limit.failed(client)
+    user = await _user(visit)
+    if user is None:
+        return _form(visit, "That is not right. Nobody has logged in.", 401)
+    limit.succeeded(client)
+    # A new session: whatever was known of the old one is worth nothing now.
+    session = dashboard.sessions.new(user.name, dashboard.credentials.credential(user))
+    wanted = visit.form("next")
+    response = RedirectResponse(visit.root(wanted if is_own_path(wanted) else "/"), 303)
+    response.headers.append("set-cookie", dashboard.guard.set_cookie(visit.request, session))
+    visit.visitor.fresh = False
+    return response
+
+
+async def log_out(visit: Visit) -> Response:
+    """End the session, here and wherever else its cookie is."""
+    visit.dashboard.sessions.end(visit.visitor.session)
+    response = RedirectResponse(visit.root("/"), 303)
+    session = visit.dashboard.sessions.new()
+    response.headers.append("set-cookie", visit.dashboard.guard.set_cookie(visit.request, session))
+    visit.visitor.fresh = False
+    return response
+
+
+async def _user(visit: Visit) -> User | None:
+    credentials = visit.dashboard.credentials
+    if token := visit.form("token"):
+        return credentials.by_token(token)
+    if not credentials.users:
+        return None
+    user = credentials.users.get(visit.form("user"))
+    async with _CHECKS:
+        if user is None and not _NOBODY:
+            _NOBODY.append(await asyncio.to_thread(hash_password, secrets.token_urlsafe()))
+        # A name that is not known takes as long as one that is.
+        known = user.password_hash if user is not None else _NOBODY[0]
+        good = await asyncio.to_thread(password_matches, visit.form("password"), known)
+    return user if good else None
+
+
+def _form(visit: Visit, trouble: str, status: int) -> Response:
+    dashboard = visit.dashboard
+    wanted = visit.form("next") or visit.query("next")
+    content = Content(
+        "Log in",
+        {},
+        {
+            "trouble": trouble,
+            "next": wanted if is_own_path(wanted) else "",
+            "by_token": bool(dashboard.credentials.tokens),
+            "by_password": bool(dashboard.credentials.users),
+        },
+        status,
+    )
+    response = dashboard.render(visit, _LOGIN, content)
+    assert isinstance(response, HTMLResponse)
+    return response
+
+
+async def _unused(visit: Visit) -> Content:
+    raise NotImplementedError(visit)
+
+
+_STORES: Final = Screen("/", "stores.html", _unused)
+_LOGIN: Final = Screen("/login", "login.html", _unused)

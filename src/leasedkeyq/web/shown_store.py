@@ -1,0 +1,124 @@
+"""A store that the web page shows."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from leasedkeyq.connect import connect
+from leasedkeyq.stores import Store
+from leasedkeyq.web.access.audit import AuditLog
+from leasedkeyq.web.poller import Poller
+
+StoreSource: TypeAlias = str | Store
+Sources: TypeAlias = StoreSource | Iterable[StoreSource] | Mapping[str, StoreSource]
+"""A URL or a store, several of them, or several by name."""
+
+NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class ShownStore:
+    """One of the stores of a page, opened when it is first looked at.
+
+    Args:
+        name: Its name on the page and in addresses.
+        source: A URL, or a store of the host application, which closes it itself.
+        options: Passed to `connect` with a URL.
+        interval: Seconds between two looks at it.
+    """
+
+    def __init__(
+        self, name: str, source: StoreSource, options: Mapping[str, Any], interval: float
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._options = options
+        self._store: Store | None = source if isinstance(source, Store) else None
+        self.poller = Poller(interval)
+
+    @property
+    def store(self) -> Store:
+        """The store.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        if self._store is None:
+            assert isinstance(self._source, str)
+            self._store = connect(self._source, **self._options)
+        return self._store
+
+    @property
+    def operator(self) -> Store:
+        """What looks at the store and acts on it."""
+        return self.store
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who has changed what."""
+        return AuditLog(self.store, self.name)
+
+    async def close(self) -> None:
+        """Stop looking, and close what was opened here. A later look opens it again."""
+        self.poller.stop()
+        self.poller.forget()
+        if isinstance(self._source, str) and self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+
+def shown_stores(
+    sources: Sources, options: Mapping[str, Any], interval: float
+) -> dict[str, ShownStore]:
+    """The stores of a page by name, in their order.
+
+    Raises:
+        ValueError: There is none, two have one name, or a name cannot be in an address.
+        TypeError: One is neither a URL nor a store.
+    """
+    if isinstance(sources, str | Store):
+        sources = [sources]
+    named = [*sources.items()] if isinstance(sources, Mapping) else _with_names(list(sources))
+    shown: dict[str, ShownStore] = {}
+    for name, source in named:
+        if not isinstance(source, str | Store):
+            raise TypeError(f"a store is a URL or a Store, got {type(source).__name__}")
+        if not name or NOT_IN_NAMES.search(name):
+            raise ValueError(
+                f"the name of a store has letters, digits, dots, dashes and underscores, "
+                f"got {name!r}"
+            )
+        shown[name] = ShownStore(name, source, options, interval)
+    if not shown:
+        raise ValueError("the web page needs a store: a URL such as sqlite:///jobs.db, or a Store")
+    return shown
+
+
+def _with_names(sources: list[StoreSource]) -> list[tuple[str, StoreSource]]:
+    named: list[tuple[str, StoreSource]] = []
+    taken: set[str] = set()
+    for source in sources:
+        plain = name = _name_of(source)
+        number = 2
+        while name in taken:
+            name = f"{plain}-{number}"
+            number += 1
+        taken.add(name)
+        named.append((name, source))
+    return named
+
+
+def _name_of(source: StoreSource) -> str:
+    """A short name for a store; never anything of its password."""
+    if not isinstance(source, str):
+        kind = type(source).__name__.removesuffix("Store").lower()
+        return kind or "store"
+    try:
+        parts = urlsplit(source)
+        host = parts.hostname or ""
+    except ValueError:
+        return "store"
+    last = unquote(parts.path).rstrip("/").rpartition("/")[2]
+    scheme = parts.scheme.partition("+")[0]
+    name = "-".join(part for part in (host, last) if part) if host else last or scheme
+    return NOT_IN_NAMES.sub("-", name).strip("-.") or "store"

@@ -1,4 +1,4 @@
-"""What an operator sees: plain data, made by `Operator`, shown by the command line and the web page.
+"""What an operator sees: plain data, made by `Operator`, for the command line and the web page.
 
 Every view can be written as JSON by msgspec. Moments are Unix times by the clock of the store,
 spans are seconds. Values are shown as they are stored: JSON text, or the bytes of another program.
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from leasedkeyq.model.requests import Attempt, ResultOutcome, StoredState
+from leasedkeyq.model.requests import Attempt, Durability, ResultOutcome, StoredState
 
 QueueKind: TypeAlias = Literal["queue", "lane", "internal"]
 """What a queue is for: a plain queue, a lane or a partition of one, or leasedkeyq itself."""
@@ -47,6 +47,7 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
         older_than: Items that were put at least so many seconds ago.
         newer_than: Items that were put at most so many seconds ago.
         outcome: How an item that is done has ended.
+        error_group: Buried items of a group of errors, as `ErrorGroup.error` names it.
     """
 
     states: tuple[StoredState, ...] = ()
@@ -57,6 +58,7 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
     older_than: float | None = None
     newer_than: float | None = None
     outcome: ResultOutcome | None = None
+    error_group: str = ""
 
 
 class ItemView(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +162,70 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     first: float
     last: float
     queues: dict[str, int]
+
+
+class ErrorGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters by their errors.
+
+    Attributes:
+        groups: The groups, the largest first.
+        letters: How many letters were looked at.
+        complete: Whether these were all; False if there are more than are looked at.
+    """
+
+    groups: tuple[ErrorGroup, ...] = ()
+    letters: int = 0
+    complete: bool = True
+
+
+class MatchCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items match a filter.
+
+    Attributes:
+        count: How many were found.
+        searched: How many items were looked at.
+        complete: Whether these were all; False: there are at least `count`.
+    """
+
+    count: int
+    searched: int
+    complete: bool = True
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A store at a glance. The counts are those of all queues but the internal ones.
+
+    Attributes:
+        store: What errors call the store.
+        durability: What an acknowledged put survives.
+        queues: How many queues hold anything.
+        lanes: How many lanes are known.
+        workers: How many workers live.
+        schedules: How many schedules there are.
+        paused: The lanes that are paused.
+        available: How many items wait. So with the others.
+        oldest: For how many seconds the item has been there that is next in its queue, the longest
+            of all queues; None if none waits.
+        internal: How many items leasedkeyq has for itself, in all states.
+    """
+
+    store: str
+    durability: Durability
+    queues: int = 0
+    lanes: int = 0
+    workers: int = 0
+    schedules: int = 0
+    paused: tuple[str, ...] = ()
+    available: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    buried: int = 0
+    held: int = 0
+    done: int = 0
+    done_failed: int = 0
+    done_cancelled: int = 0
+    oldest: float | None = None
+    internal: int = 0
 
 
 class RunningView(msgspec.Struct, frozen=True, kw_only=True):

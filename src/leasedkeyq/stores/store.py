@@ -155,6 +155,11 @@ class Store(Closable, ABC):
         await self.close()
 
     @property
+    def name(self) -> str:
+        """What errors call the store, such as ``"SQLite store /srv/jobs.db"``; no passwords."""
+        return self._name
+
+    @property
     def outage(self) -> StoreError | None:
         """Why the store cannot answer now; None while it can, as far as it knows.
 

@@ -31,6 +31,7 @@ def test_the_table_of_capabilities_is_right(call: str, tmp_path: Path) -> None:
     shared = "yes" if capabilities.cross_process else "no"
     assert (capabilities.durability, shared) == table()[call]
     assert capabilities.extends_apart, "the page says so below the tables"
+    assert capabilities.minute_series == ("file:" not in call), "the page says so, too"
 
 
 def test_the_table_of_capabilities_has_every_store() -> None:

@@ -63,7 +63,11 @@ class StorageStore(MemoryStore):
 
     # What survives is up to the storage, so nothing is promised.
     capabilities: Capabilities = Capabilities(
-        durability="none", cross_process=False, joint_edits=True, extends_apart=True
+        durability="none",
+        cross_process=False,
+        joint_edits=True,
+        extends_apart=True,
+        minute_series=False,
     )
 
     def __init__(

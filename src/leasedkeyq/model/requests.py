@@ -46,6 +46,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     See `Store.extend_apart`. Workers of lanes need it for commands that do not give way.
     """
+    minute_series: bool = True
+    """Whether workers of lanes keep a value of each minute in it for two days, for charts.
+
+    Not for a store that writes all it holds with each change: that would slow every change down.
+    """
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -396,3 +396,91 @@ class ActionReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     complete: bool = True
     note: str = ""
+
+
+class LaneSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in a lane, in equal steps of time; made by `SeriesReader.lane`.
+
+    All tuples have one value for each step. Quantiles are in seconds and within about 10 %; they
+    are None where nothing was measured. Gauges are those of the end of a step; they are None where
+    no worker has told of them.
+
+    Attributes:
+        lane: Its name.
+        begin: When the first step begins.
+        step: Seconds of a step.
+        submitted: Commands that were submitted by workers. Other processes do not tell.
+        started: Attempts that were started.
+        completed: Commands that were done.
+        failed: Commands that were given up.
+        retried: Attempts that failed and were followed by another.
+        timed_out: Attempts that ran too long.
+        cancelled: Commands that were cancelled.
+        dead_lettered: Commands that went to the dead letters.
+        waiting: How many commands waited.
+        scheduled: How many were scheduled.
+        in_flight: How many were leased by workers.
+        buried: How many dead letters there were.
+        oldest: For how many seconds the command that was next had been there.
+        wait_p50: How long first attempts had waited. So with the other quantiles.
+        run_p50: How long attempts ran. So with the other quantiles.
+    """
+
+    lane: str
+    begin: float
+    step: int
+    submitted: tuple[int, ...] = ()
+    started: tuple[int, ...] = ()
+    completed: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    retried: tuple[int, ...] = ()
+    timed_out: tuple[int, ...] = ()
+    cancelled: tuple[int, ...] = ()
+    dead_lettered: tuple[int, ...] = ()
+    waiting: tuple[int | None, ...] = ()
+    scheduled: tuple[int | None, ...] = ()
+    in_flight: tuple[int | None, ...] = ()
+    buried: tuple[int | None, ...] = ()
+    oldest: tuple[float | None, ...] = ()
+    wait_p50: tuple[float | None, ...] = ()
+    wait_p95: tuple[float | None, ...] = ()
+    wait_p99: tuple[float | None, ...] = ()
+    run_p50: tuple[float | None, ...] = ()
+    run_p95: tuple[float | None, ...] = ()
+    run_p99: tuple[float | None, ...] = ()
+
+
+class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in a lane over some time up to now; made by `SeriesReader.totals`.
+
+    Attributes:
+        lane: Its name; None for all lanes together.
+        seconds: How long that time is.
+        submitted: As `LaneSeries` has it, added up. So with the other counts.
+        throughput: Commands that were done per second.
+        failure_rate: Of the commands that were done or given up, the share that was given up.
+        wait_mean: How long first attempts had waited, on average; None if there were none. So with
+            the quantiles, which are within about 10 %.
+        run_mean: How long attempts ran, on average.
+    """
+
+    lane: str | None
+    seconds: float
+    submitted: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    dead_lettered: int = 0
+    throughput: float = 0.0
+    failure_rate: float = 0.0
+    wait_mean: float | None = None
+    wait_p50: float | None = None
+    wait_p95: float | None = None
+    wait_p99: float | None = None
+    run_mean: float | None = None
+    run_p50: float | None = None
+    run_p95: float | None = None
+    run_p99: float | None = None

@@ -334,8 +334,8 @@ async def test_members_of_one_lane_take_few_trips() -> None:
     assert trips["put"] == 3
     async with manager:
         assert len(await handle) == 500
-    assert trips["edit"] == 1
-    assert trips["count"] < 50
+        assert trips["edit"] == 1
+        assert trips["count"] < 50
 
 
 def count_calls(store: Any, *names: str) -> dict[str, int]:

@@ -69,7 +69,11 @@ class FileStore(BatchedStore):
     """
 
     capabilities: Capabilities = Capabilities(
-        durability="power", cross_process=True, joint_edits=True, extends_apart=True
+        durability="power",
+        cross_process=True,
+        joint_edits=True,
+        extends_apart=True,
+        minute_series=False,
     )
 
     def __init__(

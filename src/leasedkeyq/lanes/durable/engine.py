@@ -35,6 +35,7 @@ from leasedkeyq.lanes.durable.envelope import (
 )
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.lease_guard import LeaseGuard
+from leasedkeyq.lanes.durable.minute_writer import MinuteWriter
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.durable.results import ResultWatch
@@ -200,6 +201,7 @@ class StoreEngine(LaneEngine):
         """
         self._drains: set[asyncio.Event] = set()
         self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
+        self._minutes = MinuteWriter(store, lanes, clock)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._workers = WorkerGroup(
@@ -478,6 +480,8 @@ class StoreEngine(LaneEngine):
             *(self._spawn(self._outbox.run(), "outbox", self._is_open) for _ in range(calls)),
             self._spawn(self._heartbeat.run(), "heartbeat", self._is_open),
         ]
+        if self._minutes.kept:
+            self._tasks.append(self._spawn(self._minutes.run(), "minute series", self._is_open))
         self.loop_watch.start()
         self.wake()
 
@@ -560,6 +564,7 @@ class StoreEngine(LaneEngine):
                             await asyncio.wait(list(self._errands))
                         await self._outbox.empty.wait()
                     await self.dlq.settled()
+                    await self._minutes.flush()
         except TimeoutError:
             logger.error(  # noqa: TRY400
                 "%d commands are not settled: the store does not answer; they run again when "
@@ -793,7 +798,9 @@ class StoreEngine(LaneEngine):
             since = claimed.put_at
             if envelope.after:
                 since = max(since, envelope.at + envelope.after)
-        return self._loop.time() - max(0.0, now - since)
+        here = self._loop.time()
+        self._minutes.ahead = now - here
+        return here - max(0.0, now - since)
 
     def _begin_next(self, lane: Lane) -> None:
         """Begin commands that were prefetched, as there is a slot again."""
@@ -805,9 +812,11 @@ class StoreEngine(LaneEngine):
                 self._begin(job)
 
     def _no_longer_running(self, job: Job) -> None:
+        ran = (self.bound_loop or self._loop).time() - job.started_at
         line = self._prefetch.lines.get(job.partition)
         if line is not None:
-            line.learn((self.bound_loop or self._loop).time() - job.started_at)
+            line.learn(ran)
+        self._minutes.ended(job, ran)
         super()._no_longer_running(job)
 
     def _failed_unread(self, job: Job, error: Exception) -> None:

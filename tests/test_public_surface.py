@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -378,21 +379,19 @@ def test_pyright_knows_every_public_type(tmp_path: Path) -> None:
 # What is explained
 
 
-def docstring_of_alias(name: str) -> str:
-    """The string below an assignment, which tools read and Python forgets."""
-    for source in Path(leasedkeyq.__file__).parent.rglob("*.py"):
-        body = ast.parse(source.read_text(encoding="utf-8")).body
-        for node, below in pairwise(body):
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and node.target.id == name
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-                and isinstance(below.value.value, str)
-            ):
-                return below.value.value
-    return ""
+@cache
+def docstrings_of_aliases() -> dict[str, str]:
+    """The strings below assignments, which tools read and Python forgets."""
+    return {
+        node.target.id: below.value.value
+        for source in Path(leasedkeyq.__file__).parent.rglob("*.py")
+        for node, below in pairwise(ast.parse(source.read_text(encoding="utf-8")).body)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
 
 
 def resolve(path: str) -> Any:
@@ -407,7 +406,7 @@ def test_name_has_a_docstring(path: str) -> None:
         assert value.__doc__
         return
     if not inspect.isclass(value):
-        assert docstring_of_alias(path.rpartition(".")[2])
+        assert docstrings_of_aliases().get(path.rpartition(".")[2])
         return
     # Not the one that it inherits, nor the signature that a dataclass makes up.
     own = vars(value).get("__doc__")

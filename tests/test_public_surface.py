@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from importlib.metadata import distribution
 from functools import cache
+from importlib.metadata import distribution
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import logging
+import mimetypes
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import Message, Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from leasedkeyq import __version__
 from leasedkeyq.errors import LeasedKeyQError
@@ -40,6 +40,8 @@ LONGEST_MESSAGE: Final = 1_000
 MOST_OPEN_PAGES: Final = 500
 LIVE: Final = "live_"
 PING: Final = 20
+RETRY: Final = 3000
+"""Milliseconds until a browser asks again after a connection is lost."""
 
 logger = logging.getLogger("leasedkeyq.web")
 
@@ -123,6 +125,15 @@ def dashboard(
     )
 
 
+class StaticFile:
+    """The style, the script or the icon, read once."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        self.kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        self.mark = hashlib.sha256(self.content).hexdigest()[:12]
+
+
 class Dashboard:
     """The web page: an ASGI application. Made by `dashboard`, which explains the arguments."""
 
@@ -169,7 +180,7 @@ class Dashboard:
             )
         self._authenticate = authenticate
         self._open_pages = 0
-        self._versions: dict[str, str] = {}
+        self._files = {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
         self._templates = self._environment()
         self._app = Starlette(
             routes=self._routes(),
@@ -219,7 +230,7 @@ class Dashboard:
 
     def _routes(self) -> list[BaseRoute]:
         routes: list[BaseRoute] = [
-            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/static/{name}", self._static, methods=["GET"]),
             Route("/", self._plain(stores_page), methods=["GET"]),
             Route("/login", self._plain(login_form), methods=["GET"]),
             Route("/login", self._plain(log_in), methods=["POST"]),
@@ -281,12 +292,12 @@ class Dashboard:
 
         return endpoint
 
-    async def _events(self, visit: Visit, screen: Screen) -> AsyncIterator[dict[str, str]]:
+    async def _events(self, visit: Visit, screen: Screen) -> AsyncIterator[dict[str, Any]]:
         """The live parts of a page whenever they have changed."""
         sent: dict[str, str] = {}
         self._open_pages += 1
         try:
-            yield {"event": "open", "data": "", "retry": "3000"}
+            yield {"event": "open", "data": "", "retry": RETRY}
             async with contextlib.aclosing(visit.shown.poller.ticks()) as ticks:
                 async for _ in ticks:
                     if not await self._still_allowed(visit):
@@ -371,29 +382,26 @@ class Dashboard:
         )
         for name in ("count", "short_count", "span", "size", "share", "rate", "moment", "iso"):
             environment.filters[name] = getattr(words, name)
-        environment.globals["static"] = self.static_version
+        environment.globals["static"] = self.static_path
         return environment
 
-    def static_version(self, name: str) -> str:
+    def static_path(self, name: str) -> str:
         """The path of a static file, with a mark that changes when the file does."""
-        if name not in self._versions:
-            content = (STATIC / name).read_bytes()
-            self._versions[name] = hashlib.sha256(content).hexdigest()[:12]
-        return f"/static/{name}?v={self._versions[name]}"
+        return f"/static/{name}?v={self._files[name].mark}"
+
+    async def _static(self, request: Request) -> Response:
+        """A static file, from memory."""
+        file = self._files.get(request.path_params["name"])
+        if file is None:
+            raise HTTPException(404, "There is no such file.")
+        fixed = request.query_params.get("v") == file.mark
+        cached = "public, max-age=31536000, immutable" if fixed else "no-cache"
+        return Response(file.content, media_type=file.kind, headers={"cache-control": cached})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What the guard lets pass."""
-        static = scope["path"].startswith(f"{scope['root_path']}/static/")
-        fixed = static and b"v=" in scope.get("query_string", b"")
-
-        async def send_cached(message: Message) -> None:
-            if static and message["type"] == "http.response.start":
-                value = b"public, max-age=31536000, immutable" if fixed else b"no-cache"
-                message["headers"] = [*message["headers"], (b"cache-control", value)]
-            await send(message)
-
         try:
-            await self._app(scope, receive, send_cached)
+            await self._app(scope, receive, send)
         except Exception as error:
             # Starlette has answered, unless the answer had begun. The text of an error may quote a
             # value of which a part is to be hidden.
@@ -419,17 +427,17 @@ class Dashboard:
         }
         return HTMLResponse(template.render(context), status)
 
-    def _on_refusal(self, request: Request, error: Exception) -> Response:
+    async def _on_refusal(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         response = self._refusal(request, error.status_code, error.detail)
         response.headers.update(error.headers or {})
         return response
 
-    def _on_store_error(self, request: Request, error: Exception) -> Response:
+    async def _on_store_error(self, request: Request, error: Exception) -> Response:
         logger.warning("a page could not be made: %s: %s", request.scope["path"], error)
         return self._refusal(request, 503, str(error))
 
-    def _on_failure(self, request: Request, error: Exception) -> Response:
+    async def _on_failure(self, request: Request, error: Exception) -> Response:
         del error  # it is logged where it arrives
         return self._refusal(request, 500, "This is a mistake of the page. Its log says more.")
 

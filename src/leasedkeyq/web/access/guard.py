@@ -31,6 +31,8 @@ FORM: Final = "leasedkeyq.web.form"
 TOKEN_FIELD: Final = "form_token"  # the name of a field
 SHORTEST_TOKEN: Final = 16
 MOST_FIELDS: Final = 2_000
+LONGEST_ADDRESS: Final = 16 * 1024
+MOST_HEADERS: Final = 64 * 1024
 LOGIN_BODY: Final = 16 * 1024
 LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 ERROR_STATUS: Final = 400
@@ -223,7 +225,7 @@ class RequestGuard:
         static = path.startswith("/static/")
         try:
             self._hosts.check(request.headers)
-            _check_method(request.method, static=static)
+            _check_request(request, static=static)
             away = None if static else await self._admitted(request, path)
         except HTTPException as refused:
             away = self._refuse(request, refused.status_code, refused.detail)
@@ -418,7 +420,17 @@ class RequestGuard:
         return request.url.scheme == "https" if self._secure is None else self._secure
 
 
-def _check_method(method: str, *, static: bool) -> None:
+def _check_request(request: Request, *, static: bool) -> None:
+    """Refuse what no browser of ours sends.
+
+    Raises:
+        HTTPException: 405, 414 or 431.
+    """
+    method = request.method
+    if len(request.scope.get("query_string", b"")) + len(request.scope["path"]) > LONGEST_ADDRESS:
+        raise HTTPException(414, f"An address may have {LONGEST_ADDRESS:,} characters here.")
+    if sum(len(name) + len(value) for name, value in request.scope["headers"]) > MOST_HEADERS:
+        raise HTTPException(431, f"The headers may have {MOST_HEADERS:,} bytes here.")
     if method not in ("GET", "HEAD") and (static or method != "POST"):
         raise HTTPException(405, "Only GET, HEAD and, for changes, POST are answered here.")
 

@@ -100,14 +100,14 @@ class Sessions:
 
     def sign(self, purpose: str, payload: bytes) -> str:
         """A payload as text that only this secret can make."""
-        body = base64.urlsafe_b64encode(payload).decode("ascii")
+        body = base64.urlsafe_b64encode(payload).decode("ascii").rstrip("=")
         return f"{body}.{self._signature(purpose, payload)}"
 
     def verified(self, purpose: str, signed: str) -> bytes | None:
         """The payload of `sign`; None if it was not signed by this secret for this purpose."""
         body, _, signature = signed.partition(".")
         try:
-            payload = base64.urlsafe_b64decode(body.encode("ascii"))
+            payload = base64.urlsafe_b64decode(body.encode("ascii") + b"=" * (-len(body) % 4))
         except ValueError:
             return None
         expected = self._signature(purpose, payload)

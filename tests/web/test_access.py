@@ -173,7 +173,7 @@ def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    for options, words in [
+    misuses: list[tuple[dict[str, Any], str]] = [
         ({"users": [User(name="ada")]}, "no password hash"),
         ({"token": TOKEN, "authenticate": lambda request: None}, "replaces the login"),
         ({"secret": "short"}, "at least 16 bytes"),
@@ -181,7 +181,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"trace_url": "https://traces/"}, "trace_id"),
         ({"interval": 0}, "above 0"),
         ({"redact": ["a..b"]}, "redact takes"),
-    ]:
+    ]
+    for options, words in misuses:
         with pytest.raises(ValueError, match=words):
             page(**options)
     with pytest.raises(ValueError, match="role of user"):

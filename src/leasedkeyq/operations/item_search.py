@@ -7,7 +7,7 @@ and its cursor says where to go on.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from leasedkeyq.model.requests import STATES, StoredItem, StoredState
@@ -52,6 +52,7 @@ class ItemSearch:
         wanted: Which items.
         now: The time, as Unix time: what ages are counted from.
         newest_first: Whether to begin with the newest.
+        seen: What of an item may be searched.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class ItemSearch:
         now: float,
         *,
         newest_first: bool = False,
+        seen: Callable[[StoredItem], StoredItem] | None = None,
     ) -> None:
         self._store = store
+        self._seen = seen
         self._wanted = wanted
         self._now = now
         self._newest_first = newest_first
@@ -135,6 +138,8 @@ class ItemSearch:
             source = min(ready, key=self._turn)
             item = source.take()
             searched += 1
+            if self._seen is not None and (self._wanted.error or self._wanted.error_group):
+                item = self._seen(item)
             if matches(item, self._wanted, self._now):
                 found.append(item)
             if not source.items:

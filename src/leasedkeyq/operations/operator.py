@@ -13,6 +13,7 @@ from leasedkeyq.model.requests import STATES, Counts, StoredItem
 from leasedkeyq.operations.error_groups import ErrorGrouping
 from leasedkeyq.operations.item_search import ItemSearch
 from leasedkeyq.operations.item_views import item_view
+from leasedkeyq.operations.redaction import Redaction
 from leasedkeyq.operations.schedule_views import schedule_views
 from leasedkeyq.operations.store_layout import StoreLayout, is_internal
 from leasedkeyq.operations.views import (
@@ -48,11 +49,19 @@ class Operator:
     Args:
         store: The store.
         clock: Unix time, for ages.
+        redaction: What of values is hidden: in all that is shown, and from searches by error.
     """
 
-    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        redaction: Redaction | None = None,
+    ) -> None:
         self.store = store
         self._clock = clock
+        self._redaction = redaction or Redaction()
 
     # Looking
 
@@ -144,7 +153,7 @@ class Operator:
         layout = await self.layout()
         search = self._search(layout, queue_or_lane, wanted, newest_first=newest_first)
         found = await search.page(cursor, limit)
-        views = tuple(item_view(item, layout.lane_of(item.queue)) for item in found.items)
+        views = tuple(self._view(item, layout) for item in found.items)
         return ItemPage(items=views, cursor=found.cursor, searched=found.searched)
 
     async def item(self, queue_or_lane: str, key_or_id: str | int) -> ItemView | None:
@@ -155,7 +164,7 @@ class Operator:
         """
         layout = await self.layout()
         found = await self._find(layout, queue_or_lane, key_or_id)
-        return None if found is None else item_view(found, layout.lane_of(found.queue))
+        return None if found is None else self._view(found, layout)
 
     async def find(self, command_id: str) -> ItemView | None:
         """The command of an id, as `Handle.id` tells it.
@@ -170,7 +179,7 @@ class Operator:
         found = await self._by_id((name.queue,), name.number)
         if found is None or found.key != name.key:
             return None
-        return item_view(found, layout.lane_of(found.queue))
+        return self._view(found, layout)
 
     async def line(
         self, queue_or_lane: str, key: str, *, cursor: str | None = None, limit: int = 100
@@ -183,7 +192,7 @@ class Operator:
         layout = await self.layout()
         queue = layout.queue_of(queue_or_lane, key)
         page = await self.store.line(queue, key, cursor=cursor, limit=limit)
-        views = tuple(item_view(item, layout.lane_of(queue)) for item in page.items)
+        views = tuple(self._view(item, layout) for item in page.items)
         return ItemPage(items=views, cursor=page.cursor, searched=len(views))
 
     async def count_matching(
@@ -215,7 +224,7 @@ class Operator:
                     queue, states=("buried",), cursor=cursor, limit=AT_ONCE
                 )
                 for item in page.items:
-                    grouping.add(item)
+                    grouping.add(self._redaction.stored(item))
                 letters += len(page.items)
                 cursor = page.cursor
                 if letters >= MOST_LETTERS and (cursor is not None or queue != queues[-1]):
@@ -230,7 +239,8 @@ class Operator:
 
     async def schedules(self) -> list[ScheduleView]:
         """The schedules of the store, by name."""
-        return await schedule_views(self.store, self._clock())
+        views = await schedule_views(self.store, self._clock())
+        return [self._redaction.schedule(view) for view in views]
 
     async def stats(self) -> StoreStats:
         """The store at a glance."""
@@ -270,6 +280,9 @@ class Operator:
 
     # How it looks
 
+    def _view(self, item: StoredItem, layout: StoreLayout) -> ItemView:
+        return self._redaction.item(item_view(item, layout.lane_of(item.queue)))
+
     def _search(
         self,
         layout: StoreLayout,
@@ -287,7 +300,9 @@ class Operator:
         else:
             queues = layout.queues_of(queue_or_lane)
         now = self._clock()
-        return ItemSearch(self.store, queues, wanted, now, newest_first=newest_first)
+        return ItemSearch(
+            self.store, queues, wanted, now, newest_first=newest_first, seen=self._redaction.stored
+        )
 
     async def _find(
         self, layout: StoreLayout, queue_or_lane: str, key_or_id: str | int

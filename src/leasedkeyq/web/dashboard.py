@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from leasedkeyq import __version__
 from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.operations.redaction import HideRule, Redaction
 from leasedkeyq.web import words
 from leasedkeyq.web.access.guard import Authenticate, Credentials, RequestGuard
-from leasedkeyq.web.access.redaction import HideRule, Redaction
 from leasedkeyq.web.access.sessions import Sessions
 from leasedkeyq.web.access.users import User
 from leasedkeyq.web.pages import ACTIONS, SCREENS
@@ -165,10 +165,10 @@ class Dashboard:
             raise ValueError("interval, session_time and max_body are above 0")
         if trace_url and "{trace_id}" not in trace_url:
             raise ValueError(f"trace_url needs {{trace_id}} in it, got {trace_url!r}")
-        self.stores = shown_stores(stores, store_options, interval)
         self.title = title
         self.trace_url = trace_url
         self.redaction = Redaction(redact)
+        self.stores = shown_stores(stores, store_options, interval, self.redaction)
         self.sessions = Sessions(_secret_bytes(secret), session_time)
         if read_only:
             users = [_as_viewer(user) for user in users]

@@ -4,8 +4,8 @@ import time
 
 import msgspec
 
+from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import LaneView, QueueView, WorkerView
-from leasedkeyq.stores import Store
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,22 +40,16 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
         return {state: sum(getattr(queue, state) for queue in self.queues) for state in states}
 
 
-async def glance_at(store: Store) -> Glance:
+async def glance_at(operator: Operator) -> Glance:
     """Look at a store."""
     began = time.perf_counter()
-    counts = await store.count()
-    queues = tuple(
-        QueueView(
-            name=name,
-            available=found.available,
-            scheduled=found.scheduled,
-            in_flight=found.in_flight,
-            buried=found.buried,
-            held=found.held,
-            done=found.done,
-        )
-        for name, found in sorted(counts.items())
-        if not name.startswith("leasedkeyq.")
+    queues = await operator.queues()
+    lanes = await operator.lanes()
+    workers = await operator.workers()
+    return Glance(
+        at=time.time(),
+        took=time.perf_counter() - began,
+        queues=tuple(queues),
+        lanes=tuple(lanes),
+        workers=tuple(workers),
     )
-    took = time.perf_counter() - began
-    return Glance(at=time.time(), took=took, queues=queues, lanes=(), workers=())

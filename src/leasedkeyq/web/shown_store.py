@@ -6,6 +6,9 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from leasedkeyq.connect import connect
+from leasedkeyq.operations.operator import Operator
+from leasedkeyq.operations.redaction import Redaction
+from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.stores import Store
 from leasedkeyq.web.access.audit import AuditLog
 from leasedkeyq.web.poller import Poller
@@ -25,15 +28,23 @@ class ShownStore:
         source: A URL, or a store of the host application, which closes it itself.
         options: Passed to `connect` with a URL.
         interval: Seconds between two looks at it.
+        redaction: What of values is hidden.
     """
 
     def __init__(
-        self, name: str, source: StoreSource, options: Mapping[str, Any], interval: float
+        self,
+        name: str,
+        source: StoreSource,
+        options: Mapping[str, Any],
+        interval: float,
+        redaction: Redaction,
     ) -> None:
         self.name = name
         self._source = source
         self._options = options
         self._store: Store | None = source if isinstance(source, Store) else None
+        self._redaction = redaction
+        self._series: SeriesReader | None = None
         self.poller = Poller(interval)
 
     @property
@@ -49,9 +60,16 @@ class ShownStore:
         return self._store
 
     @property
-    def operator(self) -> Store:
-        """What looks at the store and acts on it."""
-        return self.store
+    def operator(self) -> Operator:
+        """What looks at the store and acts on it. What it shows has no hidden fields."""
+        return Operator(self.store, redaction=self._redaction)
+
+    async def series(self) -> SeriesReader:
+        """The minute values of the lanes, with what is new, read at most every some seconds."""
+        if self._series is None:
+            self._series = SeriesReader(self.store)
+        await self.poller.look("series", self._series.refresh)
+        return self._series
 
     @property
     def audit(self) -> AuditLog:
@@ -64,11 +82,12 @@ class ShownStore:
         self.poller.forget()
         if isinstance(self._source, str) and self._store is not None:
             store, self._store = self._store, None
+            self._series = None
             await store.close()
 
 
 def shown_stores(
-    sources: Sources, options: Mapping[str, Any], interval: float
+    sources: Sources, options: Mapping[str, Any], interval: float, redaction: Redaction
 ) -> dict[str, ShownStore]:
     """The stores of a page by name, in their order.
 
@@ -88,7 +107,7 @@ def shown_stores(
                 f"the name of a store has letters, digits, dots, dashes and underscores, "
                 f"got {name!r}"
             )
-        shown[name] = ShownStore(name, source, options, interval)
+        shown[name] = ShownStore(name, source, options, interval, redaction)
     if not shown:
         raise ValueError("the web page needs a store: a URL such as sqlite:///jobs.db, or a Store")
     return shown

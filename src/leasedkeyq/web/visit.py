@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.operations.redaction import Redaction
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.web.access.guard import FORM, VISITOR, Visitor, client_of
-from leasedkeyq.web.access.redaction import Redaction
 from leasedkeyq.web.access.users import User
 from leasedkeyq.web.glance import Glance, glance_at
 from leasedkeyq.web.words import count

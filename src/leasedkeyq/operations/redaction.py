@@ -1,4 +1,4 @@
-"""Fields of values that the web page does not show."""
+"""Fields of values that are not shown: `Redaction`."""
 
 import json
 import re
@@ -7,9 +7,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasedkeyq.model.requests import Attempt
+from leasedkeyq.model.requests import Attempt, StoredItem
+from leasedkeyq.operations.item_views import envelope_of
 from leasedkeyq.operations.views import ItemView, ScheduleView
 
+HIDDEN_MARK: Final = "[hidden"
 HIDDEN: Final = "[hidden]"
 UNREADABLE: Final = "[hidden: it is not JSON, so its fields cannot be told apart]"
 SHORT: Final = 6
@@ -105,21 +107,45 @@ class Redaction:
             raw_result=raw_result,
             progress=self._texts(progress, secrets),
             error=self.text(item.error, secrets),
-            history=tuple(
-                Attempt(past.number, past.ended_at, past.how, self.text(past.error, secrets))
-                for past in item.history
-            ),
+            history=self._history(item.history, secrets),
+        )
+
+    def stored(self, item: StoredItem) -> StoredItem:
+        """A stored item whose errors may be shown, searched and grouped; its value stays as it is.
+
+        Searching the errors as they are would tell, letter by letter, what is hidden.
+        """
+        if not self.active or not (item.error or item.history):
+            return item
+        envelope = envelope_of(item)
+        raw = item.value if envelope is None else bytes(envelope.payload)
+        _, secrets = self.raw(raw.decode("utf-8", "backslashreplace"))
+        if not secrets:
+            return item
+        return msgspec.structs.replace(
+            item,
+            error=self.text(item.error, secrets),
+            history=self._history(item.history, secrets),
         )
 
     def hides(self, item: ItemView) -> bool:
-        """Whether something of the value of an item is hidden, so that it cannot be edited."""
-        return self.active and (self.raw(item.raw)[0] != item.raw or not item.readable)
+        """Whether something of the value of an item, as it is shown, is hidden.
+
+        Then it cannot be edited: what is hidden would be lost.
+        """
+        return self.active and HIDDEN_MARK in item.raw
 
     def schedule(self, schedule: ScheduleView) -> ScheduleView:
         """A schedule as it may be shown."""
         if not self.active:
             return schedule
         return msgspec.structs.replace(schedule, arguments=self.raw(schedule.arguments)[0])
+
+    def _history(self, history: Sequence[Attempt], secrets: Sequence[str]) -> tuple[Attempt, ...]:
+        return tuple(
+            Attempt(past.number, past.ended_at, past.how, self.text(past.error, secrets))
+            for past in history
+        )
 
     def _walk(self, value: Any, path: tuple[str, ...], secrets: list[str]) -> Any:
         if self._is_hidden(path, value):

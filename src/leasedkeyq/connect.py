@@ -18,7 +18,7 @@ GROUP = "leasedkeyq.stores"
 """The entry point group in which other packages register their schemes."""
 
 
-def connect(url: str, **options: Any) -> "Store":
+def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
     """Open the store that `url` names.
 
     - ``memory://``: in this process, gone with it.
@@ -41,6 +41,10 @@ def connect(url: str, **options: Any) -> "Store":
 
     Args:
         url: What to open.
+        migrate: Bring what is stored up to date, if it is of an older version. With False nothing
+            is changed or made by opening: a store of an older version refuses everything but
+            `Store.schema_state`, `Store.diagnose` and `Store.close`. A store of another package
+            gets it as an option.
         options: Passed to the store, such as ``limits=`` or ``durability=``.
 
     Raises:
@@ -52,6 +56,8 @@ def connect(url: str, **options: Any) -> "Store":
     limits = options.get("limits")
     if limits is not None and not isinstance(limits, _class("model.requests", "Limits")):
         raise TypeError(f"limits must be a leasedkeyq.stores.Limits, got {type(limits).__name__}")
+    if not migrate and parts.scheme not in _WITHOUT_VERSIONS:
+        options["migrate"] = False
     opener = _BUILT_IN.get(parts.scheme)
     if opener is not None:
         return opener(url, parts, options)
@@ -197,3 +203,5 @@ _BUILT_IN: dict[str, Callable[[str, SplitResult, dict[str, Any]], "Store"]] = {
         _redis,
     ),
 }
+_WITHOUT_VERSIONS = frozenset({"memory", "file"})
+"""Opening these never changes what is stored."""

@@ -9,6 +9,7 @@ and `cli` import it, and so do programs, and stores of other people: the names b
 Begin with `store`.
 """
 
+from leasedkeyq.model.findings import Finding, SchemaState, Severity
 from leasedkeyq.model.requests import (
     Ack,
     Attempt,
@@ -56,6 +57,7 @@ __all__ = [
     "Counts",
     "Discard",
     "Extend",
+    "Finding",
     "Page",
     "Placed",
     "Purge",
@@ -65,6 +67,8 @@ __all__ = [
     "RepairReport",
     "Requeue",
     "ResultOutcome",
+    "SchemaState",
+    "Severity",
     "StoredItem",
     "Urgency",
     # For engines

@@ -9,7 +9,8 @@ take batches and answer request by request, in order:
 - `Store.edit` changes a queue after looking at it,
 - `Store.sweep` deals with what has come due,
 - `Store.watch` tells when it is worth asking again,
-- `Store.count`, `heads`, `look`, `line`, `browse` and `results` show what is there.
+- `Store.count`, `heads`, `look`, `line`, `browse` and `results` show what is there,
+- `Store.diagnose` and `schema_state` tell how the store itself is.
 
 Each verb is written twice. The verb itself is here, and final: it refuses what a closed store or
 its limits do not allow, and turns failures into the errors of the contract: what an engine raises
@@ -47,6 +48,7 @@ from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, final
 from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
 from leasedkeyq.model.admission import admit, check_claims, check_names, with_refusals
 from leasedkeyq.model.edit import Edit, EditStoppedError
+from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     Answer,
     Capabilities,
@@ -497,6 +499,28 @@ class Store(Closable, ABC):
         return await self._ask("results", self.do_results, queue, ids)
 
     @final
+    async def diagnose(self) -> list[Finding]:
+        """What is wrong with the store itself, as far as it can tell, as of now.
+
+        That is about the server, the file, the disk, rights and settings, not about items. It
+        changes nothing, and may take a while: a second or so where there is much to look at. It
+        can also be asked of a store that was opened with ``migrate=False``. Instruments are not
+        told of it, nor of `schema_state`: they measure the work of a store.
+        """
+        self._check_open()
+        return await self._ask("diagnose", self.do_diagnose)
+
+    @final
+    async def schema_state(self) -> SchemaState | None:
+        """Which version the schema of the store has, and what a migration would change.
+
+        As of now, and nothing is changed by it. It can also be asked of a store that was opened
+        with ``migrate=False``. None: the store has no versions.
+        """
+        self._check_open()
+        return await self._ask("schema_state", self.do_schema_state)
+
+    @final
     async def close(self) -> None:
         """Let go of what the store holds. Leases stay, and expire in their time.
 
@@ -645,6 +669,14 @@ class Store(Closable, ABC):
         self, queue: str, ids: Sequence[int]
     ) -> Awaitable[list[StoredItem | None] | StoreError]:
         """As `results`."""
+
+    async def do_diagnose(self) -> list[Finding] | StoreError:
+        """As `diagnose`. A store that knows nothing about itself has nothing to tell."""
+        return []
+
+    async def do_schema_state(self) -> SchemaState | StoreError | None:
+        """As `schema_state`. A store may have no versions."""
+        return None
 
     async def do_close(self) -> None:  # a store may have nothing to let go of
         """As `close`; may be called again. No other inner verb is called from then on."""

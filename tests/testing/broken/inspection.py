@@ -4,17 +4,36 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from leasedkeyq.model.findings import Finding
 from leasedkeyq.model.requests import (
     Answer,
     Claim,
     Claimed,
     Counts,
     EditWork,
+    Purge,
     StoredItem,
     StoredState,
 )
 from leasedkeyq.stores.store import Store
 from tests.testing.broken.through import OtherItems, Through, caught_by, replace
+
+
+@caught_by("test_it_tells_of_itself_and_changes_nothing")
+class ComplainsWithoutAdvice(Through):
+    """Finds something wrong, and does not say what to do."""
+
+    async def do_diagnose(self) -> list[Finding]:
+        return [Finding(code="odd", severity="warning", what="something is odd")]
+
+
+@caught_by("test_it_tells_of_itself_and_changes_nothing")
+class TidiesUpWhileItLooks(Through):
+    """Throws away what it finds when it is asked how it is."""
+
+    async def do_diagnose(self) -> list[Finding]:
+        await self.inner.settle([Purge("q")])
+        return []
 
 
 @caught_by("test_counts_and_items_tell_every_state")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from leasedkeyq.engines.file.diagnosis import damaged, diagnose, schema_state
 from leasedkeyq.engines.file.document.document import RepositorySettings
 from leasedkeyq.engines.file.document.repository_form import StatusTranslation
 from leasedkeyq.engines.file.document_file import DocumentForm
@@ -13,6 +14,7 @@ from leasedkeyq.engines.file.file_operations import FileOperations
 from leasedkeyq.engines.file.watch import FileWatch
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     Capabilities,
     Claim,
@@ -221,6 +223,27 @@ class FileStore(BatchedStore):
         return self._writer.submit(
             lambda model, now: [model.result(queue, number, now) for number in ids]
         )
+
+    async def do_diagnose(self) -> list[Finding]:
+        """As `Store.do_diagnose`. A damaged document is mended as by every other call."""
+
+        def work(_model: StoreModel, _now: float) -> list[Finding]:
+            return diagnose(self.path, self.warnings)
+
+        try:
+            found: list[Finding] | StoreError = await self._writer.submit(work)
+        except StoreError as error:
+            found = error
+        return [damaged(self.path, found)] if isinstance(found, StoreError) else found
+
+    async def do_schema_state(self) -> SchemaState | StoreError | None:
+        """As `Store.do_schema_state`."""
+
+        def work(_model: StoreModel, _now: float) -> SchemaState | None:
+            return schema_state(self.path, self.engine.file.document)
+
+        found: SchemaState | StoreError | None = await self._writer.submit(work)
+        return found
 
     async def do_close(self) -> None:
         """As `Store.do_close`."""

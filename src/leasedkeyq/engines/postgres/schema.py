@@ -21,6 +21,7 @@ from textwrap import indent
 from typing import Any, Final
 
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.findings import SchemaState
 
 OLDEST_SERVER: Final = 140000
 FIRST_VERSION: Final = 2
@@ -46,6 +47,12 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1
+CHANGES: Final[tuple[str, ...]] = (
+    "the tables and functions are made",
+    "items have progress: functions are replaced",
+    "leases have holders: columns are added, and functions replaced",
+)
+"""What each version brings, in words: for people who look before they migrate."""
 INCLUDE: Final = re.compile(r"^( *)--> include ([\w/]+)(?:: (.+))?\n", re.MULTILINE)
 ARGUMENT: Final = re.compile(r"^( *)--> argument\n", re.MULTILINE)
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -146,8 +153,37 @@ async def versions_of(connection: Any, schema: str) -> tuple[int, int]:
     return row["version"], row["usable_from"]
 
 
-async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> None:
+async def schema_state(connection: Any, schema: str) -> SchemaState:
+    """The version of the tables, and what would bring them up to date."""
+    version, _ = await versions_of(connection, schema)
+    if version >= VERSION:
+        return SchemaState(version=version, wanted=VERSION)
+    first = max(version + 1, FIRST_VERSION)
+    return SchemaState(
+        version=version,
+        wanted=VERSION,
+        changes=tuple(
+            f"version {number}: {CHANGES[number - FIRST_VERSION]}"
+            for number in range(first, VERSION + 1)
+        ),
+        sql=f"BEGIN;\n{schema_sql(schema, version)}COMMIT;\n",
+    )
+
+
+async def prepare(
+    connection: Any, schema: str, *, create: bool, where: str, migrate: bool = True
+) -> int:
     """See that the server will do, and bring the tables up to date.
+
+    Args:
+        connection: To the server.
+        schema: Where the tables are.
+        create: Whether they may be made or changed.
+        where: The server, for errors.
+        migrate: Whether they have to be there in their latest version.
+
+    Returns:
+        The version of the tables: at least ours, but without `migrate`.
 
     Raises:
         StoreError: The server is too old or only reads, or the tables are missing, old or too new.
@@ -180,6 +216,8 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
             "leasedkeyq does not know any more; open the store with another schema, and move what "
             "is in the old one with the leasedkeyq that made it, or drop that"
         )
+    if version < VERSION and not migrate:
+        return version
     if version < VERSION and not create:
         what = f"has tables of version {version}" if version else "has no tables"
         raise StoreError(
@@ -201,6 +239,7 @@ async def prepare(connection: Any, schema: str, *, create: bool, where: str) -> 
             f"{where}: the schema {schema!r} has tables of version {version}, this leasedkeyq "
             f"knows versions up to {VERSION}: upgrade leasedkeyq"
         )
+    return max(version, VERSION)
 
 
 if __name__ == "__main__":

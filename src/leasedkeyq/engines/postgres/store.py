@@ -5,14 +5,15 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
+from leasedkeyq.engines.postgres.diagnosis import PostgresDiagnosis
 from leasedkeyq.engines.postgres.errors import (
     LOST,
     asyncpg,
@@ -22,10 +23,11 @@ from leasedkeyq.engines.postgres.errors import (
 )
 from leasedkeyq.engines.postgres.link import PAUSES, NamedKeys, PostgresLink, ReadInTurn, Settings
 from leasedkeyq.engines.postgres.queue import PostgresQueue, check_in_transaction, put_within
-from leasedkeyq.engines.postgres.schema import check_schema_name, prepare
+from leasedkeyq.engines.postgres.schema import VERSION, check_schema_name, prepare, schema_state
 from leasedkeyq.engines.postgres.watch import NewsWatch
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.admission import refusal_of
+from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     STATES,
     Capabilities,
@@ -39,9 +41,12 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, undo_claim
+from leasedkeyq.stores.closable import outdated
 from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.item_row import item_of_row
 from leasedkeyq.types import Duration, QueueObserver
+
+T = TypeVar("T")
 
 logger = logging.getLogger("leasedkeyq")
 
@@ -75,6 +80,8 @@ class PostgresStore(BatchedStore):
         schema: The PostgreSQL schema in which the tables are. Another one is another store.
         create: Make the tables, or bring them up to date, if need be. Otherwise a store without
             them is refused, with the command to run.
+        migrate: With False nothing is made or changed by opening, and a store whose tables are
+            missing or of an older version refuses all but `schema_state` and `diagnose`.
         listen: Be told of changes by ``NOTIFY``. Without it, as behind a proxy that gives every
             transaction another connection, changes by others are seen every `poll` seconds.
         prepared: Use prepared statements. Behind such a proxy: don't.
@@ -99,6 +106,7 @@ class PostgresStore(BatchedStore):
         *,
         schema: str = "leasedkeyq",
         create: bool = True,
+        migrate: bool = True,
         listen: bool = True,
         prepared: bool = True,
         poll: float | None = None,
@@ -141,6 +149,7 @@ class PostgresStore(BatchedStore):
         )
         self._batcher = self._links
         self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, NewsWatch] = WeakKeyDictionary()
+        self._migrate = migrate
         durability = _in_a_thread(self._open(create))
         self.capabilities: Capabilities = Capabilities(
             durability=durability, cross_process=True, joint_edits=True, extends_apart=True
@@ -248,7 +257,15 @@ class PostgresStore(BatchedStore):
     async def _open_now(self, create: bool) -> Durability:
         connection = await self._connect()
         try:
-            await prepare(connection, self.schema, create=create, where=self._settings.where)
+            version = await prepare(
+                connection,
+                self.schema,
+                create=create,
+                where=self._settings.where,
+                migrate=self._migrate,
+            )
+            if version < VERSION:
+                self._outdated = outdated(self._name, version, VERSION)
             settings: dict[str, str] = {
                 name: await connection.fetchval("SELECT current_setting($1)", name)
                 for name in (
@@ -394,6 +411,33 @@ class PostgresStore(BatchedStore):
         rows = await self._read_in_turn(sql, queue, now, known)
         found = {row["id"]: item_of_row(queue, row) for row in rows}
         return [found.get(number) for number in ids]
+
+    async def do_diagnose(self) -> list[Finding]:
+        """As `Store.do_diagnose`, over connections of its own."""
+        diagnosis = PostgresDiagnosis(
+            self.schema,
+            where=self._settings.where,
+            connect=self._connect,
+            # A store that uses neither works behind any proxy.
+            needs_session=self._listen or self._prepared,
+        )
+        return await self._apart(diagnosis.run)
+
+    async def do_schema_state(self) -> SchemaState:
+        """As `Store.do_schema_state`."""
+        return await self._apart(partial(schema_state, schema=self.schema))
+
+    async def _apart(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Do something with a connection of its own: rare, and not in the way of other calls."""
+        where = self._settings.where
+        try:
+            connection = await self._connect()
+            try:
+                return await work(connection)
+            finally:
+                await connection.close()
+        except (*LOST, asyncpg.PostgresError) as error:
+            raise explain(error, where) from error
 
     async def do_close(self) -> None:
         """As `Store.do_close`."""

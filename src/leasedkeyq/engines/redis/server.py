@@ -9,6 +9,7 @@ import msgspec
 
 from leasedkeyq.engines.redis.link import Patience, RedisLink
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.findings import SchemaState
 from leasedkeyq.model.requests import Durability
 
 OLDEST: Final = (6, 2)
@@ -23,6 +24,9 @@ FORMAT: Final = 3
 one, would misread them."""
 READABLE_FORMAT: Final = 2
 """The layout before: nothing of it has changed, but an item may have progress in its history."""
+
+CHANGES: Final = {3: "items have progress; no key is written anew"}
+"""What each version brings, in words: for people who look before they migrate."""
 
 LOSES_A_SECOND: Final = (
     "the server syncs its append-only file once a second: a crash or a failover may lose the last "
@@ -61,8 +65,8 @@ def examine(link: RedisLink, *, wait_aof: bool, required: Durability | None) -> 
         StoreError: The server cannot be used as it is set up.
     """
     nodes = _settings_of_primaries(link)
-    found = [_level(settings) for settings in nodes]
-    version = min(_version(settings) for settings in nodes)
+    found = [level_of(settings) for settings in nodes]
+    version = min(version_in(settings) for settings in nodes)
     if version < OLDEST:
         raise StoreError(
             f"{link.address}: the server is version {version[0]}.{version[1]}; the Redis store "
@@ -79,7 +83,7 @@ def examine(link: RedisLink, *, wait_aof: bool, required: Durability | None) -> 
         raise StoreError(
             f"{link.address}: the server is a part of a cluster: open redis+cluster:// instead"
         )
-    evicts = _eviction(nodes)
+    evicts = eviction(nodes)
     if evicts:
         raise StoreError(f"{link.address}: {evicts}")
     durability = LEVELS[min(LEVELS.index(level) for level, _ in found)]
@@ -98,13 +102,23 @@ def look_again(link: RedisLink) -> list[str]:
     Raises:
         Exception: It cannot be asked now.
     """
-    nodes = [_settings(link, node, patient=False) for node in _nodes(link)]
-    said = [warning for _, warning in map(_level, nodes) if warning]
-    evicts = _eviction(nodes)
+    nodes = [settings for _, settings in look_at_nodes(link)]
+    said = [warning for _, warning in map(level_of, nodes) if warning]
+    evicts = eviction(nodes)
     return list(dict.fromkeys([*said, evicts] if evicts else said))
 
 
-def _eviction(nodes: Iterable[Mapping[str, str]]) -> str:
+def look_at_nodes(link: RedisLink) -> list[tuple[Any, Mapping[str, str]]]:
+    """The server, or all primaries of a cluster, with their settings as of now.
+
+    Raises:
+        StoreError: One cannot be asked now.
+    """
+    return [(node, _settings(link, node, patient=False)) for node in _nodes(link)]
+
+
+def eviction(nodes: Iterable[Mapping[str, str]]) -> str:
+    """What is to be said about servers that would throw items away; empty if none would."""
     for settings in nodes:
         policy = settings.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
@@ -113,6 +127,26 @@ def _eviction(nodes: Iterable[Mapping[str, str]]) -> str:
                 "memory is full. Set it to noeviction, or use another server"
             )
     return ""
+
+
+def format_state(link: RedisLink, prefix: str) -> SchemaState:
+    """The version of the layout of the keys of a store.
+
+    Raises:
+        StoreError: It cannot be asked now, or they are of a version that we would misread.
+    """
+    found: bytes | None = link.command("GET", f"{prefix}:format")
+    if found is not None and found not in (b"%d" % FORMAT, b"%d" % READABLE_FORMAT):
+        raise _unreadable(link, prefix, found)
+    version = 0 if found is None else int(found)
+    steps = [number for number in CHANGES if version < number]
+    return SchemaState(
+        version=version,
+        wanted=FORMAT,
+        changes=tuple(f"version {step}: {CHANGES[step]}" for step in steps)
+        if version
+        else (f"version {FORMAT}: the key {prefix}:format is set",),
+    )
 
 
 def check_format(link: RedisLink, prefix: str) -> None:
@@ -133,8 +167,13 @@ def check_format(link: RedisLink, prefix: str) -> None:
         with suppress(*link.failures):
             link.client.execute_command("SET", key, FORMAT, "XX")
         return
+    raise _unreadable(link, prefix, found)
+
+
+def _unreadable(link: RedisLink, prefix: str, found: bytes) -> StoreError:
+    key = f"{prefix}:format"
     if not found.isdigit():
-        raise StoreError(
+        return StoreError(
             f"{link.address}: the key {key!r} is not one of leasedkeyq; use another prefix"
         )
     way_out = "upgrade leasedkeyq"
@@ -143,7 +182,7 @@ def check_format(link: RedisLink, prefix: str) -> None:
             "empty the queues with the leasedkeyq that filled them and delete the key "
             f"{key!r}, or use another prefix"
         )
-    raise StoreError(
+    return StoreError(
         f"{link.address}: the prefix {prefix!r} has keys of version {int(found)}, this leasedkeyq "
         f"knows version {FORMAT}: {way_out}"
     )
@@ -209,6 +248,11 @@ def _settings(link: RedisLink, node: Any, *, patient: bool = True) -> Mapping[st
         "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
         "cluster": info.get("cluster_enabled", "0"),
         "role": info.get("role", ""),
+        "used-memory": info.get("used_memory", "0"),
+        "maxmemory": info.get("maxmemory", "0"),
+        "save-status": info.get("rdb_last_bgsave_status", "ok"),
+        "append-status": info.get("aof_last_write_status", "ok"),
+        "rewrite-status": info.get("aof_last_bgrewrite_status", "ok"),
     }
     if "master_host" in info:
         found["primary"] = f"{info['master_host']}:{info['master_port']}"
@@ -230,12 +274,13 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _version(settings: Mapping[str, str]) -> tuple[int, int]:
+def version_in(settings: Mapping[str, str]) -> tuple[int, int]:
+    """The version of a server, as numbers."""
     major, minor = [*settings["version"].split("."), "0"][:2]
     return int(major), int(minor)
 
 
-def _level(settings: Mapping[str, str]) -> tuple[Durability, str]:
+def level_of(settings: Mapping[str, str]) -> tuple[Durability, str]:
     """What is kept, and what is to be said about it.
 
     WAITAOF does not count: with ``everysec``, many servers answer it before they have synced.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from leasedkeyq import checks
+from leasedkeyq.engines.redis.diagnosis import diagnose
 from leasedkeyq.engines.redis.engine import (
     REPLY_LIFETIME,
     QueueNames,
@@ -22,11 +23,12 @@ from leasedkeyq.engines.redis.engine import (
 from leasedkeyq.engines.redis.link import NORMAL_OPTIONS, RedisLink
 from leasedkeyq.engines.redis.loop_link import LoopLink
 from leasedkeyq.engines.redis.parked_claims import ParkedClaimer
-from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, look_again
+from leasedkeyq.engines.redis.server import LEVELS, check_format, examine, format_state, look_again
 from leasedkeyq.engines.redis.subscriber import Subscribers
 from leasedkeyq.engines.redis.wire import EXACT, Read, counts, shown
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.admission import check_names
+from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     STATES,
     Capabilities,
@@ -42,6 +44,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, ThreadBatcher, undo_claim
+from leasedkeyq.stores.closable import outdated
 from leasedkeyq.stores.store import Claimer
 
 logger = logging.getLogger("leasedkeyq")
@@ -81,6 +84,8 @@ class RedisStore(BatchedStore):
         wait_timeout: Seconds to wait for that.
         retry_for: Seconds for which a lost server is tried again before a call fails.
         edit_time: Seconds that the work of an edit may take. Then others go on, and it fails.
+        migrate: With False nothing is made or changed by opening, and a store whose keys are of an
+            older version, or not there yet, refuses all but `schema_state` and `diagnose`.
         poll: Seconds after which a waiting `get` asks again though nothing woke it: a safety net.
         client_options: For redis-py, such as ``{"ssl_ca_certs": "ca.pem"}``.
         clock: Unix time, for tests; None: the server's.
@@ -102,6 +107,7 @@ class RedisStore(BatchedStore):
         wait_timeout: float = 5.0,
         retry_for: float = 15.0,
         edit_time: float = 30.0,
+        migrate: bool = True,
         poll: float = 5.0,
         client_options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] | None = None,
@@ -125,7 +131,12 @@ class RedisStore(BatchedStore):
         super().__init__(f"Redis store {self._link.address}", limits)
         try:
             found = examine(self._link, wait_aof=wait_aof, required=require_durability)
-            check_format(self._link, prefix)
+            if migrate:
+                check_format(self._link, prefix)
+            else:
+                state = format_state(self._link, prefix)
+                if state.outdated:
+                    self._outdated = outdated(self._name, state.version, state.wanted)
         except BaseException:
             self._link.close()
             raise
@@ -139,6 +150,8 @@ class RedisStore(BatchedStore):
         self.warnings: list[str] = found.warnings
         for warning in self.warnings:
             logger.warning("%s: %s", self._link.address, warning)
+        self._prefix = prefix
+        self._required = require_durability
         me = secrets.token_hex(8)
         numbers = count()
 
@@ -301,6 +314,21 @@ class RedisStore(BatchedStore):
         """As `Store.do_results`."""
         found = await self._read("results", queue, [str(number) for number in ids])
         return [None if result is None else shown(queue, result) for result in found]
+
+    async def do_diagnose(self) -> list[Finding]:
+        """As `Store.do_diagnose`."""
+        look = partial(
+            diagnose,
+            self._link,
+            prefix=self._prefix,
+            channel=self._engine.channel("doctor"),
+            required=self._required,
+        )
+        return await self._link.in_thread(look)
+
+    async def do_schema_state(self) -> SchemaState:
+        """As `Store.do_schema_state`."""
+        return await self._link.in_thread(partial(format_state, self._link, self._prefix))
 
     async def do_close(self) -> None:
         """As `Store.do_close`."""

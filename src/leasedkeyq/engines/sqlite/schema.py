@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.findings import SchemaState
 
 SqliteDurability = Literal["full", "normal"]
 
@@ -474,12 +475,58 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 VERSION: Final = len(MIGRATIONS)
+CHANGES: Final[tuple[str, ...]] = (
+    "the tables are made",
+    (
+        "items have kinds, leases know when they began, buried items and results are found by key; "
+        "the tables of items, buried items and results are written anew"
+    ),
+    "rate limits keep their state in a table of their own",
+    "items have deadlines; the table of items is written anew",
+    "two indexes: items by deadline, and by state",
+    "results have outcomes; the table of results is written anew",
+    "keys have lines; the tables of items, buried items and results are written anew",
+    "claims need not be synced: a counter more",
+    "items have progress; nothing is written anew",
+)
+"""What each version brings, in words: for people who look before they migrate."""
+
+
+def schema_state(connection: sqlite3.Connection) -> SchemaState:
+    """The version of the tables, and what would bring them up to date."""
+    version = version_of(connection)
+    if version >= VERSION:
+        return SchemaState(version=version, wanted=VERSION)
+    steps = [statement.strip() for step in MIGRATIONS[version:] for statement in step]
+    marks = [f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}"]
+    statements = ["BEGIN IMMEDIATE", *steps, *marks, "COMMIT"]
+    return SchemaState(
+        version=version,
+        wanted=VERSION,
+        changes=tuple(
+            f"version {number}: {change}"
+            for number, change in enumerate(CHANGES[version:], version + 1)
+        ),
+        sql="".join(f"{statement};\n" for statement in statements),
+    )
 
 
 def open_database(
-    path: Path, *, durability: SqliteDurability, busy_timeout: float, create: bool
+    path: Path,
+    *,
+    durability: SqliteDurability,
+    busy_timeout: float,
+    create: bool,
+    update: bool = True,
 ) -> sqlite3.Connection:
-    """Open a connection for writing, with the tables in their latest version.
+    """Open a connection for writing.
+
+    Args:
+        path: The database file.
+        durability: How it commits.
+        busy_timeout: Seconds to wait for other processes.
+        create: Make the file, if need be.
+        update: Bring the tables up to date.
 
     Raises:
         StoreError: It cannot be opened, is no database of ours, or is of a newer version.
@@ -495,7 +542,8 @@ def open_database(
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16384")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-        migrate(connection, path)
+        if update:
+            migrate(connection, path)
         connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits by itself
         if not existed:
             _sync_folder(path.parent)

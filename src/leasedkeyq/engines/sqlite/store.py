@@ -8,9 +8,15 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from leasedkeyq import checks
+from leasedkeyq.engines.sqlite.diagnosis import (
+    LOG_RESET_BUG,
+    Diagnosis,
+    Examination,
+    SchemaExamination,
+)
 from leasedkeyq.engines.sqlite.inspection import (
     Browse,
     Count,
@@ -26,10 +32,12 @@ from leasedkeyq.engines.sqlite.schema import (
     OLDEST_SQLITE,
     SOUND_SQLITE,
     SYNCED,
+    VERSION,
     SqliteDurability,
     explain,
     open_database,
     primary_code,
+    version_of,
 )
 from leasedkeyq.engines.sqlite.transaction import (
     MustSyncError,
@@ -40,6 +48,7 @@ from leasedkeyq.engines.sqlite.transaction import (
 from leasedkeyq.engines.sqlite.watch import CommitWatch, identity
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -58,6 +67,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import SpoiledBatchError, ThreadBatcher, undo_claim
+from leasedkeyq.stores.closable import outdated
 from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.store import report_dropped
 
@@ -121,6 +131,9 @@ class SqliteStore(BatchedStore):
             attempt is not counted. That is what a worker on this machine wants, whose work ends
             with the power; and a claim is several times faster. Have it synced if leases are handed
             on to other machines, or if an attempt that brings down the machine has to count.
+        migrate: Bring tables of an older version up to date. With False nothing is made or changed
+            by opening, and a store of an older version refuses all but `schema_state` and
+            `diagnose`.
         clock: Unix time, for tests.
 
     Attributes:
@@ -135,6 +148,7 @@ class SqliteStore(BatchedStore):
         limits: Limits | None = None,
         busy_timeout: float = 10.0,
         sync_claims: bool = False,
+        migrate: bool = True,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
@@ -153,6 +167,7 @@ class SqliteStore(BatchedStore):
         self.warnings: list[str] = _warnings()
         self._durability: SqliteDurability = durability
         self._sync_claims = sync_claims
+        self._migrate = migrate
         self._busy_timeout = checks.number("busy_timeout", busy_timeout, least=0)
         self._clock = clock or time.time
         self._latest = float("-inf")
@@ -172,11 +187,13 @@ class SqliteStore(BatchedStore):
         self._fresh = True
         """Whether nothing was claimed over the connection."""
         self._log: LogFile | None = None
-        self._connection: sqlite3.Connection | None = self._open(create=True)
+        self._connection: sqlite3.Connection | None = self._open(create=migrate)
+        if not migrate:
+            self._check_outdated(self._connection)
         self._file = identity(self.path)
         self._under_way: Sequence[SqliteRequest] = ()
         """What the thread applies at present."""
-        self._writer: ThreadBatcher[SqliteRequest, Any] = ThreadBatcher(
+        self._writer: ThreadBatcher[SqliteRequest | Examination, Any] = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
             name=self._name,
@@ -247,6 +264,18 @@ class SqliteStore(BatchedStore):
         """As `Store.do_results`."""
         return self._writer.submit(Results(queue, tuple(ids)))
 
+    async def do_diagnose(self) -> list[Finding] | StoreError:
+        """As `Store.do_diagnose`."""
+        found: list[Finding] | StoreError = await self._writer.submit(
+            Diagnosis(self.path, self._durability), alone=True
+        )
+        return found
+
+    async def do_schema_state(self) -> SchemaState | StoreError:
+        """As `Store.do_schema_state`."""
+        found: SchemaState | StoreError = await self._writer.submit(SchemaExamination(), alone=True)
+        return found
+
     async def do_close(self) -> None:
         """As `Store.do_close`."""
         self._watch.close()
@@ -254,11 +283,14 @@ class SqliteStore(BatchedStore):
 
     # In the writer's thread, or in an event loop
 
-    def _apply(self, requests: list[SqliteRequest]) -> list[Any]:
-        """One transaction for all."""
-        self._under_way = requests
+    def _apply(self, requests: list[SqliteRequest | Examination]) -> list[Any]:
+        """One transaction for all; an examination is alone, and needs none."""
+        if isinstance(requests[0], Examination):
+            return [self._examine(requests[0])]
+        changes = [request for request in requests if not isinstance(request, Examination)]
+        self._under_way = changes
         try:
-            answers, announce = self._transact(requests)
+            answers, announce = self._transact(changes)
         except sqlite3.Error as error:
             if primary_code(error) not in FAULTS_OF_THE_REQUEST:
                 raise explain(error, self.path) from error
@@ -271,7 +303,13 @@ class SqliteStore(BatchedStore):
         announce()
         return answers
 
-    def _apply_here(self, requests: list[SqliteRequest]) -> list[Any] | None:
+    def _examine(self, examination: Examination) -> Any:
+        try:
+            return examination.run(self._connected(here=False))
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+
+    def _apply_here(self, requests: list[SqliteRequest | Examination]) -> list[Any] | None:
         """Apply a few small requests in the event loop of their callers; None: the thread should.
 
         That saves two changes of threads. One caller that puts, gets and acknowledges is 1.1 times
@@ -286,9 +324,10 @@ class SqliteStore(BatchedStore):
         if self._not_checkpointed >= MOST_HERE:
             return None
         try:
-            if not all(map(_is_small, requests)):
+            small = [request for request in requests if _is_small(request)]
+            if len(small) < len(requests):
                 return None
-            answers, announce = self._transact(requests, here=True)
+            answers, announce = self._transact(small, here=True)
         except sqlite3.Error as error:
             code = primary_code(error)
             if code == sqlite3.SQLITE_BUSY:
@@ -450,12 +489,19 @@ class SqliteStore(BatchedStore):
             durability=self._durability,
             busy_timeout=self._busy_timeout,
             create=create,
+            update=self._migrate,
         )
         self._level = SYNCED if self._durability == "full" else NOT_SYNCED
         self._fresh = True
         if self._durability == "full":
             self._log = LogFile(self.path)
         return connection
+
+    def _check_outdated(self, connection: sqlite3.Connection | None) -> None:
+        """See whether the tables, which are not to be changed, can be used as they are."""
+        version = VERSION if connection is None else version_of(connection)
+        if version < VERSION:
+            self._outdated = outdated(self._name, version, VERSION)
 
     def _connected(self, here: bool) -> sqlite3.Connection:
         """The connection; a new one if it broke or if another file has taken its file's place.
@@ -545,7 +591,7 @@ forks.add_engine(
 )
 
 
-def _is_small(request: SqliteRequest) -> bool:
+def _is_small(request: SqliteRequest | Examination) -> TypeGuard[SqliteRequest]:
     """Whether it takes hardly any time, whatever is stored."""
     if isinstance(request, Put):
         items = request.items
@@ -573,8 +619,5 @@ def _warnings() -> list[str]:
     if sqlite3.sqlite_version_info >= SOUND_SQLITE:
         return []
     sound = ".".join(map(str, SOUND_SQLITE))
-    warning = (
-        f"SQLite {sqlite3.sqlite_version} is older than {sound}: it has a rare bug in the reset of "
-        "the write-ahead log that can damage a database which several connections write at a time"
-    )
+    warning = f"SQLite {sqlite3.sqlite_version} is older than {sound}: it has {LOG_RESET_BUG}"
     return [warning]

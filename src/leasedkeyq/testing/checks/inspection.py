@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from leasedkeyq.errors import StoreClosedError
+from leasedkeyq.model.findings import SEVERITIES, Finding
 from leasedkeyq.model.requests import Ack, Attempt, Bury, Counts, Put, Release
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -26,6 +27,22 @@ from leasedkeyq.testing.suite import Suite, check, site_check
 
 class InspectionChecks(Suite):
     """Counting, listing, looking, and asking when to come back."""
+
+    @check
+    async def test_it_tells_of_itself_and_changes_nothing(self, store: Store) -> None:
+        """Its findings say what to do, and its version is the one that this program works with."""
+        await store.put([one("a")])
+        before = await everything(store)
+        findings = await store.diagnose()
+        assert all(isinstance(finding, Finding) for finding in findings)
+        for finding in findings:
+            assert finding.severity in SEVERITIES
+            assert finding.code
+            assert finding.what
+            assert finding.advice
+        state = await store.schema_state()
+        assert state is None or not state.outdated, "an open store is up to date"
+        assert await everything(store) == before
 
     @check
     async def test_counts_and_items_tell_every_state(self, store: Store) -> None:

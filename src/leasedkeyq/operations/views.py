@@ -484,3 +484,61 @@ class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
     run_p50: float | None = None
     run_p95: float | None = None
     run_p99: float | None = None
+
+
+FeedOutcome: TypeAlias = Literal[
+    "submitted",
+    "started",
+    "completed",
+    "retry",
+    "failed",
+    "timeout",
+    "cancelled",
+    "dead_lettered",
+    "ended",
+    "pressure",
+    "idle",
+    "shutdown",
+    "dropped",
+]
+"""What happened, as a `Feed` tells it.
+
+``"ended"``: an item of a plain queue is gone, and nothing tells how. ``"pressure"``, ``"idle"``:
+many commands wait in a lane, or none any more. ``"shutdown"``: a worker takes no more commands.
+``"dropped"``: so many events are not told, as there were too many.
+"""
+
+
+class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened in a queue or a lane; made by `Feed`.
+
+    Attributes:
+        at: When it happened, by the clock of the store; for what was seen by a look, when it was
+            looked at.
+        outcome: What happened.
+        queue: The queue; the lane, for what a worker tells.
+        lane: The lane, if it is one.
+        key: The key of the item.
+        kind: The command type, or the kind of a plain item.
+        command_id: The id of the command; "" for an item that is none.
+        id: The number of a plain item in its queue.
+        attempt: The number of the attempt.
+        error: How it failed, in one line.
+        delay: Seconds until the next attempt.
+        count: How many commands wait, or how many events were dropped.
+        worker: Tells the workers apart that tell of it; "" if it was seen by a look.
+    """
+
+    at: float
+    outcome: FeedOutcome
+    queue: str = ""
+    lane: str | None = None
+    key: str = ""
+    kind: str = ""
+    command_id: str = ""
+    id: int | None = None
+    attempt: int = 0
+    error: str = ""
+    delay: float | None = None
+    count: int | None = None
+    worker: str = ""

@@ -33,6 +33,7 @@ from leasedkeyq.lanes.durable.envelope import (
     ending,
     retry_note,
 )
+from leasedkeyq.lanes.durable.event_publisher import EventPublisher
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.lease_guard import LeaseGuard
 from leasedkeyq.lanes.durable.minute_writer import MinuteWriter
@@ -42,7 +43,7 @@ from leasedkeyq.lanes.durable.results import ResultWatch
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
-from leasedkeyq.lanes.durable.workers import WorkerGroup
+from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE, WorkerGroup
 from leasedkeyq.lanes.durable.workflow import (
     CONTINUATION_KEPT,
     GatherPlan,
@@ -204,8 +205,16 @@ class StoreEngine(LaneEngine):
         self._minutes = MinuteWriter(store, lanes, clock)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
+        self._events = EventPublisher(
+            store, WORKERS_QUEUE, lanes=lanes, emitter=emitter, spawn=self._spawn, clock=clock
+        )
         self._workers = WorkerGroup(
-            store, lanes, own=slots.own, wake=self.wake, types=lambda: registry.types
+            store,
+            lanes,
+            own=slots.own,
+            wake=self.wake,
+            types=lambda: registry.types,
+            heard=self._events.look,
         )
         self.loop_watch.keeper = self.lease_guard = LeaseGuard(
             store, lanes, self._held, self._heartbeat, self._workers.renewal
@@ -565,6 +574,7 @@ class StoreEngine(LaneEngine):
                         await self._outbox.empty.wait()
                     await self.dlq.settled()
                     await self._minutes.flush()
+                    await self._events.flush()
         except TimeoutError:
             logger.error(  # noqa: TRY400
                 "%d commands are not settled: the store does not answer; they run again when "
@@ -577,6 +587,7 @@ class StoreEngine(LaneEngine):
         self._unknown.close()
         tasks = [*self._tasks, *self._errands, *self._workflow.close()]
         tasks += self._results.close(self.closed_error)
+        tasks += self._events.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

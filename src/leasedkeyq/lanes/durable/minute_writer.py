@@ -4,12 +4,13 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.lanes.durable.kept import keep
 from leasedkeyq.lanes.durable.minutes import (
     COUNTERS,
     GAUGES_HOLD,
@@ -24,7 +25,6 @@ from leasedkeyq.lanes.durable.minutes import (
 from leasedkeyq.lanes.durable.stats import lane_counts
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.model.requests import Cancel, Change, Put, StoredItem
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -232,11 +232,7 @@ class MinuteWriter:
                 tally.gauges, tally.gauges_at = gauges, now
 
     async def _keep(self, minutes: Mapping[str, WorkerMinute]) -> None:
-        """Write minutes as kept results, all of them or none.
-
-        Those that are there already are not written again: the answer to a try that went well may
-        have been lost.
-        """
+        """Write minutes as kept results, all of them or none, each once."""
         most = self._store.limits.value_size
         results = {
             f"{key}:{part}" if part else key: raw
@@ -244,17 +240,7 @@ class MinuteWriter:
             for part, raw in enumerate(_written(minute, most))
         }
 
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            there = {item.key for item in items}
-            changes: list[Put | Change] = []
-            for key, raw in results.items():
-                if key not in there:
-                    changes.append(Put(SERIES_QUEUE, ((key, b"null"),)))
-                    changes.append(Cancel(SERIES_QUEUE, key, raw, SERIES_KEPT, outcome="completed"))
-            return changes
-
-        if results:
-            await self._store.edit(SERIES_QUEUE, work, keys=[*results])
+        await keep(self._store, SERIES_QUEUE, results, SERIES_KEPT)
 
 
 def _counters(lane: Lane) -> dict[str, int]:

@@ -68,6 +68,7 @@ class WorkerGroup:
         own: Told which partitions are this worker's.
         wake: Called when a command may be able to start.
         types: The types of commands that this worker knows.
+        heard: Called with all items of the queue whenever this worker has looked at it.
 
     Attributes:
         known: Set when it is known what is paused, and which partitions are this worker's.
@@ -81,6 +82,7 @@ class WorkerGroup:
         own: Callable[[Partition, bool], None],
         wake: Callable[[], None],
         types: Callable[[], Iterable[str]],
+        heard: Callable[[Sequence[StoredItem]], None] = lambda _: None,
     ) -> None:
         self.known = asyncio.Event()
         self._store = store
@@ -88,6 +90,7 @@ class WorkerGroup:
         self._own = own
         self._wake = wake
         self._types = types
+        self._heard = heard
         self._unwritten: dict[str, bool] = {}
         """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
@@ -212,6 +215,7 @@ class WorkerGroup:
             await self._go()
         self._decided = set(self._unwritten)
         found = await self._browse()
+        self._heard(found)
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
         for lane in self._lanes.values():
             if lane.id not in self._decided:

@@ -1,39 +1,61 @@
-"""``leasedkeyq`` and ``python -m leasedkeyq``: the commands of the package."""
+"""``leasedkeyq`` and ``python -m leasedkeyq``: the commands of the package.
 
-import argparse
+``worker`` runs without the extra ``cli``, as workers in production need no other command. All other
+commands need it. What a command does not need is not imported for it.
+"""
+
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from leasedkeyq import __version__
-from leasedkeyq.cli import worker
-from leasedkeyq.cli.health import PortError
+MISUSED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     if arguments is None:
         arguments = sys.argv[1:]
-    parser = argparse.ArgumentParser(prog="leasedkeyq", description="Keyed, leased queues.")
-    parser.add_argument("--version", action="version", version=f"leasedkeyq {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
-    help_text = "run the lanes of a manager until SIGTERM or SIGINT"
-    worker_parser = commands.add_parser("worker", help=help_text, description=help_text)
-    worker.add_arguments(worker_parser)
-    options = parser.parse_args(arguments)
+    if arguments and arguments[0] == "worker":
+        return _run_worker(arguments)
+    try:
+        from leasedkeyq.cli import app  # noqa: PLC0415 - it needs the extra
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        if arguments and arguments[0] == "--version":
+            from leasedkeyq import __version__  # noqa: PLC0415
+
+            sys.stdout.write(f"leasedkeyq {__version__}\n")
+            return 0
+        sys.stderr.write(
+            "leasedkeyq: this command needs click, which is not installed: "
+            "pip install 'leasedkeyq[cli]'; only `leasedkeyq worker` runs without it\n"
+        )
+        return MISUSED
+    return app.main(arguments)
+
+
+def _run_worker(arguments: Sequence[str]) -> int:
+    from leasedkeyq.cli import worker  # noqa: PLC0415
+    from leasedkeyq.cli.health import PortError  # noqa: PLC0415
+
+    parser = worker.new_parser()
+    options = parser.parse_args(arguments[1:])
     try:
         return worker.main(options, arguments)
     except worker.UsageError as error:
-        worker_parser.error(str(error))
+        parser.error(str(error))
     except (worker.MissingExtraError, PortError) as error:
-        sys.stderr.write(f"{worker_parser.prog}: error: {error}\n")
+        sys.stderr.write(f"{parser.prog}: error: {error}\n")
         return worker.MISUSED
 
 
 def run() -> NoReturn:
     """Run a command, and end the process: the console script."""
     code = main()
-    worker.end_for_certain(code)
+    worker = sys.modules.get("leasedkeyq.cli.worker")
+    if worker is not None:
+        worker.end_for_certain(code)
     sys.exit(code)
 
 

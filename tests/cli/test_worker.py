@@ -344,7 +344,6 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "required: command"),
         (["worker"], "module:manager"),
         (["worker", "app"], "'app' does not look like module:manager"),
         (["worker", "nowhere:manager"], "there is no module 'nowhere'"),

@@ -72,6 +72,14 @@ class MissingExtraError(Exception):
     """Something is not installed that the store, or another part of the package, needs."""
 
 
+def new_parser() -> argparse.ArgumentParser:
+    """What reads the options of ``leasedkeyq worker``."""
+    text = "Run the lanes of a manager until SIGTERM or SIGINT."
+    parser = argparse.ArgumentParser(prog="leasedkeyq worker", description=text)
+    add_arguments(parser)
+    return parser
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of a worker."""
     parser.add_argument(

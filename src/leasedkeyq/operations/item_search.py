@@ -72,17 +72,15 @@ class ItemSearch:
         self._newest_first = newest_first
         states: Sequence[StoredState] = wanted.states or STATES
         self._sources: list[_Source] = []
+        searched: Sequence[StoredState] = states
+        if wanted.key:
+            # The values of a key have an index; what is buried or done has to be searched for.
+            searched = _not_live(states)
         for queue in queues:
-            if wanted.key:
-                # The values of a key have an index; what is buried or done has to be searched for.
-                live = [state for state in states if state in LIVE_STATES]
-                if live:
-                    self._sources.append(_KeySource(store, queue, live, wanted.key))
-                states_left = [state for state in states if state not in LIVE_STATES]
-            else:
-                states_left = list(states)
-            if states_left:
-                source = _Source(store, queue, states_left, newest_first=newest_first)
+            if len(searched) < len(states):
+                self._sources.append(_KeySource(store, queue, states, wanted.key))
+            if searched:
+                source = _Source(store, queue, searched, newest_first=newest_first)
                 self._sources.append(source)
 
     async def page(
@@ -164,6 +162,14 @@ class ItemSearch:
             raise ValueError(f"cursor must be that of the page before, or None; got {cursor!r}")
         for source, place in zip(self._sources, places, strict=True):
             source.begin(place)
+
+
+def _not_live(states: Sequence[StoredState]) -> Sequence[StoredState]:
+    found: list[StoredState] = []
+    for state in states:
+        if state not in LIVE_STATES:
+            found.append(state)  # noqa: PERF401 - a type checker loses the type in a comprehension
+    return found
 
 
 class _Source:

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from markupsafe import Markup
+
 from leasedkeyq.connect import connect
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.redaction import Redaction
 from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.stores import Store
 from leasedkeyq.web.access.audit import AuditLog
+from leasedkeyq.web.figures import FigureBook, LaneFigures
 from leasedkeyq.web.poller import Poller
 
 StoreSource: TypeAlias = str | Store
@@ -44,7 +47,8 @@ class ShownStore:
         self._options = options
         self._store: Store | None = source if isinstance(source, Store) else None
         self._redaction = redaction
-        self._series: SeriesReader | None = None
+        self._figures: tuple[SeriesReader, FigureBook] | None = None
+        self._read = 0
         self.poller = Poller(interval)
 
     @property
@@ -64,12 +68,23 @@ class ShownStore:
         """What looks at the store and acts on it. What it shows has no hidden fields."""
         return Operator(self.store, redaction=self._redaction)
 
-    async def series(self) -> SeriesReader:
-        """The minute values of the lanes, with what is new, read at most every some seconds."""
-        if self._series is None:
-            self._series = SeriesReader(self.store)
-        await self.poller.look("series", self._series.refresh)
-        return self._series
+    async def figures(self) -> dict[str, LaneFigures]:
+        """What the workers did in each lane in the last hour, as they have told by now."""
+        return (await self._book()).lanes(self._read)
+
+    async def charts(self, lane: str | None, span: str) -> Markup:
+        """The charts of a lane, or of all; `span` is one of `figures.RANGES`."""
+        return (await self._book()).charts(self._read, lane, span)
+
+    async def _book(self) -> FigureBook:
+        reader, book = self._figures or _figures_of(self.store)
+        self._figures = reader, book
+
+        async def refresh() -> None:
+            self._read += await reader.refresh()
+
+        await self.poller.look("series", refresh)
+        return book
 
     @property
     def audit(self) -> AuditLog:
@@ -82,8 +97,13 @@ class ShownStore:
         self.poller.forget()
         if isinstance(self._source, str) and self._store is not None:
             store, self._store = self._store, None
-            self._series = None
+            self._figures = None
             await store.close()
+
+
+def _figures_of(store: Store) -> tuple[SeriesReader, FigureBook]:
+    reader = SeriesReader(store)
+    return reader, FigureBook(reader)
 
 
 def shown_stores(

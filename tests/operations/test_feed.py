@@ -214,6 +214,25 @@ async def test_a_listener_that_was_taken_for_dead_is_heard_again() -> None:
     assert ("later", "completed") in listener.lines
 
 
+async def test_totals_count_what_no_event_tells() -> None:
+    store = MemoryStore(clock=clock)
+    one, work = manager_on(store)
+    two, _ = manager_on(store)
+    async with one, two:
+        await (await one.submit("x", work(), key="before"))
+        async with listening(store, outcomes=["failed"], totals=True) as listener:
+            for round_ in range(3):
+                commands = [(f"{round_}-{number}", work()) for number in range(100)]
+                await one.submit_many("x", commands)
+                await asyncio.sleep(2)
+            await one.submit("x", work(1), key="bad")
+            await asyncio.sleep(10)
+            count = listener.feed.counts["x"]
+            assert (count.completed, count.failed, count.retried) == (300, 1, 1)
+            assert count.started == 302
+    assert listener.lines == [("bad", "failed")]
+
+
 # Plain queues
 
 

@@ -22,6 +22,8 @@ from leasedkeyq.lanes.durable.event_batches import (
     LISTENER_LEASE,
     TELL_AGAIN,
     EventBatch,
+    LaneCount,
+    ListenerWish,
     PublishedEvent,
 )
 from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
@@ -81,8 +83,14 @@ class Feed:
         queues: Names of queues and lanes; None for all but internal ones.
         kinds: Command types, or kinds of items; empty for all.
         keys: Patterns of keys, as in a shell: ``order-*``; empty for all.
-        outcomes: What shall be told; empty for all.
+        outcomes: What shall be told; empty for all. Workers publish nothing else then.
+        totals: Whether workers shall tell about once a second how much they have done; `counts`
+            has it.
         clock: Unix time.
+
+    Attributes:
+        counts: By lane: how many commands have started and ended since the feed was opened, in all
+            workers; no event is missing in it. Empty without `totals`.
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class Feed:
         kinds: Collection[str] = (),
         keys: Collection[str] = (),
         outcomes: Collection[FeedOutcome] = (),
+        totals: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -100,6 +109,11 @@ class Feed:
         self._kinds = frozenset(kinds)
         self._keys = tuple(keys)
         self._outcomes = frozenset(outcomes)
+        self.counts: dict[str, LaneCount] = {}
+        self._counted: dict[tuple[str, str], LaneCount] = {}
+        """What each worker has told last of each lane."""
+        wanted = [event for event, outcome in _OUTCOMES.items() if outcome in self._outcomes]
+        self._wish = msgspec.json.encode(ListenerWish(wanted if outcomes else None, totals))
         self._clock = clock
         self._name = LISTENER + secrets.token_hex(8)
         self._lease: Claimed | None = None
@@ -196,7 +210,7 @@ class Feed:
 
     async def _listen(self) -> None:
         """Lease an item that tells the workers that somebody listens."""
-        answer = (await self._store.put([Put(WORKERS_QUEUE, ((self._name, b"null"),))]))[0]
+        answer = (await self._store.put([Put(WORKERS_QUEUE, ((self._name, self._wish),))]))[0]
         if isinstance(answer, LeasedKeyQError):
             raise answer
         claim = Claim(((WORKERS_QUEUE, 1),), 1, self._name, LISTENER_LEASE)
@@ -256,6 +270,8 @@ class Feed:
                     continue  # a worker of a later version
                 self._told_at[batch.worker] = now, batch.queues
                 ahead = 0.0 if item.ended_at is None else item.ended_at - batch.at
+                for lane, count in batch.totals.items():
+                    self._add(batch.worker, lane, count)
                 if batch.dropped:
                     at = batch.at + ahead
                     dropped = FeedEvent(
@@ -267,9 +283,21 @@ class Feed:
         for worker, (told, _) in list(self._told_at.items()):
             if now - told > 3 * TELL_AGAIN:
                 del self._told_at[worker]
+                for known in [known for known in self._counted if known[0] == worker]:
+                    del self._counted[known]
         for end, when in list(self._ends.items()):
             if now - when > TWICE:
                 del self._ends[end]
+
+    def _add(self, worker: str, lane: str, count: LaneCount) -> None:
+        """Take how much a worker has done; what it had done before the feed does not count."""
+        before = self._counted.get((worker, lane), count)
+        self._counted[worker, lane] = count
+        total = self.counts.setdefault(lane, LaneCount())
+        total.started += count.started - before.started
+        total.completed += count.completed - before.completed
+        total.failed += count.failed - before.failed
+        total.retried += count.retried - before.retried
 
     def _tell(self, event: PublishedEvent, worker: str, ahead: float) -> None:
         outcome = _OUTCOMES.get(event.event)

@@ -25,6 +25,24 @@ LONGEST_TEXT: Final = 500
 """Characters of an error that are published."""
 
 
+class ListenerWish(msgspec.Struct, omit_defaults=True):
+    """What one that listens wants to hear: the value of its item."""
+
+    events: list[str] | None = None
+    """The events, such as ``"queue.command.failed"``; None for all."""
+    totals: bool = False
+    """Whether it wants to hear about once a second how many commands have started and ended."""
+
+
+class LaneCount(msgspec.Struct, array_like=True):
+    """How many commands of a lane have started and ended."""
+
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+
+
 class PublishedEvent(msgspec.Struct, array_like=True, omit_defaults=True):
     """An event as it is stored."""
 
@@ -54,6 +72,16 @@ class EventBatch(msgspec.Struct, omit_defaults=True):
     events: list[PublishedEvent] = []
     dropped: int = 0
     """How many events were left out before these, because there were too many."""
+    totals: dict[str, LaneCount] = {}
+    """By lane: what the worker has counted since it was started, if that was asked for."""
+
+
+def wish_of(value: bytes) -> ListenerWish:
+    """What one that listens wants to hear. One of a later version is told all."""
+    try:
+        return msgspec.json.decode(value, type=ListenerWish)
+    except msgspec.MsgspecError:
+        return ListenerWish(totals=True)
 
 
 def published(event: LaneEvent, at: float) -> PublishedEvent:

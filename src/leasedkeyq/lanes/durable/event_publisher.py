@@ -7,6 +7,7 @@ import time
 from asyncio import Task
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import msgspec
@@ -18,8 +19,11 @@ from leasedkeyq.lanes.durable.event_batches import (
     LISTENER,
     TELL_AGAIN,
     EventBatch,
+    LaneCount,
+    ListenerWish,
     PublishedEvent,
     published,
+    wish_of,
 )
 from leasedkeyq.lanes.durable.kept import keep
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
@@ -35,6 +39,8 @@ MOST = 400
 """Events that are gathered in that time: of more, the newer ones are dropped and counted."""
 IN_ONE = 200
 """Events in one result."""
+TOTALS_EVERY = 1.0
+"""Seconds after which it tells how many commands have started and ended, if that is asked for."""
 LOOK_AGAIN = 5.0
 """Seconds after which it looks whether anybody still listens."""
 
@@ -78,11 +84,16 @@ class EventPublisher:
         self._task: Task[None] | None = None
         self._unclaimed: set[int] = set()
         """Those that listened at the last look, and had not leased their item yet."""
+        self._wanted: frozenset[str] | None = frozenset()
+        """The events that somebody wants to hear; None for all."""
+        self._totals = False
+        self._told_totals: dict[str, LaneCount] = {}
         self._closed = False
 
     def look(self, found: Sequence[StoredItem]) -> None:
         """See whether anybody listens, among all items of the queue of the workers."""
-        heard = any(item.key.startswith(LISTENER) for item in found)
+        heard = [item for item in found if item.key.startswith(LISTENER)]
+        self._wish([wish_of(item.value) for item in heard])
         if heard and self._task is None and not self._closed:
             self._unclaimed.clear()
             # The predicate takes the event itself: so the buffer is this one's, with its own limit.
@@ -92,7 +103,19 @@ class EventPublisher:
         elif not heard and self._task is not None:
             self._news.set()  # it looks, and ends
 
+    def _wish(self, wishes: Sequence[ListenerWish]) -> None:
+        self._totals = any(wish.totals for wish in wishes)
+        wanted: set[str] = set()
+        for wish in wishes:
+            if wish.events is None:
+                self._wanted = None
+                return
+            wanted.update(wish.events)
+        self._wanted = frozenset(wanted)
+
     def _take(self, event: LaneEvent) -> bool:
+        if self._wanted is not None and event.key not in self._wanted:
+            return False
         if len(self._events) < MOST:
             # By the clock of the engine: that of the emitter may be another one.
             self._events.append(published(event, self._clock()))
@@ -120,16 +143,20 @@ class EventPublisher:
                 self._news.clear()
                 if not self._events:
                     try:
-                        async with asyncio.timeout_at(looked + LOOK_AGAIN):
+                        until = told + TOTALS_EVERY if self._totals else looked + LOOK_AGAIN
+                        async with asyncio.timeout_at(until):
                             await self._news.wait()
                     except TimeoutError:
                         pass
+                    else:
+                        if not self._events:  # one that listened has gone
+                            looked = -inf
                 await asyncio.sleep(PAUSE)
-                if loop.time() - looked >= LOOK_AGAIN or not self._events:
+                if loop.time() - looked >= LOOK_AGAIN:
                     looked = loop.time()
                     if not await self._listened():
                         return
-                hello = loop.time() - told >= TELL_AGAIN
+                hello = loop.time() - told >= TELL_AGAIN or self._counted()
                 if hello or self._events:
                     told = loop.time()
                     await self._write(hello=hello)
@@ -141,6 +168,7 @@ class EventPublisher:
         try:
             await self._store.sweep([self._workers_queue])
             page = await self._store.browse(self._workers_queue, prefix=LISTENER)
+            self._wish([wish_of(item.value) for item in page.items])
             free = {item.id for item in page.items if item.state == "available"}
             dead = {
                 item.key: item.id
@@ -156,6 +184,21 @@ class EventPublisher:
             logger.warning("whether anybody listens to events could not be seen: %s", error)
             return True
         return len(page.items) > len(dead)
+
+    def _counts(self) -> dict[str, LaneCount]:
+        return {
+            lane.id: LaneCount(
+                lane.completed + lane.failed + lane.retried + lane.active,
+                lane.completed,
+                lane.failed,
+                lane.retried,
+            )
+            for lane in self._lanes.values()
+        }
+
+    def _counted(self) -> bool:
+        """Whether there is something new to be told of how much was done."""
+        return self._totals and self._told_totals != self._counts()
 
     async def _forget(self, dead: Mapping[str, int]) -> None:
         def work(items: Sequence[StoredItem]) -> list[Put | Change]:
@@ -177,12 +220,13 @@ class EventPublisher:
             for lane in self._lanes.values()
             for partition in lane.partitions
         }
+        totals = self._told_totals = self._counts() if self._totals else {}
         most = self._store.limits.value_size
         results: dict[str, bytes] = {}
         for begin in range(0, max(len(events), 1 if hello or dropped else 0), IN_ONE):
             part = events[begin : begin + IN_ONE]
-            batch = EventBatch(self._worker, self._clock(), queues, part, dropped)
-            dropped = 0
+            batch = EventBatch(self._worker, self._clock(), queues, part, dropped, totals)
+            dropped, totals = 0, {}
             for raw in _written(batch, most):
                 self._number += 1
                 results[f"{self._worker}:{self._number}"] = raw

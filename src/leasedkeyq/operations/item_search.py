@@ -205,7 +205,11 @@ class _Source:
 
     async def read(self, limit: int) -> None:
         page = await self._store.browse(
-            self._queue, states=self._states, cursor=self._after, limit=limit
+            self._queue,
+            states=self._states,
+            cursor=self._after,
+            limit=limit,
+            newest_first=self._newest_first,
         )
         self.items.extend(page.items)
         self._more = page.cursor is not None

@@ -89,12 +89,19 @@ class Lease(Generic[K]):
 
     @property
     def token(self) -> str:
-        """The unguessable name of the lease: a random UUID."""
+        """The unguessable name of the lease: a random UUID, or what a store made up.
+
+        On a store it may end with an "@" and the holder of the lease; see `Claim.holder`.
+        """
         if not self._token:
             self._token = str(uuid.uuid4())
             if self._ended is not None and self._issuer is not None:
                 self._issuer.remember(self._token, self._key, self._ended)
         return self._token
+
+    def end_token_with(self, tail: str) -> None:
+        """Draw a token that ends with `tail`. Meant for stores, before anybody asks for it."""
+        self._token = f"{uuid.uuid4()}{tail}"
 
     @property
     def key(self) -> K:

@@ -71,6 +71,8 @@ class ItemSnapshot(Generic[K, V]):
     """When a lease expires, or before when a value is not handed out."""
     id: int = 0
     """The number of the value in its queue, for `remove`."""
+    holder: str = ""
+    """Who holds its lease, if it is leased on a store: ``store.queue(holder=...)``."""
 
 
 @dataclass(frozen=True, slots=True)

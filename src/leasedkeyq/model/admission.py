@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 from leasedkeyq import checks
 from leasedkeyq.checks import is_storable, is_text
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, UnstorableError, describe
+from leasedkeyq.model.holders import LONGEST_HOLDER
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
@@ -155,7 +156,8 @@ def check_claims(claims: Sequence[Claim]) -> None:
     """Refuse to claim by names that no store can have.
 
     Raises:
-        UnstorableError: A queue, the key or a kind of a claim is no text.
+        UnstorableError: A queue, the key, a kind or the holder of a claim is no text, or the
+            holder is too long.
     """
     for claim in claims:
         queues = claim.queues
@@ -166,7 +168,35 @@ def check_claims(claims: Sequence[Claim]) -> None:
             names += claim.kinds
         if claim.caps:
             names += [cap.queue for cap in claim.caps]
+        if claim.holder != "":
+            names.append(claim.holder)
         _check_texts(claim, names)
+        if len(claim.holder) > LONGEST_HOLDER:
+            raise UnstorableError(_too_long(claim.holder))
+
+
+def check_holder(holder: str) -> str:
+    """A holder of leases.
+
+    Raises:
+        ValueError: It is too long, or no text.
+        TypeError: It is no string.
+    """
+    if not isinstance(holder, str):
+        raise TypeError(f"holder must be a str, got {describe(holder)}")
+    if len(holder) > LONGEST_HOLDER:
+        raise ValueError(_too_long(holder))
+    if not is_storable(holder):
+        message = "holder must be text without NUL characters and lone surrogates"
+        raise ValueError(f"{message}, got {describe(holder)}")
+    return holder
+
+
+def _too_long(holder: str) -> str:
+    return (
+        f"the holder of a lease may have {LONGEST_HOLDER} characters, "
+        f"got {len(holder)}: {describe(holder)}"
+    )
 
 
 def _check_texts(request: object, names: Sequence[str]) -> None:

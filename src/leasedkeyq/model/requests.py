@@ -267,6 +267,10 @@ class Claim(msgspec.Struct, frozen=True):
     none, but costs time, unless nothing can have room at all. Caps of queues that the claim does
     not name mean nothing. Answer: what was leased, in this order; maybe nothing.
 
+    `holder` says who takes the leases, for people: `StoredItem.holder` shows it as long as each of
+    them lasts. It is text of up to 200 characters, such as ``"web-1:4242"``, and decides nothing.
+    The queues, lanes and repositories of leasedkeyq say the host and the process.
+
     Raises:
         ValueError: Two of `caps` have a rate for the same bucket, there is not one of `urgencies`
             or of `lease_times` for each queue, or a queue with an urgency is there twice.
@@ -282,6 +286,7 @@ class Claim(msgspec.Struct, frozen=True):
     urgencies: tuple[Urgency, ...] = ()
     lease_times: tuple[float | None, ...] = ()
     in_order: bool = False
+    holder: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.in_order, bool):
@@ -531,6 +536,8 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is buried and holds its key: the line of that waits."""
     progress: bytes | None = None
     """How far the newest attempt that told had come; None if none did. See `Extend`."""
+    holder: str = ""
+    """Who holds its lease, while it is in flight and if the claim said so. See `Claim`."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

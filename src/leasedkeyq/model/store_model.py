@@ -24,6 +24,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
+from leasedkeyq.model.holders import holder_of, token_tail
 from leasedkeyq.model.id_order import IdOrder
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.line import LineValue
@@ -131,7 +132,7 @@ class StoreModel:
                     item = queue_model.state.claim(expires_at)
                     if item is None:
                         break
-                    claimed.append(self._leased(queue, queue_model.state, item, now))
+                    claimed.append(self._leased(request, queue, queue_model.state, item, now))
                 continue
             if request.lifts(number) and queue_model.deadlines.first() is not None:
                 line, rooms = _line(queue_model, request, number, room, now)
@@ -140,7 +141,7 @@ class StoreModel:
                 found, rooms = _found(queue_model, request, queue, room, now)
                 keys = [item.key for item in found]
             _keep_tokens(queue_model, rooms)
-            claimed += [self._claim_key(queue, queue_model.state, k, expires_at, now) for k in keys]
+            claimed += [self._claim_key(request, number, key, now) for key in keys]
         return tuple(claimed)
 
     def _claim_urgent(self, request: Claim, now: float) -> tuple[Claimed, ...]:
@@ -156,24 +157,24 @@ class StoreModel:
         chosen = list(most_urgent_first(lines, request.limit))
         for queue_model, rooms in taken:
             _keep_tokens(queue_model, rooms)
-        claimed: list[Claimed] = []
-        for number, key in chosen:
-            queue = request.queues[number][0]
-            state, expires_at = self.queues[queue].state, _expiry(request, number, now)
-            claimed.append(self._claim_key(queue, state, key, expires_at, now))
-        return tuple(claimed)
+        return tuple([self._claim_key(request, number, key, now) for number, key in chosen])
 
-    def _claim_key(
-        self, queue: str, state: State, key: str, expires_at: float | None, now: float
-    ) -> Claimed:
+    def _claim_key(self, request: Claim, number: int, key: str, now: float) -> Claimed:
+        """Lease a key of the queue with that number, which is available."""
+        queue, _ = request.queues[number]
+        state = self.queues[queue].state
         state.fence = self.last_fence
-        item = state.claim_key(key, expires_at)
+        item = state.claim_key(key, _expiry(request, number, now))
         assert item is not None
-        return self._leased(queue, state, item, now)
+        return self._leased(request, queue, state, item, now)
 
-    def _leased(self, queue: str, state: State, item: Item[str, Payload], now: float) -> Claimed:
+    def _leased(
+        self, request: Claim, queue: str, state: State, item: Item[str, Payload], now: float
+    ) -> Claimed:
         self.last_fence = state.fence
         item.since = now
+        if request.holder:
+            item.lease.end_token_with(token_tail(request.holder))
         return _claimed(queue, item)
 
     def settle(self, request: Change, now: float) -> Answer:
@@ -718,11 +719,12 @@ def _head(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Stor
     state: StoredState = "available"
     due: float | None = None
     leased_at: float | None = None
-    token = ""
+    token = holder = ""
     if item.lease is not None:
         state, due = "in_flight", item.lease.expires_at
         leased_at = getattr(item, "since", None)
-        token = item.lease.token if reveal else ""
+        token = item.lease.token
+        holder = holder_of(token)
     elif item.next is None:
         state, due = "scheduled", item.timer[0]
     return item.value.stored(
@@ -734,8 +736,9 @@ def _head(queue: str, item: Item[str, Payload], *, reveal: bool = False) -> Stor
         place=item.position if state == "available" else 0,
         due=due,
         leased_at=leased_at,
-        token=token,
+        token=token if reveal else "",
         deadline=item.value.deadline,
+        holder=holder,
     )
 
 

@@ -62,6 +62,7 @@ from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
 from leasedkeyq.stores.codec import Codec
 from leasedkeyq.stores.finite import check_finite
 from leasedkeyq.stores.group_keys import GROUP_MARK, group_key, group_of, is_group_key
+from leasedkeyq.stores.holder import this_process
 
 PENDING: Final = QueueItemStatus.PENDING
 PROCESSING: Final = QueueItemStatus.PROCESSING
@@ -425,7 +426,7 @@ class ItemTerms:
 
     def claim(self, key: str | None = None) -> Claim:
         """Ask for the next item, or for one."""
-        return Claim(((self.queue, 1),), key=key, lease_time=self.lease_time)
+        return Claim(((self.queue, 1),), key=key, lease_time=self.lease_time, holder=this_process())
 
     def plan(
         self, steps: Sequence[Step], now: float, found: FoundItems, max_items: int = 0

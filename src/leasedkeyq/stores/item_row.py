@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leasedkeyq.model.holders import holder_of
 from leasedkeyq.model.requests import OUTCOMES, STATES, Attempt, StoredItem, StoredState
 
 _decode: Final = msgspec.json.Decoder(tuple[Attempt | bytes, ...]).decode
@@ -66,4 +67,5 @@ def item_of_row(queue: str, row: Sequence[Any], *, reveal: bool = False) -> Stor
         ended_at=ended_at,
         holds=bool(holds),
         progress=progress,
+        holder=holder_of(token) if token and state == "in_flight" else "",
     )

@@ -12,6 +12,7 @@ from leasedkeyq.errors import (
     describe,
 )
 from leasedkeyq.model.requests import Claim, Claimed
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.take_back import UnwantedClaims
 
 if TYPE_CHECKING:
@@ -81,14 +82,20 @@ class ClaimPump:
     that something changed or something comes due. What was claimed for a consumer that has gone
     goes to the next in line, or is taken back.
 
+    Args:
+        store: Where it claims.
+        queue: Of which queue.
+        holder: Who holds the leases, for people; empty: this process.
+
     Attributes:
         unwanted: Claims whose consumers have gone.
         on_idle: Called when consumers have begun to wait, as the store has nothing for them.
     """
 
-    def __init__(self, store: "Store", queue: str) -> None:
+    def __init__(self, store: "Store", queue: str, holder: str = "") -> None:
         self._store = store
         self._queue = queue
+        self._holder = holder
         self._line: dict[Waiter, None] = {}
         self._listeners: set[Future[None]] = set()
         self._wake = asyncio.Event()
@@ -318,7 +325,8 @@ class ClaimPump:
     def _claim_for(self, waiters: list[Waiter]) -> Claim:
         first = waiters[0]
         limit = first.many if len(waiters) == 1 else len(waiters)
-        return Claim(((self._queue, limit),), limit, first.key, first.lease_time)
+        holder = self._holder or this_process()
+        return Claim(((self._queue, limit),), limit, first.key, first.lease_time, holder=holder)
 
     def _hand_out(self, waiters: list[Waiter], claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Give what was claimed to those who are still there; return what is left over."""

@@ -32,7 +32,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.local.loop_affinity import used_elsewhere
 from leasedkeyq.local.observer_call import tell
-from leasedkeyq.model.admission import check_name, check_priority, refusal_of
+from leasedkeyq.model.admission import check_holder, check_name, check_priority, refusal_of
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -99,6 +99,7 @@ class StoreQueue(Generic[V]):
         maxsize: int = 0,
         max_buried: int | None = None,
         observer: QueueObserver[str] | None = None,
+        holder: str = "",
     ) -> None:
         self.name: str = check_name("the name of a queue", name, store.limits)
         self._store = store
@@ -109,6 +110,7 @@ class StoreQueue(Generic[V]):
         self._oldest_buried: deque[tuple[int, str]] | None = None
         """Ids and keys of buried items, oldest first; None: not known."""
         self._observer = checks.is_observer(observer)
+        self._holder = check_holder(holder)
         self._leases = LeaseBook()
         self._since: dict[str, float] = {}
         """When the leases were handed out, by token, for the observer."""
@@ -193,7 +195,7 @@ class StoreQueue(Generic[V]):
             raise used_elsewhere(method)
         # Whoever waited in a loop that is closed waits no more. Leases are good in any loop.
         self._loop = loop
-        self._pump = ClaimPump(self._store, self.name)
+        self._pump = ClaimPump(self._store, self.name, self._holder)
         self._room = RoomLine(self._store, self.name, self._maxsize, self._pump)
         self._chores.clear()
         self._asking = False
@@ -812,6 +814,7 @@ class StoreQueue(Generic[V]):
             item.attempt,
             item.due,
             item.id,
+            item.holder,
         )
 
     def _readable(self, item: StoredItem) -> V:

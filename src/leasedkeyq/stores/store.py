@@ -208,6 +208,7 @@ class Store(Closable, ABC):
         maxsize: int = 0,
         max_buried: int | None = None,
         observer: QueueObserver[str] | None = None,
+        holder: str = "",
     ) -> StoreQueue[Any]:
         """A queue of this store, with the awaitable methods of `LeasedKeyQueue`.
 
@@ -220,6 +221,8 @@ class Store(Closable, ABC):
             max_buried: How many buried items are kept; beyond it `bury` drops the oldest. None: the
                 limit `buried` of the store, which holds in any case.
             observer: Told of what is done through this queue object, as in `LeasedKeyQueue`.
+            holder: Who takes the leases, as `StoredItem.holder` shows it to people: up to 200
+                characters. Without it, it is the host and the process, as ``"web-1:4242"``.
         """
         return StoreQueue(
             self,
@@ -229,6 +232,7 @@ class Store(Closable, ABC):
             maxsize=maxsize,
             max_buried=max_buried,
             observer=observer,
+            holder=holder,
         )
 
     # The verbs
@@ -278,7 +282,8 @@ class Store(Closable, ABC):
         answered with nothing, and the error is raised only if no request has leased anything.
 
         Two claims never lease one key at a time, wherever they come from. A claim of names that no
-        store can have raises `UnstorableError`, before anything is leased.
+        store can have, or by a holder that none can keep, raises `UnstorableError`, before anything
+        is leased.
         """
         self._check_usable()
         check_claims(requests)

@@ -43,6 +43,8 @@ VALUES = (*[None] * 4, 0, 1, 2, 5, ABSENT)
 SETTLINGS = "aaaarrrruuubbbbeeecccqqqddp"
 PROGRESS = (None, None, b'{"fraction":0.5}', b"", b"\xff\x00")
 """How far the work has come, also as what is no text."""
+HOLDERS = ("", "host:1", "host:1", "a höst @ 5%")
+"""Who claims, also with what a token cannot have in it as it is."""
 POLICIES: tuple[PutPolicy, ...] = (
     "update",
     "update",
@@ -129,6 +131,7 @@ class Menu:
             tuple(self._urgency() for _ in queues) if pick((True, True, False)) else (),
             tuple(pick(leases) for _ in queues) if pick((True, False, False)) else (),
             pick((False, False, True)),
+            pick(HOLDERS),
         )
 
     def _urgency(self) -> Urgency:

@@ -23,6 +23,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import LIVE_STATES, Store
 from leasedkeyq.stores.take_back import take_back
 from leasedkeyq.transfer.item_record import ItemRecord, Tally
@@ -217,7 +218,8 @@ class EndedTransfer:
             return puts
 
         await self._target.edit(self._queue, work, keys=[*records])
-        claims = [Claim(((self._queue, 1),), 1, record.key, HOLD, (HIDDEN,)) for record in free]
+        queues, holder = ((self._queue, 1),), this_process()
+        claims = [Claim(queues, 1, record.key, HOLD, (HIDDEN,), holder=holder) for record in free]
         answers = await self._target.claim(claims) if claims else []
         leases = {lease.key: lease for answer in answers for lease in answer}
         return leases, [record.key for record in free if record.key not in leases]

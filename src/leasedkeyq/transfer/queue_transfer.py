@@ -22,6 +22,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 from leasedkeyq.stores.take_back import take_back
 from leasedkeyq.transfer.ended_transfer import LOOK_AGAIN, EndedTransfer
@@ -231,7 +232,7 @@ class QueueTransfer:
                 # The source can hold no other queue than its own: a second move is not kept out.
                 self._ahead = time.time() - loop.time()
                 return
-            claim = Claim(((MOVES, 1),), 1, key, LEASE)
+            claim = Claim(((MOVES, 1),), 1, key, LEASE, holder=this_process())
             for claimed in (await self._source.claim([claim]))[0]:
                 self._lock = claimed
                 self._renewed = loop.time()
@@ -316,7 +317,8 @@ class QueueTransfer:
         total = 0
         while True:
             await self._renew()
-            claim = Claim(((self._queue, self._batch),), self._batch, lease_time=LEASE)
+            some = ((self._queue, self._batch),)
+            claim = Claim(some, self._batch, lease_time=LEASE, holder=this_process())
             claimed = (await self._source.claim([claim]))[0]
             if not claimed:
                 return total

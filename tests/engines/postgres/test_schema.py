@@ -47,3 +47,5 @@ def test_a_later_version_replaces_functions() -> None:
     assert text.count("CREATE OR REPLACE FUNCTION") == 2
     assert "run ? 'progress'" in text
     assert "run ? 'progress'" not in migration(FIRST_VERSION, "here")
+    text = migration(FIRST_VERSION + 2, "here")
+    assert text.count("md5(p_secret || c.fence) || c.tail") == 3, "every lease tells its holder"

@@ -286,6 +286,41 @@ class SendsExpiredItemsToTheBack(KeepsTimeItself):
     front = False
 
 
+@caught_by("test_the_holder_of_a_lease_is_shown")
+class ForgetsHolders(OtherClaims):
+    """Leases items, and does not keep to whom."""
+
+    def other(self, request: Claim) -> Claim:
+        return replace(request, holder="")
+
+
+@caught_by("test_the_holder_of_a_lease_is_shown")
+class TakesOneHolderForAll(Through):
+    """Keeps the holder of the first claim of a batch for all of them."""
+
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        holder = requests[0].holder
+        return await self.inner.claim([replace(request, holder=holder) for request in requests])
+
+
+@caught_by("test_the_holder_goes_with_its_lease")
+class RemembersDeadHolders(OtherItems):
+    """Shows who held an item last, when nobody holds it any more."""
+
+    def __init__(self, opener: Callable[..., Store], **options: Any) -> None:
+        super().__init__(opener, **options)
+        self.last: dict[str, str] = {}
+
+    async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
+        answers = await super().do_claim(requests)
+        for request, claimed in zip(requests, answers, strict=True):
+            self.last.update((item.key, request.holder) for item in claimed)
+        return answers
+
+    def shown(self, item: StoredItem) -> StoredItem:
+        return replace(item, holder=self.last.get(item.key, ""))
+
+
 @caught_by("test_progress_is_kept_with_the_item")
 class ForgetsProgress(OtherChanges):
     """Prolongs leases, and keeps nothing of how far the work has come."""

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, keys_in_flight, keys_present
+from leasedkeyq.model.holders import token_tail
 from leasedkeyq.model.requests import (
     LINE_STATES,
     OUTCOMES,
@@ -205,7 +206,8 @@ class Batch:
             case claims:
                 told = 0, None, None, None
         claim = _told_claim(claims)
-        secret = secrets.token_hex(16)  # it cannot be guessed: tokens are made of it
+        # It cannot be guessed, and tokens are made of it. Behind that is what they end with.
+        secret = secrets.token_hex(16) + (claims[0].get("tail", "") if claims else "")
         return claim and ("ack_and_claim_1", (*where, secret, *told, *claim))
 
     def _any(self) -> FunctionCall:
@@ -346,13 +348,14 @@ class Batch:
         queue, most, lease = queues[0]
         if any_key and len(queues) == 1 and (lease is None or lease > 0):
             each = min(most, claim.limit)
-            like = ("claim", queue, each, lease)
+            like = ("claim", queue, each, lease, claim.holder)
             # The server counts on from the first: none that asks for nothing is in between.
             follows = bool(self._runs) and self._runs[-1].numbers[-1] == number - 1
             run = self._joined(number, like) if follows else None
             if run is None:
                 place = [queue, 0, _seconds(lease), None]
                 run = self._add(number, like, op="claim", queues=[place], limit=0, each=each)
+                run.told.update(_told_holder(claim))
             run.told["limit"] += each
             run.told["queues"][0][1] += each
             return
@@ -374,6 +377,7 @@ class Batch:
             run = self._add(number, None, op="claim", queues=listed, limit=limit)
             if caps:
                 run.told["caps"] = caps
+        run.told.update(_told_holder(claim))
         if claim.key is not None:
             run.told["key"] = claim.key
         if claim.kinds is not None:
@@ -455,6 +459,11 @@ _ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
 }
 _NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
 """What is answered if nothing is said."""
+
+
+def _told_holder(claim: Claim) -> dict[str, str]:
+    """What the tokens of a claim end with, if it has a holder."""
+    return {"tail": token_tail(claim.holder)} if claim.holder else {}
 
 
 def _told_acks(

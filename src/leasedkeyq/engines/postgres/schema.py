@@ -43,7 +43,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "inspection",
     ),
     ("progress", "apply"),
-    ("listing",),
+    ("listing", "holders", "apply"),
 )
 """The files of each version, in the order in which they are run."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1

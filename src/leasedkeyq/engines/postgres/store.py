@@ -164,6 +164,7 @@ class PostgresStore(BatchedStore):
         maxsize: int = 0,
         max_buried: int | None = None,
         observer: QueueObserver[str] | None = None,
+        holder: str = "",
     ) -> PostgresQueue[Any]:
         """As `Store.queue`; its puts can be a part of a transaction of the caller."""
         queue: PostgresQueue[Any] = PostgresQueue(
@@ -174,6 +175,7 @@ class PostgresStore(BatchedStore):
             maxsize=maxsize,
             max_buried=max_buried,
             observer=observer,
+            holder=holder,
         )
         queue.schema = self.schema
         return queue

@@ -113,7 +113,8 @@ class ParkedClaimer(Claimer):
     def _park(self, requests: Sequence[Claim]) -> list[Park]:
         queues = sum(len(claim.queues) for claim in requests)
         limited = any(claim.caps or claim.key is not None for claim in requests)
-        if limited or not 0 < queues <= MOST_QUEUES:
+        holders = len({claim.holder for claim in requests})  # what is given has one seed for all
+        if limited or holders > 1 or not 0 < queues <= MOST_QUEUES:
             return []
         if not self._parked:
             self._turn += 1

@@ -17,6 +17,7 @@ from leasedkeyq.errors import (
     keys_in_flight,
     keys_present,
 )
+from leasedkeyq.model.holders import holder_of, token_tail
 from leasedkeyq.model.requests import (
     OUTCOMES,
     STATES,
@@ -53,10 +54,14 @@ ITEM: Final = struct.Struct(">ddddddIBHI")
 LEASE: Final = struct.Struct(">ddd")
 ASIDE: Final = struct.Struct(">II")
 GIVEN: Final = struct.Struct(">BdII")
+SIZED: Final = 2
+SIZED_LEASE: Final = struct.Struct(">BI")
+"""Before what was given, if the token of its lease tells a holder."""
 LONGEST_KIND: Final = 2**16 - 1
 """Bytes: a record has two for the length of the kind."""
 TOKEN_SEED: Final = 16
 TOKEN_SIZE: Final = 32
+"""Characters, without the holder."""
 ASIDE_STATES: Final = (STATES.index("buried"), STATES.index("done"))
 PUT_OUTCOMES: Final[dict[int, PutOutcome]] = {
     ord("a"): "added",
@@ -206,8 +211,9 @@ def caps_form(caps: Sequence[Cap]) -> Any:
     return [_cap(cap) for cap in caps] or False
 
 
-def _new_seed() -> str:
-    return os.urandom(TOKEN_SEED).hex()
+def _new_seed(claim: Claim) -> str:
+    """What tokens are made of: twice as many digits as `TOKEN_SEED`, and what they end with."""
+    return os.urandom(TOKEN_SEED).hex() + token_tail(claim.holder)
 
 
 def _claim(request: Claim) -> list[Any]:
@@ -222,7 +228,7 @@ def _claim(request: Claim) -> list[Any]:
         seconds(request.lease_time if several or not request.queues else request.lease_time_of(0)),
         or_false(request.kinds),
         caps_form(request.caps),
-        _new_seed(),
+        _new_seed(request),
         False,
         [urgency_form(urgency) for urgency in request.urgencies if hurried] or False,
         [seconds(time) for time in request.lease_times if several] or False,
@@ -313,7 +319,8 @@ def _park(request: Park) -> list[Any]:
                 parts += [queue, seconds(claim.lease_time_of(number))]
         claims.append([or_false(claim.kinds), parts])
     milliseconds = int(request.lifetime * 1000)
-    return ["park", request.worker, request.turn, milliseconds, _new_seed(), claims]
+    seed = _new_seed(request.claims[0])
+    return ["park", request.worker, request.turn, milliseconds, seed, claims]
 
 
 def _unpark(request: Unpark) -> list[Any]:
@@ -470,10 +477,14 @@ def leased(queue: str, key: bytes, lease: bytes, record: bytes) -> Claimed:
 
 def given(message: bytes) -> tuple[int, Claimed]:
     """What was leased by a parked claim, and by which: as the script publishes it."""
+    size = LEASE.size + TOKEN_SIZE
+    if message[0] == SIZED:
+        _, size = SIZED_LEASE.unpack_from(message)
+        message = message[SIZED_LEASE.size :]
     _, turn, names, keys = GIVEN.unpack_from(message)
     key = GIVEN.size + names
     lease = key + keys
-    record = lease + LEASE.size + TOKEN_SIZE
+    record = lease + size
     queue = message[GIVEN.size : key].decode()
     item = leased(queue, message[key:lease], message[lease:record], message[record:])
     return int(turn), item
@@ -545,7 +556,7 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
     if state == "in_flight":
         _, leased_at, due = LEASE.unpack_from(lease)
         attempt += 1
-        token = lease[LEASE.size :].decode() if reveal else ""
+        token = lease[LEASE.size :].decode()
     start = ITEM.size + kinds
     history, progress = _history(record[start : start + past])
     return StoredItem(
@@ -563,7 +574,8 @@ def _shown(queue: str, found: Sequence[Any], reveal: bool) -> StoredItem:
         history=history,
         kind=record[ITEM.size : start].decode(),
         leased_at=leased_at,
-        token=token,
+        token=token if reveal else "",
+        holder=holder_of(token),
         deadline=None if code in ASIDE_STATES else deadline or None,
         outcome=outcome,
         ended_at=place or None if state == "done" else None,

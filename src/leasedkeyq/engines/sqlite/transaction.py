@@ -45,6 +45,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
+from leasedkeyq.model.holders import token_tail
 from leasedkeyq.model.requests import (
     LINE_STATES,
     OUTCOMES,
@@ -1002,7 +1003,7 @@ class SqliteTransaction:
                 rows = self._chosen(queue, request, number, room)
             else:
                 rows = self._ready(queue, request, room)
-            self._lease(queue, rows, request.lease_time_of(number), claimed)
+            self._lease(queue, rows, request, number, claimed)
         return tuple(claimed)
 
     def _claim_together(self, request: Claim, times: int) -> list[tuple[Claimed, ...]]:
@@ -1035,7 +1036,7 @@ class SqliteTransaction:
         claimed: list[Claimed] = []
         for number, run in groupby(chosen, lambda entry: entry[0]):
             rows = [self._execute(READY_ID, (item,)).fetchone() for _, item in run]
-            self._lease(queues[number], rows, request.lease_time_of(number), claimed)
+            self._lease(queues[number], rows, request, number, claimed)
         return tuple(claimed)
 
     def _chosen(self, queue: QueueRow, request: Claim, number: int, room: int) -> list[ClaimedRow]:
@@ -1106,11 +1107,15 @@ class SqliteTransaction:
         self,
         queue: QueueRow,
         rows: list[ClaimedRow],
-        lease_time: float | None,
+        request: Claim,
+        place: int,
         claimed: list[Claimed],
     ) -> None:
+        """Lease rows of the queue at that place in the claim."""
         if not rows:
             return
+        lease_time = request.lease_time_of(place)
+        tail = token_tail(request.holder)
         random = os.urandom(TOKEN_BYTES * len(rows)).hex()
         size = 2 * TOKEN_BYTES
         fence = self._take_fences(len(rows))
@@ -1119,7 +1124,7 @@ class SqliteTransaction:
         updates: list[tuple[str, int, float | None, int, float, int]] = []
         for index, (number, key, attempt, priority, put_at, kind, due, value) in enumerate(rows):
             fence += 1
-            token = random[index * size : (index + 1) * size]
+            token = random[index * size : (index + 1) * size] + tail
             # Leases that expire at the same moment do so with the last one first: each goes to the
             # front, and so they are in their old order afterwards.
             updates.append((token, attempt + 1, expires_at, -fence, now, number))

@@ -12,6 +12,7 @@ from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Claimer, Store
 from leasedkeyq.stores.take_back import take_back
 
@@ -366,6 +367,7 @@ class ClaimPlan:
             urgencies=urgencies if urgent else (),
             lease_times=times if len(set(times)) > 1 else (),
             in_order=urgent and not shared,
+            holder=this_process(),
         )
 
 

@@ -36,6 +36,7 @@ from leasedkeyq.model.requests import (
     Requeue,
     StoredItem,
 )
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -218,7 +219,7 @@ async def _bury_under(
     if isinstance(answer, KeyAlreadyPresentError):
         return False
     _raise([answer])
-    [claimed] = await store.claim([Claim(((queue, 1),), 1, key, 60.0)])
+    [claimed] = await store.claim([Claim(((queue, 1),), 1, key, 60.0, holder=this_process())])
     if not claimed:
         return False
     token = claimed[0].token

@@ -68,6 +68,7 @@ from leasedkeyq.model.requests import (
     Release,
     StoredItem,
 )
+from leasedkeyq.stores.holder import this_process
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.durable.engine import StoreEngine
@@ -386,7 +387,8 @@ class StoreSchedules(ScheduleKeeper):
         loop = asyncio.get_running_loop()
         lanes = tuple(self._engine.lanes)
         while lanes and not self._stopped and not self._engine.stopped:
-            claim = Claim(((SCHEDULES_QUEUE, AT_A_TIME),), AT_A_TIME, None, LEASE_TIME, kinds=lanes)
+            some = ((SCHEDULES_QUEUE, AT_A_TIME),)
+            claim = Claim(some, AT_A_TIME, None, LEASE_TIME, kinds=lanes, holder=this_process())
             [claimed] = await self._store.claim([claim])
             more: list[bool] = []
             if claimed:

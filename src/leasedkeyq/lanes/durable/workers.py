@@ -32,6 +32,7 @@ from leasedkeyq.model.requests import (
     Refusal,
     StoredItem,
 )
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -270,7 +271,8 @@ class WorkerGroup:
             # A name of its own for each try: the answer to the last one may have been lost.
             self._name = WORKER + secrets.token_hex(8)
             _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
-            claim = Claim(((WORKERS_QUEUE, 1),), 1, self._name, lease_time)
+            only = ((WORKERS_QUEUE, 1),)
+            claim = Claim(only, 1, self._name, lease_time, holder=this_process())
             for claimed in (await self._store.claim([claim]))[0]:
                 self._lease = claimed
                 self._renewed = loop.time()

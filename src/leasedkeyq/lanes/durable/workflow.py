@@ -63,6 +63,7 @@ from leasedkeyq.model.requests import (
     Refusal,
     StoredItem,
 )
+from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -393,7 +394,8 @@ class StoreWorkflow:
         if now < self._tidied + TIDYING:
             return
         self._tidied = now
-        claim = Claim(((GATHERS_QUEUE, TIDIED_AT_ONCE),), TIDIED_AT_ONCE, None, TIDYING_LEASE)
+        some = ((GATHERS_QUEUE, TIDIED_AT_ONCE),)
+        claim = Claim(some, TIDIED_AT_ONCE, None, TIDYING_LEASE, holder=this_process())
         for old in (await self._store.claim([claim]))[0]:
             queue = _outcomes_queue(old.key)
             await self._store.settle([Purge(queue), Ack(GATHERS_QUEUE, old.key, old.token)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 from leasedkeyq.errors import LimitExceededError
@@ -18,6 +19,8 @@ from leasedkeyq.model.requests import (
     Refusal,
     Release,
     Requeue,
+    StoredItem,
+    Urgency,
 )
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -215,6 +218,68 @@ class LeaseChecks(Suite):
         await site.pass_time(SHORT * 1.5)
         assert (await counts(store)).in_flight == 2
         assert await order(store) == ["c"]
+
+    @check
+    async def test_the_holder_of_a_lease_is_shown(self, store: Store) -> None:
+        """As each claim has told it, wherever items are shown, and with any text."""
+        await store.put([one(key, kind="mail") for key in "abcdefg"])
+        odd = "wörker 7%20@host\n" + "x" * 150
+        [first], [second], [third], [fourth], [none] = await store.claim(
+            [
+                next_items(holder="one:1"),
+                next_items(holder="two:2"),
+                next_items(kinds=("mail",), holder=odd),
+                next_items(urgencies=(Urgency(deadline=LONG),), holder="urgent"),
+                next_items(),
+            ]
+        )
+        [last] = await claim(store, Claim((("q", 1),), 1, "g", LONG, holder="of a key"))
+        wanted = {
+            first.key: "one:1",
+            second.key: "two:2",
+            third.key: odd,
+            fourth.key: "urgent",
+            none.key: "",
+            last.key: "of a key",
+            "f": "",
+        }
+        looked = [item for [item] in await store.look("q", [*wanted])]
+        assert {item.key: item.holder for item in looked} == wanted
+        assert {item.key: item.holder for item in await everything(store)} == wanted
+        assert (await store.line("q", first.key)).items[0].holder == "one:1"
+        seen: dict[str, str] = {}
+
+        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+            seen.update((item.key, item.holder) for item in items)
+            return []
+
+        await store.edit("q", work)
+        assert seen == wanted
+        leases = (first, second, third, fourth, none, last)
+        await settle(store, *(Ack("q", item.key, item.token) for item in leases))
+
+    @site_check()
+    async def test_the_holder_goes_with_its_lease(self, site: Site) -> None:
+        """However the lease ends, and the next one has its own; an extension leaves it."""
+        store = site.open_timed()
+        await store.put([one(key) for key in "abcde"])
+        held = await claim(store, next_items(5, SHORT, holder="dead:1"))
+        a, b, c, d, _ = held
+        await settle(
+            store,
+            Release("q", "a", a.token),
+            Bury("q", "b", b.token),
+            Ack("q", "c", c.token, b"1", LONG),
+            Extend("q", "d", d.token, LONG, b"half"),
+        )
+        await site.pass_time(SHORT * 1.5)
+        holders = {item.key: item.holder for item in await everything(store)}
+        assert holders == {"a": "", "b": "", "c": "", "d": "dead:1", "e": ""}
+        await claim(store, of_key("a"))
+        await claim(store, Claim((("q", 1),), 1, "e", LONG, holder="alive:2"))
+        [[again], [expired]] = await store.look("q", ["a", "e"])
+        assert (again.state, again.holder) == ("in_flight", "")
+        assert (expired.state, expired.holder) == ("in_flight", "alive:2")
 
     @check
     async def test_progress_is_kept_with_the_item(self, store: Store) -> None:

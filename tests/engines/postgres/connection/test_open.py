@@ -16,7 +16,7 @@ from leasedkeyq.engines.postgres import schema as schema_module
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Change
-from leasedkeyq.stores import Claim, Extend, Put, Release, Store, StoredItem
+from leasedkeyq.stores import Ack, Claim, Extend, Put, Release, Store, StoredItem
 from leasedkeyq.testing import Place
 from tests.servers.postgres import run_sql, server_url, shared_server
 
@@ -202,6 +202,57 @@ def test_tables_of_before_progress_are_brought_up_to_date(
     assert (len(item.history), item.progress) == (3, b"half")
     version = run_sql(server_url(), f"SELECT version FROM {name}.version")
     assert version == schema_module.VERSION
+
+
+def test_tables_of_before_holders_are_brought_up_to_date(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of before has no holder and can be settled; programs of before go on beside it."""
+
+    def claim(key: str, holder: str = "") -> Claim:
+        return Claim((("q", 1),), 1, key, 60.0, holder=holder)
+
+    async def use_both(old: Store) -> None:
+        await old.put([Put("q", tuple((key, b"1") for key in "abcd"))])
+        [[before]] = await old.claim([claim("a")])
+        new = connect(server_url(), schema=name)
+        [[second]] = await new.claim([Claim((("q", 1),), 1, None, 60.0, holder="new:1")])
+        [[third]] = await new.claim([claim("c", "new:2")])
+        [[fourth]] = await old.claim([Claim((("q", 1),), 1, None, 60.0)])
+        for store in (old, new):
+            looked = [item for [item] in await store.look("q", [*"abcd"])]
+            assert [item.holder for item in looked] == ["", "new:1", "new:2", ""]
+        held = (before, second, third, fourth)
+        acks = [Ack("q", item.key, item.token) for item in held]
+        # A program settles what the other one has leased.
+        assert await old.settle(acks[1:3]) == [None, None]
+        assert await new.settle([acks[0], acks[3]]) == [None, None]
+        await old.close()
+        await new.close()
+
+    with monkeypatch.context() as older:
+        older.setattr(schema_module, "VERSION", 3)
+        store = connect(server_url(), schema=name)
+    assert run_sql(server_url(), f"SELECT version FROM {name}.version") == 3
+    asyncio.run(use_both(store))
+    version = run_sql(server_url(), f"SELECT version FROM {name}.version")
+    assert version == schema_module.VERSION
+
+
+def test_a_lone_claim_beside_what_has_come_due_keeps_its_holder(name: str) -> None:
+    """`ack_and_claim_1` leaves it to `apply_1` then."""
+
+    async def run() -> None:
+        store = connect(server_url(), schema=name)
+        await store.put([Put("q", (("late", b"1"),), delay=0.05), Put("q", (("a", b"1"),))])
+        await asyncio.sleep(0.2)
+        [claimed] = await store.claim([Claim((("q", 2),), 2, None, 60.0, holder="host:1")])
+        assert [item.key for item in claimed] == ["a", "late"]
+        looked = [item for [item] in await store.look("q", ["a", "late"])]
+        assert [item.holder for item in looked] == ["host:1", "host:1"]
+        await store.close()
+
+    asyncio.run(run())
 
 
 def test_tables_of_a_version_that_was_never_released_are_refused(name: str) -> None:

@@ -136,6 +136,47 @@ def test_what_is_put_is_leased_at_once(server: Server, prefix: str) -> None:
     asyncio.run(main())
 
 
+def test_what_is_given_has_the_holder_of_the_claim(server: Server, prefix: str) -> None:
+    """Whether a message tells of it, or taking the claim back does; for any text."""
+
+    async def main() -> None:
+        async with scene(server, prefix) as (store, worker):
+            for number, holder in enumerate(("host:1", "a höst @ 5%", "")):
+                assert await worker.claim(Claim((("q", 1),), 1, holder=holder)) == ()
+                await store.put([Put("q", ((f"k{number}", b"value"),))])
+                await until(lambda: worker.given)
+                item = worker.given.pop()
+                assert (item.key, bytes(item.value)) == (f"k{number}", b"value")
+                [[shown]] = await store.look("q", [item.key])
+                assert (shown.state, shown.holder) == ("in_flight", holder)
+                assert await worker.store.settle([Ack("q", item.key, item.token)]) == [None]
+            worker.lose_messages()
+            assert await worker.claim(Claim((("q", 1),), 1, holder="host:2")) == ()
+            await store.put([Put("q", (("late", b"value"),))])
+            await worker.claim(idle=False)
+            assert worker.given[-1].key == "late"
+            [[shown]] = await store.look("q", ["late"])
+            assert shown.holder == "host:2"
+            late = Ack("q", "late", worker.given[-1].token)
+            assert await worker.store.settle([late]) == [None]
+
+    asyncio.run(main())
+
+
+def test_claims_of_two_holders_are_not_parked(server: Server, prefix: str) -> None:
+    """What is put would be given to either of them."""
+
+    async def main() -> None:
+        async with scene(server, prefix) as (_, worker):
+            claims = [Claim((("q", 1),), 1, holder=holder) for holder in ("host:1", "host:2")]
+            assert await worker.claimer.claim(claims, idle=True) == [(), ()]
+            assert not worker.left_at()
+            assert await worker.claimer.claim(claims[:1], idle=True) == [()]
+            assert worker.left_at()
+
+    asyncio.run(main())
+
+
 def test_a_claim_is_given_one_item(server: Server, prefix: str) -> None:
     async def main() -> None:
         async with scene(server, prefix) as (store, worker):

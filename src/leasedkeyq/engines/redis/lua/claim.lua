@@ -180,17 +180,18 @@ if claims then
     return answer
   end
 
-  -- How many requests from this one on are claims of the next items of one queue, all alike.
+  -- How many requests from this one on are claims of the next items of one queue for one holder, all alike.
   function alike(first)
     local one = requests[first]
     if #one[2] ~= 2 or one[4] or (one[5] and now + one[5] <= now) or one[6] or one[7] or one[10] then
       return 1
     end
-    local last = first
+    local last, holder = first, sub(one[8], 33) -- behind the random digits of the seed
     while true do
       local other = requests[last + 1]
       if not other or other[1] ~= 'claim' or #other[2] ~= 2 or other[2][1] ~= one[2][1] or other[4]
-        or other[5] ~= one[5] or other[6] or other[7] or other[10] then
+        or other[5] ~= one[5] or other[6] or other[7] or other[10]
+        or sub(other[8], 33) ~= holder then
         return last - first + 1
       end
       last = last + 1

@@ -171,7 +171,9 @@ local function write_aside(write, part, id, key, record, order, outcome, ended)
 end
 
 -- The record of a lease. Its token cannot be guessed by one who knows the fence: the seed comes with the
--- claim, from the random numbers of the client. So a claim that is asked again has the same tokens.
+-- claim, from the random numbers of the client. So a claim that is asked again has the same tokens. What is
+-- behind the 32 random digits of the seed is the end of the token: it says who holds the lease.
 local function lease_record(fence, expires, seed)
   return spack('>ddd', fence, now, expires) .. sub(redis.sha1hex(seed .. spack('>d', fence)), 1, 32)
+    .. sub(seed, 33)
 end

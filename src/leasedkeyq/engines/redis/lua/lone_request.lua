@@ -6,7 +6,6 @@
 -- are counted by pattern or that was not used for long, something that is due, a put that is more than a new
 -- key, a plain update or an append, a repeated call.
 local FEW = 10 -- items of such a claim
-local GIVEN_SIZE = 1024 * 1024 -- bytes of a value that is sent to a worker without its asking
 local request = requests[1]
 local plain = false
 if recorded and request and not requests[2] and names[1] and not names[2] and edit_token == '' then
@@ -87,6 +86,7 @@ while plain do -- once; `break` leaves the request to the rest
     else
       -- If nothing else is there, a worker that found nothing may have parked its claim. Not one of the
       -- putter's own: it would start what it does not know yet to be put.
+      local GIVEN_SIZE = 1024 * 1024 -- bytes of a value that is sent to a worker without its asking
       local place_of, turn, lease_time, seed
       for _ = 1, not clustered and #value <= GIVEN_SIZE and 3 or 0 do
         local worker = redis.pcall('SRANDMEMBER', base .. 's')
@@ -116,7 +116,12 @@ while plain do -- once; `break` leaves the request to the rest
         local fence, expires = id + 1, lease_time and now + lease_time or 0
         local lease = lease_record(fence, expires, seed)
         local told = spack('>BdI4I4', GIVEN, turn, #names[1], #key) .. names[1] .. key .. lease
-        if type(redis.pcall('PUBLISH', place_of, told .. record)) ~= 'number' then
+        local message = told .. record
+        if #seed > 32 then
+          -- Its token tells a holder. Workers of older programs tell none, and know only leases of one size.
+          message = spack('>BI4', 2, #lease) .. message
+        end
+        if type(redis.pcall('PUBLISH', place_of, message)) ~= 'number' then
           -- The user of the server may not publish: the worker would not hear of the item, so it is available.
           insert(call, base, key, value, kind, id, place, priority or 0, 0, deadline, false)
         else

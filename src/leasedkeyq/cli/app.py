@@ -61,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
     "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
     "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
+    "web": Entry(SERVICE, "web", "web", "Serve the web page of stores."),
     "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),
 }
 """All commands, in the order of the help."""

@@ -62,8 +62,8 @@ def sparkline(values: Values, label: str, color: str = "waiting") -> Markup:
     ).format(color, width, height, width, height, words)
     if not top:
         base = height - 1
-        line = Markup('<path class="rest" d="M0 {}H{}"/>').format(base, width)
-        return opening + line + Markup("</svg>")
+        rest = Markup('<path class="rest" d="M0 {}H{}"/>').format(base, width)
+        return opening + rest + Markup("</svg>")
     step = width / max(1, len(values) - 1)
     runs = _runs([(index * step, value) for index, value in enumerate(values)])
     parts = [opening]

@@ -60,6 +60,7 @@ COMMANDS: dict[str, Entry] = {
     "stats": Entry(LOOK, "look", "stats", "Show the store at a glance."),
     "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
     "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
+    "tail": Entry(LOOK, "tail", "tail", "Show what happens, live."),
     "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
     "web": Entry(SERVICE, "web", "web", "Serve the web page of stores."),
     "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),

@@ -50,7 +50,7 @@ VERSION: Final = FIRST_VERSION + len(MIGRATIONS) - 1
 CHANGES: Final[tuple[str, ...]] = (
     "the tables and functions are made",
     "items have progress: functions are replaced",
-    "leases have holders: columns are added, and functions replaced",
+    "leases tell holders, and lists can be read backwards: functions are added and replaced",
 )
 """What each version brings, in words: for people who look before they migrate."""
 INCLUDE: Final = re.compile(r"^( *)--> include ([\w/]+)(?:: (.+))?\n", re.MULTILINE)

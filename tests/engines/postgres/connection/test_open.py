@@ -13,6 +13,7 @@ import pytest
 import leasedkeyq
 from leasedkeyq import connect
 from leasedkeyq.engines.postgres import schema as schema_module
+from leasedkeyq.engines.postgres import store as store_module
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Change
@@ -173,6 +174,12 @@ def test_a_migration_runs_beside_old_workers(name: str, monkeypatch: pytest.Monk
         connect(server_url(), schema=name)
 
 
+def as_of(patch: pytest.MonkeyPatch, version: int) -> None:
+    """Make stores that are opened now those of an older program."""
+    patch.setattr(schema_module, "VERSION", version)
+    patch.setattr(store_module, "VERSION", version)
+
+
 def test_tables_of_before_progress_are_brought_up_to_date(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +198,7 @@ def test_tables_of_before_progress_are_brought_up_to_date(
         return item
 
     with monkeypatch.context() as older:
-        older.setattr(schema_module, "VERSION", 2)
+        as_of(older, 2)
         store = connect(server_url(), schema=name)
         asyncio.run(_put(store, "a"))
         assert len(asyncio.run(attempt(store, None)).history) == 1
@@ -231,7 +238,7 @@ def test_tables_of_before_holders_are_brought_up_to_date(
         await new.close()
 
     with monkeypatch.context() as older:
-        older.setattr(schema_module, "VERSION", 3)
+        as_of(older, 3)
         store = connect(server_url(), schema=name)
     assert run_sql(server_url(), f"SELECT version FROM {name}.version") == 3
     asyncio.run(use_both(store))

@@ -1,7 +1,6 @@
 """One look at a store for all who have a page of it open."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
@@ -25,12 +24,10 @@ class Poller:
 
     Args:
         interval: Seconds between two looks at the same thing.
-        clock: Tells seconds that only grow.
     """
 
-    def __init__(self, interval: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, interval: float = 2.0) -> None:
         self.interval = interval
-        self._clock = clock
         self._looks: dict[Hashable, _SharedLook] = {}
         self._tick = 0
         self._ticker: asyncio.Task[None] | None = None
@@ -47,9 +44,9 @@ class Poller:
             key: What is looked at: the same key means the same look.
             make: Looks.
         """
-        now = self._clock()
-        shared = self._looks.get(key)
         loop = asyncio.get_running_loop()
+        now = loop.time()
+        shared = self._looks.get(key)
         if shared is None or (shared.task.done() and shared.until <= now):
             shared = None
         elif not shared.task.done() and shared.task.get_loop() is not loop:
@@ -90,7 +87,8 @@ class Poller:
         return self._ticker is not None and not self._ticker.done()
 
     def _begin(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> _SharedLook:
-        began = self._clock()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         self._looks = {
             known: look
             for known, look in self._looks.items()
@@ -103,11 +101,11 @@ class Poller:
             try:
                 return await make()
             finally:
-                took = self._clock() - began
+                took = loop.time() - began
                 # A little less than the interval: a tick must not find the look before its own.
-                shared.until = self._clock() + max(self.interval * 0.9 - took, took * SHARE)
+                shared.until = loop.time() + max(self.interval * 0.9 - took, took * SHARE)
 
-        task = asyncio.get_running_loop().create_task(run(), name="leasedkeyq web: look at a store")
+        task = loop.create_task(run(), name="leasedkeyq web: look at a store")
         task.add_done_callback(_read_error)
         shared = self._looks[key] = _SharedLook(task, began + self.interval)
         return shared

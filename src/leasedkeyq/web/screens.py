@@ -35,6 +35,7 @@ class Screen:
         path: Where it is below the store, such as ``"/lanes"``.
         template: Its template. Each of its blocks whose name begins with ``live_`` is rendered
             anew while the page is open, and replaces the element with this name in ``data-live``.
+            Macros of templates whose names end with ``parts.html`` are there under their names.
         content: Finds out what is shown.
         nav: Its name in the navigation; "" if it is not there.
     """

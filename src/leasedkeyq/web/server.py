@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leasedkeyq.web.access.guard import is_loopback
-from leasedkeyq.web.dashboard import Dashboard
+from leasedkeyq.web.app import Dashboard
 
 if TYPE_CHECKING:
     from uvicorn import Server

@@ -17,7 +17,7 @@ from leasedkeyq.web.glance import Glance, glance_at
 from leasedkeyq.web.words import count
 
 if TYPE_CHECKING:
-    from leasedkeyq.web.dashboard import Dashboard
+    from leasedkeyq.web.app import Dashboard
     from leasedkeyq.web.shown_store import ShownStore
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The screens of the web page, one module for each group of them.
 
 A module says which screens and actions it has in `SCREENS` and `ACTIONS`, and is listed here.
-`entrance` is what is about no store: the login and the list of stores. Only `dashboard` imports
+`entrance` is what is about no store: the login and the list of stores. Only `app.py` imports
 this folder. Begin with `overview`.
 """
 

@@ -330,6 +330,10 @@ class Dashboard:
                 return {"trouble": str(Markup.escape(detail))}
             context = {**self._context(visit, screen, content), "form_token": self._token_mark}
             template = self._templates.get_template(screen.template)
+            # A block that is rendered by itself does not see what its template imports.
+            for name in self._macros:
+                module = self._templates.get_template(name).make_module(context)
+                context[name.removesuffix(".html")] = module
             parts = {"trouble": ""}
             for name, block in template.blocks.items():
                 if name.startswith(LIVE):
@@ -379,6 +383,9 @@ class Dashboard:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+        )
+        self._macros = environment.list_templates(
+            filter_func=lambda name: name.endswith("parts.html")
         )
         for name in ("count", "short_count", "span", "size", "share", "rate", "moment", "iso"):
             environment.filters[name] = getattr(words, name)

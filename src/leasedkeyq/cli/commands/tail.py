@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from leasedkeyq.operations.feed import Feed
     from leasedkeyq.operations.operator import Operator
-    from leasedkeyq.operations.views import FeedEvent
+    from leasedkeyq.operations.views import FeedEvent, FeedOutcome
 
-OUTCOMES = {
+OUTCOMES: "dict[str, FeedOutcome]" = {
     "submitted": "submitted",
     "started": "started",
     "completed": "completed",
@@ -68,13 +68,14 @@ def tail(
     duration: float | None,
     as_json: bool,
 ) -> None:
-    """Show what happens in all queues and lanes, or in some, as it happens.
+    """Show what happens, live.
 
-    Workers publish what they do while somebody listens, and stop soon after. A queue that no worker
-    serves is looked at again and again: what comes and goes between two looks is not seen, and
-    how an item has ended is known only if it left a result, was buried or came back. Commands
-    that programs without workers submit are shown when they start. If there is too much, some is
-    dropped, and a line says how many.
+    That is in all queues and lanes, or in those that are named. Workers publish what they do while
+    somebody listens, and stop soon after. A queue that no worker serves is looked at again and
+    again: what comes and goes between two looks is not seen, and how an item has ended is known
+    only if it left a result, was buried or came back. Commands that programs without workers
+    submit are shown when they start. If there is too much, some is dropped, and a line says how
+    many.
 
     Times are UTC. With --json, each line is an object. Ctrl-C ends it.
 
@@ -93,7 +94,7 @@ def tail(
             queue or None,
             kinds=kinds,
             keys=keys,
-            outcomes=[OUTCOMES[name] for name in outcomes],  # type: ignore[misc]  # click checks them
+            outcomes=[OUTCOMES[name] for name in outcomes],
         )
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):

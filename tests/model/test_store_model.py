@@ -8,6 +8,7 @@ import pytest
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Change,
@@ -18,6 +19,7 @@ from leasedkeyq.model.requests import (
     Release,
     Requeue,
     StoredItem,
+    Urgency,
 )
 from leasedkeyq.model.store_model import StoreModel
 
@@ -149,3 +151,34 @@ def test_a_value_that_was_buffered_behind_a_buried_item_waits_its_turn() -> None
         (b"1", "available"),
         (b"2", "in_line"),
     ]
+
+
+def test_an_amended_item_is_still_brought_forward_by_its_deadline() -> None:
+    """The deadlines that claims go by are those of the amended items, wherever these went."""
+    model = StoreModel()
+    model.put(Put("q", (("a", b"1"),)), 0.0)
+    model.put(Put("q", (("b", b"1"),), deadline=10.0), 0.0)
+    by_deadline = Claim((("q", 1),), 1, None, 60.0, urgencies=(Urgency(0, None, ((0.5, 1),)),))
+    [first] = model.claim(by_deadline, 1.0)
+    assert first.key == "a"
+    model.settle(Release("q", "a", first.token, front=True), 1.0)
+    assert model.settle(Amend("q", "b", 2, b"2", -5, 3.0), 1.0) is True
+    assert [item.key for item in model.claim(by_deadline, 2.0)] == ["a"]
+    model.put(Put("q", (("c", b"1"),), priority=9), 2.0)
+    [late] = model.claim(by_deadline, 9.0)
+    assert (late.key, late.value, late.deadline) == ("b", b"2", 10.0)
+
+
+def test_an_undone_claim_finds_the_place_of_its_amended_buffered_value() -> None:
+    """At the back of another priority, as after a put; in its own place otherwise."""
+    for priority, expected in ((None, ["a", "b"]), (0, ["a", "b"]), (1, ["b", "a"])):
+        model = StoreModel()
+        model.put(Put("q", (("a", b"1"),)), 0.0)
+        model.put(Put("q", (("b", b"1"),), priority=priority), 0.0)
+        [held] = model.claim(Claim((("q", 1),), 1, "a"), 0.0)
+        answer = model.put(Put("q", (("a", b"2"),), "buffer"), 0.0)
+        assert isinstance(answer, tuple)
+        assert model.settle(Amend("q", "a", answer[0].id, b"3", priority), 0.0) is True
+        model.settle(Release("q", "a", held.token, undo=True), 0.0)
+        found = model.browse("q", ["available"], "", 0.0)
+        assert [i.key for i in sorted(found, key=lambda i: (-i.priority, i.place))] == expected

@@ -6,6 +6,7 @@ from typing import Any
 from leasedkeyq.model.requests import (
     STATES,
     Ack,
+    Amend,
     Bury,
     Cancel,
     Change,
@@ -54,6 +55,9 @@ async def verbs(store: Store, counted: Counted) -> None:
         await note("inflight_keys", queue.inflight_keys())
         await note("scheduled_keys", queue.scheduled_keys())
         await note("release", queue.release(lease, delay=600))
+        [[new]] = await store.look("q", ["new"])
+        amend = Amend("q", "new", new.id, b"2", 1 - new.priority, 60.0)
+        await note("amend", store.settle([amend]))
         await note("remove", queue.remove("new"))
         _, _, lease = await queue.get()
         buried = await note("bury", queue.bury(lease))
@@ -127,6 +131,8 @@ async def line_verbs(store: Store, counted: Counted) -> None:
         await note("count", store.count(["q"]))
         await note("heads", store.heads(["q"]))
         await note("sweep", store.sweep(["q"]))
+        amend = Amend("q", "long", last, b"2", 7, 60.0)
+        await note("amend the last", store.settle([amend]))
         await note("cancel the last", store.settle([Cancel("q", "long", id=last)]))
         await note("cancel none", store.settle([Cancel("q", "long", id=last)]))
         [[head_item, *_]] = await store.look("q", ["long"])

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from leasedkeyq import MemoryStore, Store, StoreClosedError, StoreError, connect
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Claim,
@@ -72,6 +73,8 @@ async def live(store: Store) -> None:
     assert isinstance(buried, int)
     assert isinstance(also, int)
     await store.settle([Requeue("mail", buried), Discard("mail", also), Cancel("mail", "absent")])
+    gone = Amend("mail", "b", 10**6, b"2")
+    assert await store.settle([Amend("mail", "b", b.id, b"2"), gone]) == [True, False]
     await store.edit("mail", lambda _: [Put("mail", (("f", b"1"),)), Cancel("mail", "b")])
     await store.settle([Purge("bills", part="all")])
 
@@ -103,6 +106,7 @@ def test_what_was_done_to_items_is_counted_by_queue(kind: str, tmp_path: Path) -
                 "requeued": 1,
                 "discarded": 1,
                 "cancelled": 1,
+                "amended": 1,
             },
             "bills": {"put": 1, "purged": 1},
         }
@@ -110,7 +114,7 @@ def test_what_was_done_to_items_is_counted_by_queue(kind: str, tmp_path: Path) -
         assert counted == {
             "put": (2, 4),
             "claim": (5, 6),
-            "settle": (5, 10),
+            "settle": (6, 12),
             "edit": (1, 2),
             "sweep": (1, 2),
             "count": (2, 1),

@@ -18,6 +18,7 @@ from leasedkeyq.testing import (
 )
 from leasedkeyq.testing.suite import Option, checks_of
 from tests.testing.broken import (
+    amends,
     caps,
     durability,
     edits,
@@ -91,6 +92,7 @@ ANYWHERE = of(
     line_puts,
     lines,
     held_keys,
+    amends,
     leases,
     caps,
     urgency,
@@ -163,6 +165,9 @@ HYPOTHESIS = "test_hypothesis_finds_no_requests_that_it_answers_otherwise"
         held_keys.LetsTheNextGo,
         held_keys.ReplacesABuriedItem,
         held_keys.RequeuesBehindTheLine,
+        amends.AmendsHeadsOnly,
+        amends.LeavesAmendedPriorities,
+        amends.LeavesAmendedSchedules,
     ],
 )
 def test_a_fault_is_found_by_random_requests(fault: type[Through]) -> None:

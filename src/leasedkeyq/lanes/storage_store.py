@@ -22,6 +22,7 @@ from leasedkeyq.lanes.storage import Storage, StoredCommand, encoded_command, st
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Answer,
     Bury,
     Cancel,
@@ -311,7 +312,7 @@ class StorageStore(MemoryStore):
                     self._letters_behind = self._letters_behind or change.part != "results"
                     if change.part == "all":
                         places += [place for place in self._saved if place[0] == change.queue]
-                case Ack() | Release() | Bury() | Cancel():
+                case Ack() | Release() | Bury() | Cancel() | Amend():
                     places.append((change.queue, change.key))
                     if isinstance(change, Cancel) and self._is_held(change.queue, change.key):
                         self._letters_behind = True  # one of them may hold its key no more

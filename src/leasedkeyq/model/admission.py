@@ -15,6 +15,7 @@ from leasedkeyq.model.holders import LONGEST_HOLDER
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
+    Amend,
     Bury,
     Cancel,
     Claim,
@@ -33,6 +34,7 @@ R = TypeVar("R")
 LimitName: TypeAlias = Literal["key_length", "value_size", "batch_size", "buried"]
 """The `Limits` that requests are refused for."""
 LARGEST_PRIORITY = 2**63 - 1
+LARGEST_ID = 2**63 - 1
 PUT_POLICIES: Final[tuple[PutPolicy, ...]] = get_args(PutPolicy)
 
 
@@ -73,12 +75,7 @@ def with_refusals(refusals: dict[int, LeasedKeyQError], answers: Sequence[Any]) 
 
 def _check_put(put: Put, limits: Limits) -> None:
     check_name("the name of a queue", put.queue, limits)
-    if put.kind:
-        check_name("kind", put.kind, limits)
-    if put.priority is not None:
-        check_priority(put.priority)
-    if put.delay is not None and not isfinite(put.delay):
-        raise ValueError(f"delay must be finite, got {put.delay}")
+    _check_terms(put, limits)
     if put.deadline is not None and not isfinite(put.deadline):
         raise ValueError(f"deadline must be finite, got {put.deadline}")
     _check_policy(put.policy)
@@ -96,6 +93,24 @@ def _check_put(put: Put, limits: Limits) -> None:
             check_name("key", key, limits)
         if type(value) is not bytes or len(value) > largest:
             check_size("value", key, value, limits)
+
+
+def _check_terms(request: Put | Amend, limits: Limits) -> None:
+    """The kind, the priority and the delay of what is put or amended."""
+    if request.kind:
+        check_name("kind", request.kind, limits)
+    if request.priority is not None:
+        check_priority(request.priority)
+    if request.delay is not None and not isfinite(request.delay):
+        raise ValueError(f"delay must be finite, got {request.delay}")
+
+
+def _check_amend(amend: Amend, limits: Limits) -> None:
+    _check_texts(amend, (amend.queue, amend.key))
+    checks.whole("id", amend.id, 0, LARGEST_ID)
+    _check_terms(amend, limits)
+    if amend.value is not None:
+        check_size("value", amend.key, amend.value, limits)
 
 
 def _check_ack(ack: Ack, limits: Limits) -> None:
@@ -146,6 +161,7 @@ _CHECKS: Final[dict[type, Callable[[Any, Limits], None]]] = {
     Extend: _check_extend,
     Bury: _check_lease,
     Cancel: _check_cancel,
+    Amend: _check_amend,
     Requeue: _check_requeue,
     Purge: _check_queue,
     Discard: _check_queue,

@@ -6,6 +6,7 @@ from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.admission import refusal_of
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Answer,
     Bury,
     Cancel,
@@ -21,7 +22,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 
-EDITING = (Put, Ack, Release, Extend, Bury, Cancel, Requeue, Purge, Discard)
+EDITING = (Put, Ack, Release, Extend, Bury, Cancel, Amend, Requeue, Purge, Discard)
 
 
 class EditStoppedError(Exception):

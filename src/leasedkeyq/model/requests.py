@@ -409,6 +409,30 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
             raise ValueError("id and only_line exclude each other: one value, or all of the line")
 
 
+class Amend(msgspec.Struct, frozen=True, tag=True):
+    """Change one value that waits, by its id, where it is. Answer: whether it was there and waits.
+
+    It waits if it is a head that is available or scheduled, or in a line: also behind a leased
+    head or behind a buried item that holds the key. Otherwise nothing changes: a value that is
+    leased, buried, done or gone is left alone.
+
+    What is None stays as it is. Another `value` or `kind` leaves the item in its place. Another
+    `priority` moves it to the back of that, and `delay` schedules it anew, 0 for now; a value in a
+    line gets both for its turn. Its id, age, attempts, history, deadline and progress stay.
+
+    It may be asked again if its outcome is unknown: the same change is made again. Only the
+    seconds of `delay` begin anew then.
+    """
+
+    queue: str
+    key: str
+    id: int
+    value: bytes | None = None
+    priority: int | None = None
+    delay: float | None = None
+    kind: str | None = None
+
+
 class Requeue(msgspec.Struct, frozen=True, tag=True):
     """Put a buried item back by the rules of put; it starts anew. Answer: whether it was there.
 
@@ -443,7 +467,7 @@ class Discard(msgspec.Struct, frozen=True, tag=True):
     id: int
 
 
-Change: TypeAlias = Ack | Release | Extend | Bury | Cancel | Requeue | Purge | Discard
+Change: TypeAlias = Ack | Release | Extend | Bury | Cancel | Amend | Requeue | Purge | Discard
 Request: TypeAlias = Put | Claim | Change
 
 # Answers

@@ -226,6 +226,30 @@ class QueueState(Generic[K, V]):
             newest.replaces = True
             self._update(item, newest, value, priority, due)
             return "buffered"
+        self._update_waiting(item, value, priority, due)
+        return "updated"
+
+    def amend(
+        self,
+        item: Item[K, V],
+        in_line: LineValue[V] | None,
+        value: V,
+        priority: int | None = None,
+        due: float | None = None,
+    ) -> None:
+        """Replace a value that waits as a put would: one in the line of `item`, or `item` itself.
+
+        The latter must be available or scheduled.
+        """
+        if in_line is None:
+            self._update_waiting(item, value, priority, due)
+        else:
+            self._update(item, in_line, value, priority, due)
+
+    def _update_waiting(
+        self, item: Item[K, V], value: V, priority: int | None, due: float | None
+    ) -> None:
+        """Replace the value of an item that is available or scheduled."""
         item.value = value
         if priority is not None and priority != item.priority:
             if item.next is not None:
@@ -236,7 +260,6 @@ class QueueState(Generic[K, V]):
                 item.priority = priority
         if due is not None:
             self._reschedule(item, due)
-        return "updated"
 
     def _append(
         self, item: Item[K, V], value: V, priority: int, due: float | None, number: int | None

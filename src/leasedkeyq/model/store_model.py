@@ -31,6 +31,7 @@ from leasedkeyq.model.line import LineValue
 from leasedkeyq.model.queue_model import Payload, QueueModel, State
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Answer,
     Attempt,
     Bury,
@@ -206,6 +207,8 @@ class StoreModel:
                 return self._bury(request, state, now)
             case Cancel():
                 return self._cancel(request, state, now)
+            case Amend():
+                return _amend(request, state, now)
             case Requeue():
                 return self._requeue(request, state, now)
             case Purge():
@@ -562,7 +565,7 @@ def _may_be_refused(change: Put | Change) -> bool:
     match change:
         case Put() | Requeue():
             return bool(change.max_items) or change.policy in ("reject", "only_new")
-        case Cancel() | Purge() | Discard():
+        case Cancel() | Amend() | Purge() | Discard():
             return False
         case _:
             return True
@@ -597,6 +600,26 @@ def _replaced(state: State, key: str, request: Put) -> Payload | None:
         return None
     newest = item.last_in_line
     return item.value if newest is None else newest.value
+
+
+def _amend(request: Amend, state: State, now: float) -> bool:
+    item = state.items.get(request.key)
+    if item is None:
+        return False
+    in_line = None if item.line is None else item.line.get(request.id)
+    if in_line is None:
+        waits = item.lease is None and request.key not in state.held
+        if not waits or item.value.id != request.id:
+            return False
+    old = item.value if in_line is None else in_line.value
+    amended = replace(
+        old,
+        value=old.value if request.value is None else request.value,
+        kind=old.kind if request.kind is None else request.kind,
+    )
+    due = None if request.delay is None else now + request.delay
+    state.amend(item, in_line, amended, request.priority, due)
+    return True
 
 
 def queue_full(queue: str, maxsize: int) -> LeasedKeyQError:

@@ -12,6 +12,7 @@ Begin with `store`.
 from leasedkeyq.model.findings import Finding, SchemaState, Severity
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Attempt,
     Bury,
     Cancel,
@@ -51,6 +52,7 @@ __all__ = [
     "Attempt",
     "Bury",
     "Cancel",
+    "Amend",
     "Cap",
     "Claim",
     "Claimed",

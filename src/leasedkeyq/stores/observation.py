@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Change,
@@ -42,6 +43,7 @@ OUTCOMES: Final[dict[type[Change], ItemOutcome]] = {
     Extend: "extended",
     Bury: "buried",
     Cancel: "cancelled",
+    Amend: "amended",
     Requeue: "requeued",
     Purge: "purged",
     Discard: "discarded",

@@ -298,8 +298,9 @@ class Store(Closable, ABC):
         """End leases and change what is stored; see the requests for their answers.
 
         Refusals: `Refusal` where a token does not hold its key, those of `put` for `Requeue`,
-        `LimitExceededError` for a result that is beyond `limits`, and `UnstorableError` for an
-        outcome that is none and for names that no store can have.
+        `LimitExceededError` for a result, a progress or an amended value or kind that is beyond
+        `limits`, and `UnstorableError` for an outcome that is none, for names that no store can
+        have, and for what an `Amend` says that no `put` could say.
         """
         self._check_usable()
         admitted, refusals = admit(requests, self.limits)
@@ -344,8 +345,8 @@ class Store(Closable, ABC):
         `work` is called once with the items of the queue in every state, by id, or with those of
         `keys`; with `heads_only` without the values in lines, which may be long. Items in flight
         show their `StoredItem.token`. What it returns is applied in order, as of the moment at
-        which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`, `Cancel`, `Requeue`, `Purge`
-        and `Discard` of this queue. Returns their answers; all is then durable.
+        which it was called: `Put`, `Ack`, `Release`, `Extend`, `Bury`, `Cancel`, `Amend`,
+        `Requeue`, `Purge` and `Discard` of this queue. Returns their answers; all is then durable.
 
         With `others`, it may change these queues in the same step, too, without a look at them:
         what is true of its own queue is decided by `work`, and what happens in the others follows

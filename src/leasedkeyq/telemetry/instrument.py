@@ -95,6 +95,7 @@ ItemOutcome: TypeAlias = Literal[
     "extended",
     "buried",
     "cancelled",
+    "amended",
     "requeued",
     "purged",
     "discarded",

@@ -10,6 +10,7 @@ from leasedkeyq.lease import Lease
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Change,
@@ -141,12 +142,12 @@ class Comparison:
             if queue_model and isinstance(change, Discard):
                 ids += queue_model.done
             return self._identified(change, change.id, ids)
-        if isinstance(change, Cancel) and change.id is not None:
+        if isinstance(change, Cancel | Amend) and change.id is not None:
             return self._identified(change, change.id, self._values_of(change.queue, change.key))
         return change, change
 
     def _identified(
-        self, change: Requeue | Discard | Cancel, number: int, ids: Sequence[int]
+        self, change: Requeue | Discard | Cancel | Amend, number: int, ids: Sequence[int]
     ) -> tuple[Change, Change]:
         """The change of one of the ids, for the model and for the store."""
         # An item that was requeued, and that nobody has seen since, has an id nobody knows.

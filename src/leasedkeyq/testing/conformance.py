@@ -13,6 +13,7 @@ them and returns a report.
 from collections.abc import Callable, Collection
 
 from leasedkeyq.stores.store import Store
+from leasedkeyq.testing.checks.amends import AmendChecks
 from leasedkeyq.testing.checks.caps import CapChecks
 from leasedkeyq.testing.checks.durability import DurabilityChecks
 from leasedkeyq.testing.checks.edits import EditChecks
@@ -41,6 +42,7 @@ class StoreConformance(
     LinePutChecks,
     LineChecks,
     HeldKeyChecks,
+    AmendChecks,
     InspectionChecks,
     WatchChecks,
     EditChecks,

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
+    Amend,
     Bury,
     Cancel,
     Cap,
@@ -40,7 +41,9 @@ LEASES = (*"0000111223", f"{STALE}0", f"{STALE}1", f"{STALE}3", f"{STALE}10")
 BURIED = (0, 0, 1, 1, 2, 2, ABSENT)
 VALUES = (*[None] * 4, 0, 1, 2, 5, ABSENT)
 """Which values of a key are cancelled: all, its head, the first behind that, and so on."""
-SETTLINGS = "aaaarrrruuubbbbeeecccqqqddp"
+WAITING = (0, 0, 1, 2, 5, ABSENT)
+"""Which value of a key is amended, in the same way."""
+SETTLINGS = "aaaarrrruuubbbbeeecccmmqqqddp"
 PROGRESS = (None, None, b'{"fraction":0.5}', b"", b"\xff\x00")
 """How far the work has come, also as what is no text."""
 HOLDERS = ("", "host:1", "host:1", "a höst @ 5%")
@@ -83,7 +86,7 @@ class Menu:
     A token in a `Change` is a number: 0 stands for the latest lease that holds, 1 for the one
     before; behind `STALE`, leases that have ended count as well. The id in a `Requeue` or a
     `Discard` is that of one of the buried items in the same way, of a `Discard` also of a result.
-    The id in a `Cancel` is that of one of the values of the key, the head first.
+    The id in a `Cancel` or an `Amend` is that of one of the values of the key, the head first.
     """
 
     def __init__(self, pick: Pick, durations: Durations, queues: Sequence[str] = QUEUES) -> None:
@@ -178,12 +181,24 @@ class Menu:
                 number = pick(VALUES)
                 only_line = number is None and pick((False, True))
                 return Cancel(queue, key, result, keep, number, pick(OUTCOMES), only_line)
+            case "m":
+                return Amend(queue, key, pick(WAITING), **self._amended())
             case "q":
                 return Requeue(queue, pick(BURIED), pick(REQUEUE_POLICIES), pick((0, 0, 2, 4)))
             case "d":
                 return Discard(queue, pick(BURIED))
             case _:
                 return Purge(queue, pick(("buried", "results", "all")))
+
+    def _amended(self) -> dict[str, Any]:
+        """What an `Amend` changes."""
+        pick = self._pick
+        return {
+            "value": pick((None, b"9", b"")),
+            "priority": pick((None, None, 0, 1, -1)),
+            "delay": pick(self._durations.delays),
+            "kind": pick((None, None, *KINDS)),
+        }
 
     def edit(self) -> tuple[str, tuple[str, ...] | None, int]:
         """A queue, the keys to look at, and a number for `plan`."""
@@ -263,4 +278,14 @@ def _of_item(item: StoredItem, pick: Pick, durations: Durations) -> Change | Non
         return pick(again)
     if item.state == "done":
         return pick((None, None, Discard(item.queue, item.id)))
-    return cancel
+    amend = Amend(
+        item.queue,
+        item.key,
+        item.id,
+        pick((None, b"6")),
+        pick((None, 0, 2)),
+        pick(durations.delays),
+        pick((None, *KINDS)),
+    )
+    waiting: list[Change] = [cancel, cancel, amend]
+    return pick(waiting)

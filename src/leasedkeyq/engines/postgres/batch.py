@@ -23,6 +23,7 @@ from leasedkeyq.model.requests import (
     OUTCOMES,
     STATES,
     Ack,
+    Amend,
     Bury,
     Cancel,
     Cap,
@@ -272,6 +273,16 @@ class Batch:
         run = self._add(number, None, op=type(change).__name__.lower(), queue=change.queue)
         told = run.told
         self._naming += 1
+        self._tell(change, told)
+        if isinstance(change, Release | Extend | Bury | Cancel | Amend):
+            told["key"] = change.key
+            self._named.add((change.queue, change.key))
+        if isinstance(change, Release | Extend | Bury):
+            told["token"] = change.token
+            self._leased.pop(change.token, change.queue, change.key)
+
+    def _tell(self, change: Change, told: dict[str, Any]) -> None:
+        """Say what a change asks for, beside its key and its token."""
         match change:
             case Cancel():
                 told.update(id=change.id, only_line=change.only_line)
@@ -279,6 +290,12 @@ class Batch:
                 told["outcome"] = OUTCOMES.index(change.outcome)
                 self._results.append(_result_of(change))
                 told["from"] = len(self._results)
+            case Amend():
+                told.update(id=change.id, priority=change.priority, kind=change.kind)
+                told["delay"] = change.delay
+                if change.value is not None:
+                    self._results.append(change.value)
+                    told["from"] = len(self._results)
             case Release():
                 told.update(front=change.front, delay=_seconds(change.delay), undo=change.undo)
                 told["error"] = _storable(change.error)
@@ -296,12 +313,8 @@ class Batch:
                 told["id"] = change.id
             case Purge():
                 told["part"] = change.part
-        if isinstance(change, Release | Extend | Bury | Cancel):
-            told["key"] = change.key
-            self._named.add((change.queue, change.key))
-        if isinstance(change, Release | Extend | Bury):
-            told["token"] = change.token
-            self._leased.pop(change.token, change.queue, change.key)
+            case Ack():
+                pass  # it is a part of a run
 
     def _ack(self, number: int, ack: Ack) -> None:
         """Acks that follow each other are one run as long as each is of another key."""
@@ -455,7 +468,9 @@ def call_order(requests: Sequence[Request]) -> list[int] | None:
 _ADD: Final[dict[type, Callable[[Batch, int, Any], None]]] = {
     Claim: Batch._claim,
     Put: Batch._put,
-    **dict.fromkeys((Ack, Release, Extend, Bury, Cancel, Requeue, Purge, Discard), Batch._change),
+    **dict.fromkeys(
+        (Ack, Release, Extend, Bury, Cancel, Amend, Requeue, Purge, Discard), Batch._change
+    ),
 }
 _NOTHING: Final[dict[type, tuple[()]]] = {Claim: (), Put: ()}
 """What is answered if nothing is said."""

@@ -22,6 +22,7 @@ from leasedkeyq.model.requests import (
     OUTCOMES,
     STATES,
     Ack,
+    Amend,
     Attempt,
     Bury,
     Cancel,
@@ -174,19 +175,22 @@ def seconds(value: float | None) -> Any:
 # Requests
 
 
-def _put(request: Put) -> list[Any]:
-    priority = request.priority
+def _check_terms(priority: int | None, kind: str | None) -> None:
     if priority is not None and abs(priority) > EXACT:
         raise ValueError(f"the priority {priority} is beyond {EXACT}")
-    if len(request.kind.encode()) > LONGEST_KIND:
+    if kind is not None and len(kind.encode()) > LONGEST_KIND:
         raise ValueError(f"the kind is longer than {LONGEST_KIND} bytes")
+
+
+def _put(request: Put) -> list[Any]:
+    _check_terms(request.priority, request.kind)
     return [
         "put",
         request.queue,
         [key for key, _ in request.items],
         [raw(value) for _, value in request.items],
         request.policy,
-        False if priority is None else priority,
+        or_false(request.priority),
         seconds(request.delay),
         request.max_items,
         request.kind,
@@ -289,6 +293,20 @@ def _cancel(request: Cancel) -> list[Any]:
     ]
 
 
+def _amend(request: Amend) -> list[Any]:
+    _check_terms(request.priority, request.kind)
+    return [
+        "amend",
+        request.queue,
+        request.key,
+        request.id,
+        False if request.value is None else raw(request.value),
+        or_false(request.priority),
+        seconds(request.delay),
+        or_false(request.kind),
+    ]
+
+
 def cut_form(request: Cancel | Purge) -> list[Any]:
     """What is to be repeated before a change that takes more than one call."""
     if isinstance(request, Purge):
@@ -339,6 +357,7 @@ _FORMS: Final[dict[type, Callable[[Any], list[Any]]]] = {
     Extend: _extend,
     Bury: _bury,
     Cancel: _cancel,
+    Amend: _amend,
     Requeue: _requeue,
     Discard: _discard,
     Purge: _purge,
@@ -426,7 +445,7 @@ def _outcome(request: RedisRequest, answer: Any) -> Any:
             return None
         case Extend():
             return float(answer) if answer else None
-        case Requeue() | Discard():
+        case Amend() | Requeue() | Discard():
             return bool(answer)
         case _:
             return answer

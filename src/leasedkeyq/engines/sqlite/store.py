@@ -51,6 +51,7 @@ from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Capabilities,
@@ -596,6 +597,8 @@ def _is_small(request: SqliteRequest | Examination) -> TypeGuard[SqliteRequest]:
     if isinstance(request, Put):
         items = request.items
         return len(items) <= FEW_ITEMS and sum(len(value) for _, value in items) <= FEW_BYTES
+    if isinstance(request, Amend):
+        return request.value is None or len(request.value) <= FEW_BYTES
     if isinstance(request, Claim):
         return request.limit <= FEW_ITEMS
     if isinstance(request, Ack | Cancel):

@@ -51,6 +51,7 @@ from leasedkeyq.model.requests import (
     OUTCOMES,
     STATES,
     Ack,
+    Amend,
     Answer,
     Attempt,
     Bury,
@@ -188,6 +189,13 @@ NEWEST_OF_KEY: Final = """
 UPDATE_IN_LINE: Final = """
     UPDATE items SET kind = ?, deadline = ?, value = ?, priority = ?, not_before = ? WHERE id = ?
 """
+# A value that waits, in its place; what is NULL stays.
+AMEND: Final = "UPDATE items SET kind = ifnull(?, kind), value = ifnull(?, value) WHERE id = ?"
+LINE_VALUE: Final = """
+    SELECT id, state, priority, not_before FROM items
+    WHERE id = ? AND queue = ? AND key = ? AND in_line > 0
+"""
+AMEND_IN_LINE: Final = "UPDATE items SET priority = ?, not_before = ? WHERE id = ?"
 _MOVED: Final = """
     state = ?, priority = ?, place = ?, attempt = ?, due = ?, turn = ?, not_before = ?, token = ?,
     history = ?
@@ -972,7 +980,18 @@ class SqliteTransaction:
     ) -> Placed:
         """Replace the last value in the line of an item."""
         last: LineRow = self._execute(LAST_IN_LINE, (queue.id, item.key)).fetchone()
-        number, state, old_priority, not_before = last
+        turn = self._turn_in_line(item, last, priority, due)
+        self._execute(UPDATE_IN_LINE, (*content, *turn, last[0]))
+        return Placed(last[0], "updated")
+
+    def _turn_in_line(
+        self, item: ItemRow, value: LineRow, priority: int | None, due: float | None
+    ) -> tuple[int, float | None]:
+        """The priority of a value in the line of an item, and before when it must not be leased.
+
+        Both as a put or an `Amend` wants them.
+        """
+        _, state, old_priority, not_before = value
         if priority is None or priority == old_priority:
             priority = old_priority
         elif state == BUFFERED:
@@ -980,8 +999,7 @@ class SqliteTransaction:
             self._execute("UPDATE items SET place = ? WHERE id = ?", (self._back, item.id))
         if due is not None:
             not_before = due if due > self._now else None
-        self._execute(UPDATE_IN_LINE, (*content, priority, not_before, number))
-        return Placed(number, "updated")
+        return priority, not_before
 
     # Claiming
 
@@ -1497,6 +1515,28 @@ class SqliteTransaction:
         item.behind -= count
         self._execute(SHORTEN, (item.behind, item.id))
 
+    def amend(self, request: Amend) -> bool:
+        """Change a value that waits."""
+        queue = self._queue(request.queue)
+        item = self._live(queue, request.key)
+        if item is None:
+            return False
+        due = None if request.delay is None else self._now + request.delay
+        if item.id == request.id:
+            if item.state not in (AVAILABLE, SCHEDULED):
+                return False
+            self._update(queue, item, request.priority, due)
+        else:
+            where = (request.id, queue.id, request.key)
+            value: LineRow | None = self._execute(LINE_VALUE, where).fetchone()
+            if value is None:
+                return False
+            turn = self._turn_in_line(item, value, request.priority, due)
+            self._execute(AMEND_IN_LINE, (*turn, request.id))
+        self._execute(AMEND, (request.kind, request.value, request.id))
+        queue.changed = True
+        return True
+
     def requeue(self, request: Requeue) -> bool | LeasedKeyQError:
         """Put a buried item back."""
         queue = self._queue(request.queue)
@@ -1634,6 +1674,7 @@ _VERBS: Final[dict[type[SqliteRequest], Callable[[SqliteTransaction, Any], Any]]
     Extend: SqliteTransaction.extend,
     Bury: SqliteTransaction.bury,
     Cancel: SqliteTransaction.cancel,
+    Amend: SqliteTransaction.amend,
     Requeue: SqliteTransaction.requeue,
     Purge: SqliteTransaction.purge,
     Discard: SqliteTransaction.discard,

@@ -15,7 +15,7 @@ from leasedkeyq.errors import (
     StoreClosedError,
 )
 from leasedkeyq.lease import Lease
-from leasedkeyq.model.requests import Ack, Bury, Cancel, Purge, Release, Requeue
+from leasedkeyq.model.requests import Ack, Amend, Bury, Cancel, Purge, Release, Requeue
 from leasedkeyq.stores.queue import StoreQueue
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
@@ -25,6 +25,7 @@ from leasedkeyq.testing.shorthand import (
     next_items,
     one,
     order,
+    put_one,
 )
 from leasedkeyq.testing.site import Site
 from leasedkeyq.testing.suite import Suite, check, site_check
@@ -74,6 +75,8 @@ class WatchChecks(Suite):
         await wakes(store.settle([Ack("q", "a", held.token)]))
         await store.put([one("a", delay=LONG)])
         await wakes(store.put([one("a", delay=0)]))
+        placed = await put_one(store, one("a", delay=LONG))
+        await wakes(store.settle([Amend("q", "a", placed.id, delay=0)]))
         await wakes(store.settle([Cancel("q", "a")]))
         await wakes(store.put([one("a")]))
         await wakes(store.settle([Purge("q")]))

@@ -10,6 +10,7 @@ import pytest
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.stores import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Claim,
@@ -61,6 +62,10 @@ async def everything_of_lines(store: PostgresStore, check: Callable[[], Awaitabl
         middle = (await store.line("q", "long", limit=50)).items[-1]
         assert await store.settle([Cancel("q", "long", id=middle.id)]) == [1]
 
+    async def amend_one() -> None:
+        middle = (await store.line("q", "long", limit=50)).items[-1]
+        assert await store.settle([Amend("q", "long", middle.id, b"5", 2, 60.0)]) == [True]
+
     async def last_page() -> None:
         [answer] = await store.put([Put("q", (("long", b"9"),), "append")])
         assert isinstance(answer, tuple)
@@ -96,6 +101,7 @@ async def everything_of_lines(store: PostgresStore, check: Callable[[], Awaitabl
             bury,
             lambda: store.settle([Discard("q", buried[1])]),
             cancel_one,
+            amend_one,
             last_page,
             partial(store.look, "q", ["long", "k1", "k2"]),
             partial(store.line, "q", "long", limit=100),

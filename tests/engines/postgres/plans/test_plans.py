@@ -12,6 +12,7 @@ from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.model.requests import STATES
 from leasedkeyq.stores import (
     Ack,
+    Amend,
     Bury,
     Cancel,
     Cap,
@@ -69,6 +70,10 @@ async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]])
     async def buffer() -> None:
         await store.put([Put("q", ((held[0].key, b"3"),), "buffer")])
 
+    async def amend() -> None:
+        [[item, *_]] = await store.look("q", ["new9"])
+        assert await store.settle([Amend("q", "new9", item.id, b"5", 2, 60.0)]) == [True]
+
     async def queue_bury() -> None:
         queue = store.queue("q")
         _, _, lease = await queue.get()
@@ -118,6 +123,7 @@ async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]])
             bury,
             lambda: store.settle([Requeue("q", buried[0])]),
             lambda: store.settle([Discard("q", buried[1])]),
+            amend,
             partial(store.settle, [Cancel("q", "new9")]),
             partial(store.sweep, ["q", "other"]),
             partial(store.count, ["q"]),

@@ -13,6 +13,7 @@ from leasedkeyq.lanes import EventEmitter, LaneConfig, QueueManagerBuilder
 from leasedkeyq.model.requests import STATES
 from leasedkeyq.stores import Ack, Claim, Purge, Put, Store
 from leasedkeyq.testing import Place
+from leasedkeyq.testing.checks.amends import AmendChecks
 from leasedkeyq.testing.checks.caps import CapChecks
 from leasedkeyq.testing.checks.edits import EditChecks
 from leasedkeyq.testing.checks.held_keys import HeldKeyChecks
@@ -41,6 +42,7 @@ def conformance_on(version: str) -> type:
         LineChecks,
         LinePutChecks,
         HeldKeyChecks,
+        AmendChecks,
         LeaseChecks,
         CapChecks,
         UrgencyChecks,

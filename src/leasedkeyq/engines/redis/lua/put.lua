@@ -171,6 +171,30 @@ if puts then
     return target.id
   end
 
+  -- {'amend', name, key, id, value, priority, delay, kind}, each of the last four or false: changes a value that
+  -- waits, where it is. Answers whether it does.
+  function verbs.amend(request)
+    local queue, key, id = at(request[2]), request[3], request[4]
+    local due = request[7] and now + request[7]
+    local raw = call('HGET', queue.i, key)
+    local item = raw and unpack_item(raw)
+    if item and item.id == id then
+      if call('HEXISTS', queue.l, key) == 1 then
+        return 0
+      end
+      put_again(queue, key, item, request[5] or item.value, request[8] or item.kind, request[6], due, item.deadline)
+      return 1
+    end
+    local value = in_line(queue, key, id)
+    if not value then
+      return 0
+    end
+    take_out(queue, key, value)
+    update(queue, key, item, value, request[5] or value.value, request[8] or value.kind, request[6], due,
+      value.deadline)
+    return 1
+  end
+
   -- Puts where the key is there, as the policies say that replace the newest value that waits: the last of the
   -- line, or a head that is not leased. `raw` is the head, or false where a buried item holds the key.
   local function put_newest(queue, key, raw, value, kind, priority, due, deadline, policy)

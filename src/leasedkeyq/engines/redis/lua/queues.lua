@@ -134,7 +134,7 @@ for number = 1, #requests do
     releases = true
   elseif verb == 'park' or verb == 'unpark' then
     parked = true
-  elseif verb == 'bury' or verb == 'cancel' or verb == 'requeue' or verb == 'discard'
+  elseif verb == 'bury' or verb == 'cancel' or verb == 'amend' or verb == 'requeue' or verb == 'discard'
     or verb == 'purge' or verb == 'cut_line' or verb == 'cut_buried' then
     changes = true
   elseif verb == 'examine' or string.sub(verb, 1, 6) == 'repair' then

@@ -10,7 +10,7 @@
 --   p_queues    with p_names, the live keys that the batch names, if another call may lock them, too
 --   p_runs      what is asked for, as JSON
 --   p_keys ...  the items of the runs "puts"
---   p_results   what acks and cancels keep
+--   p_results   what acks and cancels keep, and the values of amends
 CREATE FUNCTION lkq.apply_1(
     p_call text, p_now float8, p_buried int, p_history int, p_secret text, p_shared bigint[],
     p_alone bigint[], p_queues text[], p_names text[], p_runs jsonb, p_keys text[],
@@ -111,8 +111,7 @@ BEGIN
             k := run->>'key';
             r := lkq.live_1(q, k);
             now_ := lkq.now_1(p_now);
-            IF op = 'cancel' THEN
-                --> include apply/cancel
+            --> include apply/without_lease
             ELSIF r.token IS NULL OR r.token IS DISTINCT FROM run->>'token' OR r.due <= now_ THEN
                 said := said || jsonb_build_array(first, 'no', '{}'::jsonb);
             ELSIF op = 'extend' THEN

@@ -1,0 +1,2 @@
+IF op = 'cancel' THEN
+    --> include apply/cancel

@@ -286,7 +286,7 @@ class SqliteStore(BatchedStore):
 
     def _apply(self, requests: list[SqliteRequest | Examination]) -> list[Any]:
         """One transaction for all; an examination is alone, and needs none."""
-        if isinstance(requests[0], Examination):
+        if requests and isinstance(requests[0], Examination):
             return [self._examine(requests[0])]
         changes = [request for request in requests if not isinstance(request, Examination)]
         self._under_way = changes

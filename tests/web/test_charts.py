@@ -18,6 +18,9 @@ def test_a_sparkline_goes_from_its_first_to_its_last_value() -> None:
     assert line == "M0 23L60 12.5L120 2"
     assert paths(sparkline([0, 0], "Done"), "rest"), "nothing happened: a flat line"
     assert "nothing known" in sparkline([], "Done")
+    both = sparkline([0, 10], "Done", over=[0, 5])
+    assert paths(both, "line") == ["M0 23L120 2", "M0 23L120 12.5"], "both on one scale"
+    assert len(paths(sparkline([0, 10], "Done", over=[0, 0]), "line")) == 1
     two = paths(sparkline([1, None, 1, 2], "Done"), "line")
     assert len(two) == 2, "what is not known is a gap"
 

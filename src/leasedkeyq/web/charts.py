@@ -19,11 +19,11 @@ _Writer: TypeAlias = Callable[[float], str]
 
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 24
-WIDTH: Final = 640
-HEIGHT: Final = 160
+WIDTH: Final = 560
+HEIGHT: Final = 150
 LEFT: Final = 44
 RIGHT: Final = 8
-TOP: Final = 8
+TOP: Final = 12
 BOTTOM: Final = 20
 GRID_LINES: Final = 4
 HOUR: Final = 3600
@@ -45,39 +45,47 @@ class Track:
     color: str
 
 
-def sparkline(values: Values, label: str, color: str = "waiting") -> Markup:
-    """A small line without axes.
+def sparkline(
+    values: Values, label: str, color: str = "waiting", over: Values = (), over_color: str = "dead"
+) -> Markup:
+    """A small line without axes, and maybe a second one over it, on the same scale.
 
     Args:
         values: One for each step, the oldest first.
         label: What it shows, for those who cannot see it.
         color: The class of its colour.
+        over: The values of the second line; left out if all are 0.
+        over_color: The class of its colour.
     """
-    top = max((value for value in values if value is not None), default=0.0)
-    width, height = SPARK_WIDTH, SPARK_HEIGHT
+    top = max((value for value in (*values, *over) if value is not None), default=0.0)
     words = f"{label}: at most {short_count(top)}" if values else f"{label}: nothing known"
     opening = Markup(
-        '<svg class="spark color-{}" viewBox="0 0 {} {}" width="{}" height="{}" role="img" '
+        '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" '
         'aria-label="{}" preserveAspectRatio="none">'
-    ).format(color, width, height, width, height, words)
+    ).format(SPARK_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, SPARK_HEIGHT, words)
     if not top:
-        base = height - 1
-        rest = Markup('<path class="rest" d="M0 {}H{}"/>').format(base, width)
+        base = SPARK_HEIGHT - 1
+        rest = Markup('<path class="rest" d="M0 {}H{}"/>').format(base, SPARK_WIDTH)
         return opening + rest + Markup("</svg>")
-    step = width / max(1, len(values) - 1)
-    runs = _runs([(index * step, value) for index, value in enumerate(values)])
-    parts = [opening]
-    for run in runs:
-        points = [(x, height - 1 - value / top * (height - 3)) for x, value in run]
+    parts = [opening, *_spark_line(values, top, color)]
+    if any(over):
+        parts += _spark_line(over, top, over_color)
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _spark_line(values: Values, top: float, color: str) -> list[Markup]:
+    step = SPARK_WIDTH / max(1, len(values) - 1)
+    parts: list[Markup] = []
+    for run in _runs([(index * step, value) for index, value in enumerate(values)]):
+        points = [(x, SPARK_HEIGHT - 1 - value / top * (SPARK_HEIGHT - 3)) for x, value in run]
         line = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
-        first, last = points[0][0], points[-1][0]
-        area = f"{line}V{height}H{_number(first)}Z"
-        if last > first:
-            parts.append(Markup('<path class="area" d="{}"/>').format(area))
+        if len(points) > 1:
+            area = f"{line}V{SPARK_HEIGHT}H{_number(points[0][0])}Z"
+            parts.append(Markup('<path class="area color-{}" d="{}"/>').format(color, area))
         else:
             line += "h1"
-        parts.append(Markup('<path class="line" d="{}"/>').format(line))
-    return Markup("").join([*parts, Markup("</svg>")])
+        parts.append(Markup('<path class="line color-{}" d="{}"/>').format(color, line))
+    return parts
 
 
 def chart(

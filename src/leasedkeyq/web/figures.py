@@ -22,7 +22,7 @@ RANGES: Final = {
     "two-days": ("2 days", 48 * HOUR, 1200),
 }
 """What charts can show, by their names in addresses: words, seconds, seconds of a step."""
-DEFAULT_RANGE: Final = "two-days"
+WIDEST: Final = "two-days"
 
 Sparks: TypeAlias = dict[str, Markup]
 
@@ -53,6 +53,7 @@ class FigureBook:
         self._made_at: object = None
         self._figures: dict[str, LaneFigures] = {}
         self._charts: dict[tuple[str, str], Markup] = {}
+        self._begin: float | None = None
 
     def lanes(self, read: int) -> dict[str, LaneFigures]:
         """The figures of each lane that has any.
@@ -67,10 +68,20 @@ class FigureBook:
                 series = self._reader.lane(name, since=since)
                 self._figures[name] = LaneFigures(
                     totals=self._reader.totals(name, TOTALS_OVER),
-                    per_minute=series.completed,
-                    failed_per_minute=series.failed,
+                    # Of the minute that runs now nothing is known yet.
+                    per_minute=series.completed[:-1],
+                    failed_per_minute=series.failed[:-1],
                 )
         return self._figures
+
+    def range_of(self, wanted: str) -> str:
+        """A range by its name, or the one that what is known fits in."""
+        if wanted in RANGES:
+            return wanted
+        if self._begin is None:
+            self._begin = self._first()
+        known = time.time() - self._begin
+        return next((name for name, (_, seconds, _) in RANGES.items() if known < seconds), WIDEST)
 
     def charts(self, read: int, lane: str | None, span: str) -> Markup:
         """The charts of a lane, or of all lanes together.
@@ -78,7 +89,7 @@ class FigureBook:
         Args:
             read: As in `lanes`.
             lane: The lane; None for all.
-            span: One of `RANGES`.
+            span: One of `RANGES`, as `range_of` tells it.
         """
         self._renew(read)
         key = (lane or "", span)
@@ -92,6 +103,18 @@ class FigureBook:
             self._made_at = now
             self._figures = {}
             self._charts = {}
+            self._begin = None
+
+    def _first(self) -> float:
+        """When the first of all that is known began."""
+        since = time.time() - RANGES[WIDEST][1]
+        begins = [time.time()]
+        for name in self._reader.lanes()[:MOST_ADDED]:
+            series = self._reader.lane(name, since=since, step=600)
+            place = next((at for at, number in enumerate(series.started) if number), None)
+            if place is not None:
+                begins.append(series.begin + place * series.step)
+        return min(begins)
 
     def _draw(self, lane: str | None, span: str) -> Markup:
         _, seconds, step = RANGES[span]
@@ -140,10 +163,10 @@ def _quantile_chart(title: str, series: LaneSeries, what: str) -> Markup:
 
 def lane_spark(figures: LaneFigures) -> Markup:
     """The last hour of a lane: what was done, and over it what was given up."""
-    drawn = sparkline(figures.per_minute, "Done in each minute of the last hour", "flight")
-    if any(figures.failed_per_minute):
-        drawn += sparkline(figures.failed_per_minute, "Given up in each minute", "dead")
-    return drawn
+    label = "Done in each minute of the last hour"
+    if sum(figures.failed_per_minute):
+        label += ", and given up"
+    return sparkline(figures.per_minute, label, "flight", over=figures.failed_per_minute)
 
 
 def _added(series: Sequence[Sequence[float | None]]) -> list[float | None]:

@@ -72,9 +72,16 @@ class ShownStore:
         """What the workers did in each lane in the last hour, as they have told by now."""
         return (await self._book()).lanes(self._read)
 
-    async def charts(self, lane: str | None, span: str) -> Markup:
-        """The charts of a lane, or of all; `span` is one of `figures.RANGES`."""
-        return (await self._book()).charts(self._read, lane, span)
+    async def charts(self, lane: str | None, wanted: str) -> tuple[str, Markup]:
+        """The charts of a lane, or of all, and over which range of time.
+
+        Args:
+            lane: The lane; None for all.
+            wanted: One of `figures.RANGES`; any other: the one that what is known fits in.
+        """
+        book = await self._book()
+        span = book.range_of(wanted)
+        return span, book.charts(self._read, lane, span)
 
     async def _book(self) -> FigureBook:
         reader, book = self._figures or _figures_of(self.store)

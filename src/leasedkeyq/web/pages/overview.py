@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from leasedkeyq.operations.views import LaneView, QueueView
-from leasedkeyq.web.figures import DEFAULT_RANGE, RANGES, LaneFigures, lane_spark
+from leasedkeyq.web.figures import RANGES, LaneFigures, lane_spark
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit
 
@@ -56,8 +56,7 @@ async def overview(visit: Visit) -> Content:
     order = visit.query("order")
     if order in ORDERS and order != "name":
         rows.sort(key=lambda row: _rank(row, order), reverse=True)
-    span = visit.query("range")
-    span = span if span in RANGES else DEFAULT_RANGE
+    span, charts = await visit.shown.charts(None, visit.query("range"))
     return Content(
         "Overview",
         {
@@ -67,7 +66,7 @@ async def overview(visit: Visit) -> Content:
             "rows": rows,
         },
         {
-            "charts": await visit.shown.charts(None, span),
+            "charts": charts,
             "ranges": {name: words for name, (words, _, _) in RANGES.items()},
             "range": span,
             "order": order if order in ORDERS else "name",

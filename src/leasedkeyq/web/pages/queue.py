@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from leasedkeyq.operations.views import QueueView
-from leasedkeyq.web.figures import DEFAULT_RANGE, RANGES
+from leasedkeyq.web.figures import RANGES
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit
 
@@ -16,17 +16,15 @@ async def queue(visit: Visit) -> Content:
     name = visit.need("queue")
     glance = await visit.glance()
     lane = glance.lane(name)
-    span = visit.query("range")
-    span = span if span in RANGES else DEFAULT_RANGE
     of_lane = [glance.queue(part) or QueueView(name=part) for part in lane.queues] if lane else []
     # A queue is there as long as it holds something: an empty one is nothing to complain about.
     found = of_lane or [glance.queue(name) or QueueView(name=name)]
     counts = {field: sum(getattr(one, field) for one in found) for field in SUMMED}
     ages = [one.oldest for one in found if one.oldest is not None]
-    figures = (await visit.shown.figures()).get(name) if lane else None
-    charts = await visit.shown.charts(name, span) if lane else ""
+    figures = (await visit.shown.figures()).get(name)
+    span, charts = await visit.shown.charts(name, visit.query("range"))
     return Content(
-        f"{'Lane' if lane else 'Queue'} {name}",
+        f"{'Lane' if lane or figures else 'Queue'} {name}",
         {
             "at": glance.at,
             "name": name,

@@ -44,6 +44,18 @@
     }
   }
 
+  // The marks of charts are in UTC until here.
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
+  function marks(where) {
+    for (const element of where.querySelectorAll("text[data-at]")) {
+      const moment = new Date(element.dataset.at);
+      const midnight = moment.getHours() === 0 && moment.getMinutes() === 0;
+      element.textContent = (midnight ? day : clock).format(moment);
+    }
+  }
+
   // Light or dark
 
   const themeButton = document.getElementById("theme");
@@ -247,6 +259,7 @@
 
   function prepare(where) {
     times(where);
+    marks(where);
     document.querySelectorAll("[data-filter]").forEach(narrow);
     for (const element of where.querySelectorAll("[data-copy]")) element.hidden = false;
   }

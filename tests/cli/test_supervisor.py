@@ -19,7 +19,7 @@ import pytest
 
 from leasedkeyq.__main__ import main, run
 from leasedkeyq.cli.health import Health
-from leasedkeyq.cli.probe import WorkerProbe, memory
+from leasedkeyq.cli.probe import WorkerProbe
 from leasedkeyq.cli.source_watch import SourceWatch
 from leasedkeyq.cli.supervised import Supervised, WorkerLimits, sources
 from leasedkeyq.cli.supervisor import (
@@ -30,6 +30,7 @@ from leasedkeyq.cli.supervisor import (
     WorkerProcess,
     WorkerSlot,
 )
+from leasedkeyq.lanes.running.resident_memory import resident_memory
 from tests.cli.test_worker import APP, PATIENCE, Worker, command, producer, result, worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -269,7 +270,7 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr(os, "kill", lambda *_: ended.set())
     ours, theirs = socket.socketpair()
-    limits = WorkerLimits(memory() + 50 * 2**20, 3)
+    limits = WorkerLimits(resident_memory() + 50 * 2**20, 3)
     monkeypatch.setattr(WorkerProbe, "started", lambda _: True)
     supervised = Supervised(theirs.detach(), WorkerProbe(30), limits)
     supervised.patience = None

@@ -12,7 +12,7 @@ from leasedkeyq import connect
 from leasedkeyq.cli.commands.tail import line
 from leasedkeyq.cli.output import cells
 from leasedkeyq.lanes.durable.event_batches import LISTENER
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.operations.views import FeedEvent
 from tests.cli.commands import sqlite_shell
 from tests.cli.lively import PATIENCE, command, lively_worker

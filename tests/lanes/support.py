@@ -1,13 +1,14 @@
 """Managers for tests: in memory, and on a store, on the virtual clock."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import QueueManagerBuilder
+from leasedkeyq.model.requests import Change, Claim
 
 EPOCH = 1_800_000_000.0
 
@@ -21,6 +22,17 @@ def clock() -> float:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def is_of_commands(requests: Sequence[Claim | Change]) -> bool:
+    """Whether requests are about commands, and not about what workers tell of themselves."""
+    return not any(
+        queue.startswith("leasedkeyq.")
+        for request in requests
+        for queue in (
+            [name for name, _ in request.queues] if isinstance(request, Claim) else [request.queue]
+        )
+    )
 
 
 async def nothing() -> None:

@@ -12,7 +12,7 @@ from leasedkeyq import MemoryStore, connect
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RetryPolicy
 from leasedkeyq.lanes.durable import event_publisher
 from leasedkeyq.lanes.durable.event_batches import EVENTS_QUEUE, LISTENER, LISTENER_LEASE
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Claim, Limits, Put
 from leasedkeyq.operations import feed as feed_module
 from leasedkeyq.operations.feed import Feed

@@ -1,15 +1,12 @@
 """`WorkerProbe`: how a worker process is, seen from threads beside its event loop."""
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from leasedkeyq import LeasedKeyQError
@@ -155,14 +152,3 @@ class WorkerProbe:
         except TimeoutError:
             future.cancel()
             raise
-
-
-def memory() -> int:
-    """The bytes of memory that this process uses; where that is not known, what it used at most."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        resource: Any = import_module("resource")
-        most: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from leasedkeyq.cli.health import Health
-from leasedkeyq.cli.probe import WorkerProbe, memory
+from leasedkeyq.cli.probe import WorkerProbe
+from leasedkeyq.lanes.running.resident_memory import resident_memory
 
 logger = logging.getLogger("leasedkeyq.cli.worker")
 
@@ -102,7 +103,7 @@ class Supervised:
     def _check_memory(self) -> None:
         """Do without a limit of memory that every successor would exceed, too, as it starts."""
         limits = self._limits
-        if limits.memory is not None and (used := memory()) > limits.memory:
+        if limits.memory is not None and (used := resident_memory()) > limits.memory:
             logger.warning(
                 "--max-memory is %.0f MiB, and the worker uses %.0f MiB before its first command: "
                 "it is not replaced for its memory; give it more",
@@ -115,7 +116,7 @@ class Supervised:
         limits = self._limits
         if limits.commands is not None and self.commands >= limits.commands:
             return f"it has run {self.commands} commands"
-        if limits.memory is not None and (used := memory()) > limits.memory:
+        if limits.memory is not None and (used := resident_memory()) > limits.memory:
             return f"it uses {used / 2**20:.0f} MiB of memory"
         return None
 

@@ -179,10 +179,11 @@ class MemoryStore(Store):
 def _changed(requests: Sequence[Put] | Sequence[Change], answers: Sequence[object]) -> set[str]:
     """The queues of those requests that were not refused: nobody need hear of the others.
 
-    A producer that waits for room would hear of its own request, and ask again without end.
+    A producer that waits for room would hear of its own request, and ask again without end. A lease
+    that was renewed makes nothing available.
     """
     return {
         request.queue
         for request, answer in zip(requests, answers, strict=True)
-        if not isinstance(answer, Exception)
+        if not isinstance(answer, Exception) and not isinstance(request, Extend)
     }

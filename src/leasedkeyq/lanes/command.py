@@ -227,6 +227,11 @@ class CommandFunction(Generic[P, R]):
         """The arguments with which the function is called without any parameter."""
         self._decoder = msgspec.json.Decoder(self._struct)
 
+    @property
+    def arguments_type(self) -> type[msgspec.Struct]:
+        """What the arguments of its commands are: a struct with a field for each parameter."""
+        return self._struct
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CommandCall[R]:
         """A command that calls the function with these arguments.
 
@@ -550,6 +555,11 @@ class CommandClass(Generic[C]):
                 f"command {command_type!r}: msgspec cannot read {cls.__name__}: {error}; make it a "
                 "dataclass or a msgspec.Struct"
             ) from error
+
+    @property
+    def arguments_type(self) -> type[C]:
+        """What is written down of its commands: their fields."""
+        return self.cls
 
     def key_of(self, key: Callable[..., str], command: Any) -> str:
         """What a key function says of a command."""

@@ -19,10 +19,9 @@ from leasedkeyq.lanes.durable.envelope import (
     plain_payload,
     read_payload,
 )
-from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
 from leasedkeyq.lanes.durable.workflow import GATHERS_QUEUE
 from leasedkeyq.lanes.errors import CommandPayloadError
+from leasedkeyq.lanes.presence.records import OWN_QUEUES
 from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.workflow.note import plain_note, read_note
 from leasedkeyq.model.requests import Cancel, Limits, Purge, Put, StoredItem, StoredState
@@ -190,9 +189,7 @@ class CommandStorage:
 
     async def _queues(self, lane: str | None) -> list[str]:
         queues = sorted(
-            name
-            for name in await self.store.count()
-            if name not in (WORKERS_QUEUE, SCHEDULES_QUEUE) and not name.startswith(GATHERS_QUEUE)
+            name for name in await self.store.count() if not name.startswith(OWN_QUEUES)
         )
         return [queue for queue in queues if lane in (None, queue, queue.partition("#")[0])]
 

@@ -16,7 +16,8 @@ from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.storage import Storage, StoredCommand, encoded_command, stored_command
 from leasedkeyq.model.edit import Edit
@@ -190,7 +191,7 @@ class StorageStore(MemoryStore):
 
     async def _save(self, place: QueueKey) -> None:
         queue, key = place
-        if queue == WORKERS_QUEUE:
+        if queue in (WORKERS_QUEUE, CATALOG_QUEUE):
             return
         saved = self._saved.setdefault(place, {})
         alive: set[int] = set()

@@ -26,7 +26,7 @@ from leasedkeyq.lanes.durable.event_batches import (
     ListenerWish,
     PublishedEvent,
 )
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Extend, Put, Refusal
 from leasedkeyq.operations.kept_results import KeptResults
 from leasedkeyq.operations.queue_looks import QueueLooks

@@ -7,7 +7,9 @@ of stores, so that it works on every store, those of other people included.
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from leasedkeyq.lanes.durable.workers import PAUSED, WORKERS_QUEUE
+from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE, LaneRecord
+from leasedkeyq.lanes.presence.directory import read_lanes
+from leasedkeyq.lanes.presence.records import PAUSED, WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import parse_command_id
 from leasedkeyq.model.requests import STATES, Counts, StoredItem
 from leasedkeyq.operations.error_groups import ErrorGrouping
@@ -26,8 +28,10 @@ from leasedkeyq.operations.views import (
     QueueView,
     ScheduleView,
     StoreStats,
+    TypeView,
     WorkerView,
 )
+from leasedkeyq.operations.workers import told_lane, type_views, worker_views
 from leasedkeyq.stores.store import NO_ITEMS, Store
 
 MOST_LETTERS = 20_000
@@ -74,7 +78,7 @@ class Operator:
         counts = await self.store.count()
         names = [name for name in sorted(counts) if internal or not is_internal(name)]
         heads = await self._heads(names)
-        layout = StoreLayout({}, _of_lanes(heads))
+        layout = _layout(await self._told_lanes(counts), heads)
         paused = await self._paused(counts)
         now = self._clock()
         views: list[QueueView] = []
@@ -104,26 +108,27 @@ class Operator:
         """The lanes of the store, by name: those that workers have told of, and those in use."""
         counts = await self.store.count()
         heads = await self._heads([name for name in counts if not is_internal(name)])
-        layout = StoreLayout({}, _of_lanes(heads))
+        told = await self._told_lanes(counts)
+        layout = _layout(told, heads)
         paused = await self._paused(counts)
+        workers = await self.workers() if told else []
         now = self._clock()
         views: list[LaneView] = []
         for lane, queues in sorted(layout.lanes.items()):
             found = [counts.get(queue, NO_ITEMS) for queue in queues]
             ages = [_age(heads.get(queue), now) for queue in queues]
-            views.append(
-                LaneView(
-                    name=lane,
-                    queues=queues,
-                    paused=lane in paused,
-                    available=sum(count.available for count in found),
-                    scheduled=sum(count.scheduled for count in found),
-                    in_flight=sum(count.in_flight for count in found),
-                    buried=sum(count.buried for count in found),
-                    held=sum(count.held for count in found),
-                    oldest=max((age for age in ages if age is not None), default=None),
-                )
+            view = LaneView(
+                name=lane,
+                queues=queues,
+                paused=lane in paused,
+                available=sum(count.available for count in found),
+                scheduled=sum(count.scheduled for count in found),
+                in_flight=sum(count.in_flight for count in found),
+                buried=sum(count.buried for count in found),
+                held=sum(count.held for count in found),
+                oldest=max((age for age in ages if age is not None), default=None),
             )
+            views.append(told_lane(view, told[lane], workers) if lane in told else view)
         return views
 
     async def items(
@@ -234,8 +239,12 @@ class Operator:
         return ErrorGroups(groups=grouping.groups(), letters=letters)
 
     async def workers(self) -> list[WorkerView]:
-        """The workers of the store that live, and those that were heard of last."""
-        return []
+        """The workers of the store that live, oldest first, and those that died of late."""
+        return await worker_views(self.store)
+
+    async def types(self) -> list[TypeView]:
+        """The command types that workers of the store have told of, by name."""
+        return await type_views(self.store)
 
     async def schedules(self) -> list[ScheduleView]:
         """The schedules of the store, by name."""
@@ -276,7 +285,7 @@ class Operator:
         """The lanes of the store and their queues, as they are now."""
         counts = await self.store.count()
         heads = await self._heads([name for name in sorted(counts) if not is_internal(name)])
-        return StoreLayout({}, _of_lanes(heads), heads)
+        return _layout(await self._told_lanes(counts), heads)
 
     # How it looks
 
@@ -345,6 +354,12 @@ class Operator:
         found = await self.store.heads(queues) if queues else []
         return dict(zip(queues, found, strict=True))
 
+    async def _told_lanes(self, counts: Mapping[str, Counts]) -> Mapping[str, LaneRecord]:
+        """The lanes that workers have told of."""
+        if CATALOG_QUEUE not in counts:
+            return {}
+        return {record.name: record for record in await read_lanes(self.store)}
+
     async def _paused(self, counts: Mapping[str, Counts]) -> set[str]:
         """The lanes that are paused."""
         if WORKERS_QUEUE not in counts:
@@ -359,6 +374,11 @@ class Operator:
             cursor = page.cursor
             if cursor is None:
                 return paused
+
+
+def _layout(told: Mapping[str, LaneRecord], heads: Mapping[str, StoredItem | None]) -> StoreLayout:
+    known = {lane: record.partitions for lane, record in told.items()}
+    return StoreLayout(known, _of_lanes(heads), heads)
 
 
 def _of_lanes(heads: Mapping[str, StoredItem | None]) -> list[str]:

@@ -312,6 +312,39 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     oldest: float | None = None
 
 
+class ParameterView(msgspec.Struct, frozen=True, kw_only=True):
+    """An argument of a command type."""
+
+    name: str
+    required: bool = True
+    default: str = ""
+    """The default value as JSON text; "" if there is none, or none that JSON has."""
+
+
+class TypeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A command type that a worker has told of.
+
+    Attributes:
+        name: Its name.
+        doc: The first line of its documentation.
+        lane: The lane of its commands where none is given, if it has one.
+        run_in: Where it runs: ``"loop"``, ``"thread"``, ``"process"`` or ``"batch"``.
+        parameters: Its arguments, in order.
+        schema: The JSON schema of its arguments, which are an object; None if that is not known.
+        timeout: How long a command may run, if the type says.
+        seen_at: When a worker last told of it.
+    """
+
+    name: str
+    doc: str = ""
+    lane: str | None = None
+    run_in: str = "loop"
+    parameters: tuple[ParameterView, ...] = ()
+    schema: dict[str, Any] | None = None
+    timeout: float | None = None
+    seen_at: float | None = None
+
+
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule."""
 

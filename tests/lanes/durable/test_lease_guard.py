@@ -16,7 +16,7 @@ from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, current_command
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.lease_guard import LeaseGuard
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.requests import Answer, Capabilities, Claimed, Extend, Refusal

@@ -9,7 +9,7 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreClosedError, StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
-from leasedkeyq.lanes.durable.workers import FOREVER, WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import FOREVER, WORKERS_QUEUE
 from leasedkeyq.model.requests import Answer, Cancel, Change, Claim, Counts, Put
 from tests.lanes.durable.workers_support import Diary, Failing, memory, worker
 from tests.lanes.support import clock, now

@@ -14,7 +14,7 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RateLimitConfig,
 )
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from tests.lanes.durable.workers_support import PARTS, Diary, memory, worker
 from tests.lanes.support import Build, clock, everywhere
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Put
 from tests.lanes.support import clock, now
 

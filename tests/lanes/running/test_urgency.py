@@ -15,7 +15,7 @@ from leasedkeyq.lanes import (
     RetryPolicy,
 )
 from leasedkeyq.model.requests import Claim, Claimed
-from tests.lanes.support import Build, clock, everywhere
+from tests.lanes.support import Build, clock, everywhere, is_of_commands
 
 PLAIN = LaneConfig(0, 9)
 
@@ -31,7 +31,7 @@ class Slow(MemoryStore):
     async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
         await asyncio.sleep(0.01)
         answers = await super().do_claim(requests)
-        if any(answers):
+        if any(answers) and is_of_commands(requests):
             self.asked.append([*requests])
             self.claimed += [item for answer in answers for item in answer]
         return answers

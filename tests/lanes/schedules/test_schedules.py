@@ -797,9 +797,9 @@ async def test_idle_schedules_ask_for_nothing() -> None:
     for verb in ("do_claim", "do_sweep", "do_edit", "do_browse", "do_look"):
         real = getattr(store, verb)
 
-        def noting(*arguments: Any, real: Any = real) -> Any:
+        def noting(*arguments: Any, real: Any = real, **options: Any) -> Any:
             asked.append(now())
-            return real(*arguments)
+            return real(*arguments, **options)
 
         setattr(store, verb, noting)
     async with manager:

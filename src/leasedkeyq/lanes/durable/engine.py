@@ -43,7 +43,7 @@ from leasedkeyq.lanes.durable.results import ResultWatch
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
-from leasedkeyq.lanes.durable.workers import WORKERS_QUEUE, WorkerGroup
+from leasedkeyq.lanes.durable.workers import WorkerGroup
 from leasedkeyq.lanes.durable.workflow import (
     CONTINUATION_KEPT,
     GatherPlan,
@@ -56,6 +56,8 @@ from leasedkeyq.lanes.errors import (
     ManagerClosedError,
 )
 from leasedkeyq.lanes.events import EventEmitter
+from leasedkeyq.lanes.presence.catalog import Catalog
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import CommandName
 from leasedkeyq.lanes.running.engine import (
     FAILED,
@@ -167,6 +169,8 @@ class StoreEngine(LaneEngine):
         self._submissions = Submissions(store, registry, clock)
         self._held: dict[str, Job] = {}
         """All that is leased by this engine, by token: prefetched, running, or not settled yet."""
+        self._settling: set[str] = set()
+        """The tokens of leases that are being settled: the store may have done it already."""
         self._outbox = Outbox(store, self._tracing)
         self._plan = ClaimPlan(
             store,
@@ -201,7 +205,7 @@ class StoreEngine(LaneEngine):
         results: that would be three trips for a command that this very worker is about to run.
         """
         self._drains: set[asyncio.Event] = set()
-        self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._lose)
+        self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._not_renewed)
         self._minutes = MinuteWriter(store, lanes, clock)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
@@ -215,9 +219,19 @@ class StoreEngine(LaneEngine):
             wake=self.wake,
             types=lambda: registry.types,
             heard=self._events.look,
+            running=self.running,
+            catalog=Catalog(store, lanes, registry),
+            blocked=lambda: self.loop_watch.blocked_for,
+            clock=clock,
         )
         self.loop_watch.keeper = self.lease_guard = LeaseGuard(
-            store, lanes, self._held, self._heartbeat, self._workers.renewal
+            store,
+            lanes,
+            self._held,
+            self._heartbeat,
+            self._workers.renewal,
+            is_late=self._workers.is_late,
+            errand=self._workers.errand,
         )
 
     def add_lane(self, lane: Lane) -> None:
@@ -561,7 +575,7 @@ class StoreEngine(LaneEngine):
         """As `LaneEngine.close`."""
         self._wanted.set()  # so that it sees that nothing more is to be started
         self._workers.known.set()
-        self._workers.leave()
+        self._workers.end()
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._workers.written()
@@ -855,9 +869,11 @@ class StoreEngine(LaneEngine):
     def _send(self, job: Job, change: Change, done: Callable[[], None]) -> None:
         """Settle the lease of a job, and then call `done`, unless the lease was lost."""
         if job.lease.token in self._held:
+            self._settling.add(job.lease.token)
             self._outbox.add(change, partial(self._told, job, job.lease, done))
 
     def _told(self, job: Job, lease: Claimed, done: Callable[[], None], answer: Answer) -> None:
+        self._settling.discard(lease.token)
         if self._held.pop(lease.token, None) is None:
             return  # it was lost before
         if isinstance(answer, Refusal):
@@ -940,6 +956,7 @@ class StoreEngine(LaneEngine):
             self._told(job, lease, partial(self._end_step, job, following), answer)
 
         if lease.token in self._held:
+            self._settling.add(lease.token)
             self._outbox.add(ack, told)
         else:
             told(Refusal(lease.key))
@@ -1078,6 +1095,7 @@ class StoreEngine(LaneEngine):
         self._send_progress(job)
         if lease.token in self._held:
             told = partial(self._told, job, lease, partial(self._back, job, "pending"))
+            self._settling.add(lease.token)
             self._plan.take_back(job.partition, lease, told)
 
     def _leave_to_lease(self, job: Job) -> bool:
@@ -1097,6 +1115,11 @@ class StoreEngine(LaneEngine):
     def _has(self, job: Job) -> bool:
         """Whether a job runs, or waits here for a slot."""
         return job in self.running or job in self._prefetch
+
+    def _not_renewed(self, job: Job, lease: Claimed) -> None:
+        """The lease of a job is gone. If it is being settled, the answer to that tells more."""
+        if lease.token not in self._settling:
+            self._lose(job, lease)
 
     def _lose(self, job: Job, lease: Claimed) -> None:
         if self._held.get(lease.token) is job:

@@ -9,9 +9,10 @@ go when the blocked loop goes on.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from math import inf
+from typing import Any, TypeVar
 
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat, extensions
@@ -19,10 +20,12 @@ from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.running.loop_watch import NOTICE, TICK, log_apart
-from leasedkeyq.model.requests import Answer, Extend, Refusal
+from leasedkeyq.model.requests import Extend, Refusal
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
+
+T = TypeVar("T")
 
 SHORTEST_NOTICE = 1.0
 """Seconds for which an event loop may be blocked without a word, however short its leases are."""
@@ -42,7 +45,9 @@ class LeaseGuard:
         lanes: The lanes, with the times of their leases.
         held: Every job that is leased, by the token of its lease.
         heartbeat: Renews the leases as long as the event loop goes on.
-        membership: Says how to renew the lease by which other workers know this one, if it has one.
+        membership: Says how to renew the lease by which this worker has partitions, if it has any.
+        is_late: Says whether the worker should have told by now that it lives.
+        errand: Says what else to do now that the event loop is blocked, if anything.
         clock: The clock of the heartbeat, for tests.
     """
 
@@ -54,6 +59,8 @@ class LeaseGuard:
         heartbeat: Heartbeat,
         membership: Callable[[], Extend | None],
         *,
+        is_late: Callable[[], bool] = lambda: False,
+        errand: Callable[[], Coroutine[Any, Any, None] | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -61,6 +68,8 @@ class LeaseGuard:
         self._held = held
         self._heartbeat = heartbeat
         self._membership = membership
+        self._is_late = is_late
+        self._errand = errand
         self._clock = clock
         self._runner: asyncio.Runner | None = None
         self._renewed_at = self._try_at = -inf
@@ -99,10 +108,18 @@ class LeaseGuard:
 
     def is_needed(self) -> bool:
         """As `LeaseKeeper.is_needed`."""
-        return bool(self._held) or self._membership() is not None
+        return bool(self._held) or self._membership() is not None or self._is_late()
 
     def keep(self) -> None:
         """As `LeaseKeeper.keep`."""
+        self._renew_if_due()
+        if self._store.capabilities.extends_apart and (work := self._errand()) is not None:
+            try:
+                self._run(work)
+            except Exception as error:  # leases are more important, and said to fail above
+                logger.debug("nothing was told while the event loop is blocked: %s", error)
+
+    def _renew_if_due(self) -> None:
         now = self._clock()
         renewed_at = max(self._renewed_at, self._heartbeat.renewed_at)
         if now < max(self._try_at, renewed_at + self._interval() + OVERDUE * self._margin()):
@@ -119,7 +136,7 @@ class LeaseGuard:
             self._cannot(len(batch))
             return
         try:
-            answers = self._renew(batch)
+            answers = self._run(self._store.extend_apart(batch))
         except StoreClosedError:
             self._try_at = inf  # the engine says so, and ends
         except Exception as error:
@@ -142,18 +159,19 @@ class LeaseGuard:
                 text = "%d leases are renewed by another thread while the event loop is blocked"
                 log_apart(partial(logger.info, text, len(batch)))
 
-    def _renew(self, batch: list[Extend]) -> list[Answer]:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in this thread, within the time of a trip to the store."""
         if self._runner is None:
             self._runner = asyncio.Runner()
 
-        async def renew() -> list[Answer]:
+        async def within() -> T:
             try:
                 async with asyncio.timeout(TRIP):
-                    return await self._store.extend_apart(batch)
+                    return await work
             except TimeoutError:
                 raise TimeoutError(f"the store did not answer within {TRIP:g} s") from None
 
-        return self._runner.run(renew())
+        return self._runner.run(within())
 
     def _cannot(self, number: int) -> None:
         if not self._told:

@@ -1,30 +1,54 @@
 """`WorkerGroup`: the workers of a store tell each other what is paused, and which of them live.
 
 All of it is in one queue of the store. A paused lane is an item that is scheduled for a time that
-does not come. A worker that shares the partitions of lanes with other workers is an item that it
-has leased: the lease is renewed as long as the worker lives. Every worker watches that queue.
+does not come. A worker is an item that it has leased: the lease is renewed as long as the worker
+lives, and with each renewal the worker tells what it does. Every worker watches that queue. Those
+that share the partitions of lanes divide them among the living.
 """
 
 import asyncio
 import logging
 import os
+import platform
 import secrets
 import socket
-from asyncio import Task
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from heapq import nsmallest
+from importlib.metadata import version
 from math import inf
+from typing import Any
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
+from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, StoreClosedError
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.presence.catalog import Catalog
+from leasedkeyq.lanes.presence.directory import forget_dead, tell_workers
+from leasedkeyq.lanes.presence.records import (
+    FOREVER,
+    GRACE,
+    MOST_RUNNING,
+    MOST_RUNNING_TEXT,
+    MOST_TYPES,
+    PAUSED,
+    WORKER,
+    WORKERS_QUEUE,
+    LaneLoad,
+    Member,
+    Presence,
+    RunningRecord,
+    ServedLane,
+)
+from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.pending_write import PendingWrite
+from leasedkeyq.lanes.running.resident_memory import resident_memory
 from leasedkeyq.model.requests import (
     Ack,
     Cancel,
-    Change,
     Claim,
     Claimed,
     Extend,
@@ -37,27 +61,20 @@ from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
 
-WORKERS_QUEUE = "leasedkeyq.lanes"
-"""The queue of the store in which workers tell each other things."""
-PAUSED = "paused:"
-WORKER = "worker:"
-NEWS = "news"
-"""How the keys in it begin. A worker that has changed something puts an item ``news`` and removes
-it: the workers that watch the queue are woken by items that come and go."""
-FOREVER = 100 * 365 * 86400.0
-GRACE = 60.0
-"""Seconds after which a worker is forgotten that has put its item and not leased it."""
-
-
-class Member(msgspec.Struct, omit_defaults=True):
-    """A worker, as the other workers see it."""
-
-    lanes: dict[str, int]
-    """The lanes whose partitions it shares, and how many of them it knows."""
-    types: str
-    """Stands for the command types that it knows. Workers share with those of the same types."""
-    host: str = ""
-    pid: int = 0
+LONGEST_LEASE = 30.0
+SHORTEST_LEASE = 5.0
+"""Seconds for which a worker that shares no partitions is taken to live after it has told so. One
+that does is taken to live for the lease time of its lanes."""
+LONGEST_BEAT = 10.0
+"""Seconds between two renewals, at most."""
+FIRST_BEAT = 0.7
+"""Seconds after which a new worker tells what it does, at most."""
+CATALOG_EVERY = 86400.0
+"""Seconds after which a worker tells again which lanes and command types it has."""
+TELL_BLOCKED = 2.0
+"""Seconds after which another thread tells that the event loop is blocked."""
+VERSION = version("leasedkeyq")
+PYTHON = platform.python_version()
 
 
 class WorkerGroup:
@@ -70,6 +87,10 @@ class WorkerGroup:
         wake: Called when a command may be able to start.
         types: The types of commands that this worker knows.
         heard: Called with all items of the queue whenever this worker has looked at it.
+        running: The jobs whose commands run.
+        catalog: Tells which lanes and command types there are.
+        blocked: For how many seconds the event loop has been blocked, if it is.
+        clock: Unix time, for tests.
 
     Attributes:
         known: Set when it is known what is paused, and which partitions are this worker's.
@@ -84,6 +105,10 @@ class WorkerGroup:
         wake: Callable[[], None],
         types: Callable[[], Iterable[str]],
         heard: Callable[[Sequence[StoredItem]], None] = lambda _: None,
+        running: Collection[Job],
+        catalog: Catalog,
+        blocked: Callable[[], float],
+        clock: Callable[[], float],
     ) -> None:
         self.known = asyncio.Event()
         self._store = store
@@ -92,20 +117,40 @@ class WorkerGroup:
         self._wake = wake
         self._types = types
         self._heard = heard
+        self._running = running
+        self._catalog = catalog
+        self._blocked = blocked
+        self._clock = clock
         self._unwritten: dict[str, bool] = {}
         """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
         """Lanes of which a look at the store that is under way may tell old news."""
         self._writing: Task[None] | None = None
         self._news = asyncio.Event()
+        self._loop: AbstractEventLoop | None = None
         self._name = ""
+        self._host = ""
+        self._started_at = 0.0
         self._told = b""
         """What the other workers know of this one."""
+        self._told_shares: tuple[dict[str, int], str] = ({}, "")
+        """What of it decides how partitions are shared."""
         self._lease: Claimed | None = None
         self._renewed = 0.0
-        self._clock_offset = 0.0
+        self._is_new = False
+        """Whether it has told that it lives, but not yet what it does."""
+        self._is_mute = False
+        """Whether the store has no room for what a worker tells."""
+        self._clock_offset: float | None = None
         """The clock of the store, less that of the event loop."""
-        self._leaving = False
+        self._listed: tuple[frozenset[str], frozenset[str]] | None = None
+        """Which lanes and types are in the catalog of the store."""
+        self._list_again = inf
+        self._apart_at = 0.0
+        """When another thread tells next that the event loop is blocked, by the monotonic clock."""
+        self._told_apart = False
+        """Whether it has told that."""
+        self._leaving = self._ended = False
 
     # Pausing
 
@@ -152,7 +197,7 @@ class WorkerGroup:
                 ]
                 if cancels:
                     await self._store.settle(cancels)
-                await self._tell()
+                await tell_workers(self._store)
             except StoreClosedError:
                 self._unwritten.clear()
                 raise
@@ -165,42 +210,45 @@ class WorkerGroup:
                 if self._unwritten.get(lane) is paused:
                     del self._unwritten[lane]
 
-    async def _tell(self) -> None:
-        """Let all workers of the store look."""
-        _check(await self._store.put([Put(WORKERS_QUEUE, ((NEWS, b"null"),))]))
-        await self._store.settle([Cancel(WORKERS_QUEUE, NEWS)])
-
     # Watching
 
     async def run(self) -> None:
-        """Follow what other workers tell, and tell that this one lives, until it leaves.
+        """Follow what other workers tell, and tell that this one lives, until its end.
 
         Raises:
             StoreClosedError: The store was closed.
         """
+        self._loop = asyncio.get_running_loop()
+        self._started_at = self._clock()
+        self._host = socket.gethostname()
         unwatch = self._store.watch(WORKERS_QUEUE, self._news.set)
         pause = FIRST_PAUSE
+        heard = True
         try:
             while True:
                 self._news.clear()
                 try:
-                    seconds = await self._look()
+                    seconds = await (self._look() if heard else self._beat())
                 except StoreClosedError:
                     raise
                 except Exception as error:
                     report("the other workers could not be heard", error)
-                    if self._leaving:
+                    if self._ended:
                         return
+                    heard = True
                     seconds = pause
                     pause = min(2 * pause, LONGEST_PAUSE)
                 else:
-                    if self._leaving and self._lease is None:
+                    if self._ended and self._lease is None:
                         return
                     pause = FIRST_PAUSE
+                    # Those that share partitions look at each beat, the others when they hear.
+                    heard = bool(self._shared())
                     self.known.set()
                 try:
                     async with asyncio.timeout(seconds):
                         await self._news.wait()
+                    heard = True
                 except TimeoutError:
                     pass
         finally:
@@ -209,11 +257,12 @@ class WorkerGroup:
 
     async def _look(self) -> float | None:
         """See what is paused and which workers live; returns the seconds until the next look."""
-        shared = [lane for lane in self._lanes.values() if lane.shared and not self._leaving]
+        shared = self._shared()
         if shared:
-            await self._stay(shared)
-        elif self._lease is not None:
+            await self._stay()
+        elif self._ended:
             await self._go()
+            return None
         self._decided = set(self._unwritten)
         found = await self._browse()
         self._heard(found)
@@ -221,15 +270,65 @@ class WorkerGroup:
         for lane in self._lanes.values():
             if lane.id not in self._decided:
                 lane.paused = PAUSED + lane.id in paused
+        await forget_dead(self._store, found, self._store_time() - GRACE)
         if not shared:
+            self.known.set()
             self._wake()
-            return None
-        await self._forget_dead(found)
+            return await self._beat()
         self._divide(shared, found)
         self._wake()
+        await self._list()
         [due] = await self._store.sweep([WORKERS_QUEUE])
-        beat = min(lane.heartbeat for lane in shared)
+        beat = self._until_beat()
         return beat if due is None else min(beat, due + 0.01)
+
+    async def _beat(self) -> float | None:
+        """Tell that this worker lives, if it runs any lane and it is time; returns as `_look`."""
+        runs = any(lane.runs_here or lane.shared for lane in self._lanes.values())
+        if self._ended or self._is_mute or not runs:
+            return None
+        await self._stay()
+        if self._lease is None:
+            return None
+        await self._list()
+        return self._until_beat()
+
+    def _until_beat(self) -> float:
+        """Seconds until it is time to tell that this worker lives."""
+        beat = min(self._times()[1], FIRST_BEAT if self._is_new else inf)
+        return max(0.0, self._renewed + beat - asyncio.get_running_loop().time())
+
+    def _shared(self) -> list[Lane]:
+        """The lanes whose partitions this worker shares with others."""
+        return [lane for lane in list(self._lanes.values()) if lane.shared and not self._leaving]
+
+    def _times(self) -> tuple[float, float]:
+        """How long the lease of this worker lasts, and how often it is renewed."""
+        shared = self._shared()
+        if shared:
+            lease_time = min(lane.lease_time for lane in shared)
+            return lease_time, min(LONGEST_BEAT, *(lane.heartbeat for lane in shared))
+        shortest = min((lane.lease_time for lane in list(self._lanes.values())), default=inf)
+        lease_time = max(SHORTEST_LEASE, min(LONGEST_LEASE, shortest))
+        return lease_time, lease_time / 3
+
+    def _store_time(self) -> float:
+        """The time of the store, as far as it is known."""
+        if self._clock_offset is None:
+            return self._clock()
+        return asyncio.get_running_loop().time() + self._clock_offset
+
+    async def _list(self) -> None:
+        """Tell which lanes and command types this worker has, if that is new or long ago."""
+        now = asyncio.get_running_loop().time()
+        contents = self._catalog.contents
+        if contents != self._listed or now >= self._list_again:
+            try:
+                await self._catalog.write(self._store_time())
+            except LimitExceededError as error:
+                logger.info("the lanes of this worker are not shown to operators: %s", error)
+            self._listed = contents
+            self._list_again = now + CATALOG_EVERY
 
     async def _browse(self) -> list[StoredItem]:
         found: list[StoredItem] = []
@@ -241,72 +340,165 @@ class WorkerGroup:
             if cursor is None:
                 return found
 
-    # Sharing partitions
+    # Living
 
-    async def _stay(self, shared: Sequence[Lane]) -> None:
+    async def _stay(self) -> None:
         """Lease the item of this worker, or renew its lease: so the others see that it lives."""
         loop = asyncio.get_running_loop()
-        lease_time = min(lane.lease_time for lane in shared)
-        me = Member(
-            {lane.id: len(lane.partitions) for lane in shared},
-            blake2b("\n".join(sorted(self._types())).encode(), digest_size=8).hexdigest(),
-            socket.gethostname(),
-            os.getpid(),
-        )
-        value = msgspec.json.encode(me)
+        lease_time, beat = self._times()
+        me = self._member(lease_time)
+        shares = me.lanes, me.types
+        value = self._encoded(me)
         if self._lease is not None:
-            beat = min(lane.heartbeat for lane in shared)
-            if value == self._told and loop.time() - self._renewed < beat / 2:
+            # A look that comes by chance renews what would be renewed soon.
+            soon = min(beat, FIRST_BEAT if self._is_new else inf) / 2
+            if value == self._told and not self._told_apart and loop.time() - self._renewed < soon:
                 return
-            extend = Extend(WORKERS_QUEUE, self._name, self._lease.token, lease_time)
-            answer = (await self._store.settle([extend]))[0]
-            if isinstance(answer, Refusal):
-                self._lease = None  # it was taken for dead
-            else:
-                self._renewed = loop.time()
+            await self._renew(self._lease, lease_time)
+            if self._lease is not None:
                 if value == self._told:
                     return
                 _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
+        joins = self._lease is None
         while self._lease is None:
             # A name of its own for each try: the answer to the last one may have been lost.
             self._name = WORKER + secrets.token_hex(8)
-            _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
+            [placed] = await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))])
+            if isinstance(placed, LimitExceededError) and not me.lanes:
+                self._is_mute = True
+                logger.info("this worker is not shown to operators: %s", placed)
+                return
+            _check([placed])
             only = ((WORKERS_QUEUE, 1),)
             claim = Claim(only, 1, self._name, lease_time, holder=this_process())
             for claimed in (await self._store.claim([claim]))[0]:
                 self._lease = claimed
+                self._is_new = True
                 self._renewed = loop.time()
-                self._clock_offset = (claimed.expires_at or 0.0) - lease_time - loop.time()
+                self._set_clock(claimed.expires_at, lease_time)
         self._told = value
-        await self._tell()
+        if shares != self._told_shares or (joins and me.lanes):
+            self._told_shares = shares
+            await tell_workers(self._store)
+
+    async def _renew(self, lease: Claimed, lease_time: float) -> None:
+        """Renew the lease of this worker, and tell what it does."""
+        progress = self._presence()
+        extend = Extend(WORKERS_QUEUE, lease.key, lease.token, lease_time, progress)
+        [answer] = await self._store.settle([extend])
+        if isinstance(answer, Refusal):
+            self._lease = None  # it was taken for dead
+            return
+        _check([answer])
+        self._renewed = asyncio.get_running_loop().time()
+        self._is_new = self._told_apart = False
+        self._apart_at = 0.0
+        if isinstance(answer, float):
+            self._set_clock(answer, lease_time)
+
+    def _set_clock(self, expires_at: float | None, lease_time: float) -> None:
+        if expires_at is not None:
+            self._clock_offset = expires_at - lease_time - asyncio.get_running_loop().time()
+
+    def _member(self, lease_time: float) -> Member:
+        """Who this worker is."""
+        shared = self._shared()
+        types = sorted(self._types())
+        stands_for = blake2b("\n".join(types).encode(), digest_size=8).hexdigest()
+        return Member(
+            {lane.id: len(lane.partitions) for lane in shared},
+            stands_for if shared else "",
+            self._host,
+            os.getpid(),
+            VERSION,
+            PYTHON,
+            self._started_at,
+            lease_time,
+            tuple(
+                ServedLane(lane.id, lane.config.min_concurrency, lane.most)
+                for lane in self._lanes.values()
+                if lane.runs_here or lane.shared
+            ),
+            tuple(types[:MOST_TYPES]),
+        )
+
+    def _encoded(self, me: Member) -> bytes:
+        value = msgspec.json.encode(me)
+        if len(value) > self._store.limits.value_size:
+            value = msgspec.json.encode(Member(me.lanes, me.types, me.host, me.pid))
+        return value
+
+    def _presence(self, blocked: float | None = None) -> bytes | None:
+        """What this worker does, written down; may be called in another thread.
+
+        None: it is more than the store takes.
+        """
+        offset = self._clock_offset or 0.0
+        jobs = list(self._running)
+        running: list[RunningRecord] = []
+        text = 0
+        for job in nsmallest(MOST_RUNNING, jobs, key=lambda job: (job.started_at, job.id)):
+            queue = job.partition.queue
+            text += len(queue) + len(job.key) + len(job.kind)
+            if text > MOST_RUNNING_TEXT:
+                break
+            since = round(job.started_at + offset, 3)
+            running.append(RunningRecord(job.id, queue, job.key, job.kind, since, job.attempt))
+        presence = Presence(
+            tuple(running),
+            len(jobs),
+            resident_memory(),
+            {
+                lane.id: LaneLoad(lane.active, _owned(lane))
+                for lane in list(self._lanes.values())
+                if lane.runs_here or lane.shared
+            },
+            blocked,
+        )
+        progress = msgspec.json.encode(presence)
+        return progress if len(progress) <= self._store.limits.value_size else None
 
     def renewal(self) -> Extend | None:
-        """How to renew the lease of this worker, if it has one; for another thread, too."""
+        """How to renew the lease by which this worker has partitions, if it shares any.
+
+        For another thread, too.
+        """
         lease = self._lease
-        times = [lane.lease_time for lane in list(self._lanes.values()) if lane.shared]
+        times = [lane.lease_time for lane in self._shared()]
         if lease is None or not times:
             return None
         return Extend(WORKERS_QUEUE, lease.key, lease.token, min(times))
 
-    async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
-        """Remove workers whose leases have ended, or that died before they had one."""
-        old = asyncio.get_running_loop().time() + self._clock_offset - GRACE
-        dead = {
-            item.key: item.id
-            for item in found
-            if item.key.startswith(WORKER) and item.state == "available"
-            if item.attempt or item.put_at < old
-        }
+    # While the event loop is blocked, in another thread
 
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            return [
-                Cancel(WORKERS_QUEUE, item.key)
-                for item in items
-                if item.state == "available" and item.id == dead[item.key]
-            ]
+    def is_late(self) -> bool:
+        """Whether this worker should have told by now that it lives."""
+        loop = self._loop
+        if loop is None or self._lease is None:
+            return False
+        return loop.time() > self._renewed + 1.5 * self._times()[1]
 
-        if dead:
-            await self._store.edit(WORKERS_QUEUE, work, keys=[*dead])
+    def errand(self) -> Coroutine[Any, Any, None] | None:
+        """What to do while the event loop is blocked; None: nothing, as yet."""
+        lease, blocked = self._lease, self._blocked()
+        now = time.monotonic()
+        if lease is None or blocked < TELL_BLOCKED or now < self._apart_at:
+            return None
+        lease_time, beat = self._times()
+        self._apart_at = now + beat
+        return self._tell_apart(lease, lease_time, blocked)
+
+    async def _tell_apart(self, lease: Claimed, lease_time: float, blocked: float) -> None:
+        """Tell that this worker lives, and that its event loop is blocked."""
+        progress = self._presence(round(blocked, 1))
+        if not self._told_apart:
+            self._told_apart = True
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._news.set)  # it tells when it goes on
+        extend = Extend(WORKERS_QUEUE, lease.key, lease.token, lease_time, progress)
+        await self._store.extend_apart([extend])
+
+    # Sharing partitions
 
     def _divide(self, shared: Sequence[Lane], found: Sequence[StoredItem]) -> None:
         """Give each partition to one of the living, the same one in the eyes of all."""
@@ -337,8 +529,13 @@ class WorkerGroup:
         self._news.set()
 
     def leave(self) -> None:
-        """Let the other workers have the partitions of this one, and end."""
+        """Let the other workers have the partitions of this one. It goes on to tell of itself."""
         self._leaving = True
+        self._news.set()
+
+    def end(self) -> None:
+        """Let no worker know this one any more, and end."""
+        self._leaving = self._ended = True
         self._news.set()
 
     async def _go(self) -> None:
@@ -356,6 +553,12 @@ class WorkerGroup:
         """Tell nothing any more."""
         if self._writing is not None:
             self._writing.cancel()
+
+
+def _owned(lane: Lane) -> tuple[int, ...] | None:
+    """Which partitions of a lane are run here; None: all."""
+    owned = tuple(partition.index for partition in lane.partitions if partition.owned)
+    return None if len(owned) == len(lane.partitions) else owned
 
 
 def divide(lane: str, known: Mapping[str, int]) -> list[str]:

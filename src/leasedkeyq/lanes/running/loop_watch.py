@@ -142,6 +142,11 @@ class LoopWatch:
         self._seen: dict[Job | str | None, Blocker] = {}
         """What the event loop ran whenever it was looked at while it was blocked."""
 
+    @property
+    def blocked_for(self) -> float:
+        """Seconds for which the event loop has been blocked, as it was last looked at; or 0."""
+        return self._blocked_for
+
     def start(self) -> None:
         """Watch the running event loop, until `stop` is called or the loop is closed."""
         self.bind(asyncio.get_running_loop())

@@ -12,8 +12,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
-# Tests that wait for real clocks and servers leave room for one more than there are cores.
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print $$1 + 1 }')
+# Half of the time of the tests is waiting, for real clocks and servers.
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 2 * $$1 }')
 TORTURE_TIMEOUT ?= 7200
 # The folder, and files elsewhere that try more under TORTURE=1.
 TORTURE_TESTS := tests/torture tests/doors/test_doors.py tests/engines/redis/scripts/test_caps.py \

@@ -1,4 +1,7 @@
-"""Every store, one suite. tests/torture runs what takes long on SQLite by its own clock."""
+"""Every store, one suite.
+
+tests/torture runs what takes long in a JSON file, and on SQLite by its own clock.
+"""
 
 from collections.abc import Callable
 
@@ -22,9 +25,15 @@ class TestYaml(Ours):
         return f"file://{place.folder}/queue.yaml"
 
 
-class TestJson(Ours):
+class Json(Ours):
+    """The engine of YAML files, with documents in another form."""
+
     def opener(self, place: Place) -> str:
         return f"file://{place.folder}/queue.json"
+
+
+class TestJson(Json):
+    """Without what takes long."""
 
 
 class TestSqlite(Ours):
@@ -44,6 +53,7 @@ class TestSqliteByItsOwnClock(SqliteByItsOwnClock):
 
 
 LONG = {"test_several_store_objects_answer_as_one_machine_does"}
-for found in list(checks_of(SqliteByItsOwnClock)):
-    if found.needs in {"cross_process", "durability", "hypothesis"} or found.name in LONG:
-        setattr(TestSqliteByItsOwnClock, found.name, None)
+for whole, shorter in ((Json, TestJson), (SqliteByItsOwnClock, TestSqliteByItsOwnClock)):
+    for found in list(checks_of(whole)):
+        if found.needs in {"cross_process", "durability", "hypothesis"} or found.name in LONG:
+            setattr(shorter, found.name, None)

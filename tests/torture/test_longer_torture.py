@@ -7,12 +7,15 @@ import pytest
 
 from leasedkeyq.engines.file.document_file import DocumentForm
 from tests.engines.file.document.test_damage import FORMS, SUFFIXES, harm_often
-from tests.engines.test_conformance import SqliteByItsOwnClock
+from tests.engines.test_conformance import Json, SqliteByItsOwnClock
 from tests.local.test_model import MACHINES, search
 from tests.repository.processes.test_processes import do_each_once
 from tests.repository.support import source_of
 
 if os.environ.get("TORTURE") == "1":
+
+    class TestJson(Json):
+        """All of it."""
 
     class TestSqliteByItsOwnClock(SqliteByItsOwnClock):
         """All of it."""

@@ -8,7 +8,7 @@ from tests.lanes.simulation.simulation import simulate
 CHUNK = 50
 
 
-@pytest.mark.parametrize("first", range(0, 600, CHUNK))
+@pytest.mark.parametrize("first", range(0, 300, CHUNK))
 def test_lanes_in_memory_keep_their_promises(first: int) -> None:
     starts = sum(
         simulate(seed, on_store=False).checked_starts for seed in range(first, first + CHUNK)
@@ -16,13 +16,13 @@ def test_lanes_in_memory_keep_their_promises(first: int) -> None:
     assert starts > 10 * CHUNK
 
 
-@pytest.mark.parametrize("first", range(0, 150, 25))
+@pytest.mark.parametrize("first", range(0, 75, 25))
 def test_lanes_on_a_store_keep_their_promises(first: int) -> None:
     for seed in range(first, first + 25):
         assert simulate(seed, on_store=True).trace
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", range(0, 50, 25))
 def test_workers_that_claim_ahead_keep_their_promises(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

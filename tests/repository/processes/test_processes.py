@@ -20,7 +20,7 @@ def fill(repository: QueueRepository, count: int) -> None:
         queue.items = [QueueItem.create("t", {"number": number}) for number in range(count)]
 
 
-@pytest.mark.parametrize("kind, items", [("sqlite", 2_000), ("yaml", 100)])
+@pytest.mark.parametrize("kind, items", [("sqlite", 600), ("yaml", 60)])
 def test_every_item_is_done_exactly_once(kind: str, items: int, tmp_path: Path) -> None:
     do_each_once(source_of(kind, tmp_path), items)
 

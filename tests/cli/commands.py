@@ -67,6 +67,14 @@ class Shell:
 
         self.on_store(work)
 
+    def claim(self, queue: str, key: str, lease_time: float | None = 600.0) -> None:
+        """Lease an item, for as long as that or for ever."""
+
+        async def work(store: Store) -> None:
+            [[_]] = await store.claim([Claim(((queue, 1),), 1, key, lease_time)])
+
+        self.on_store(work)
+
     def bury(self, queue: str, key: str, error: str, kind: str = "") -> None:
         async def work(store: Store) -> None:
             await store.put([Put(queue, ((key, b'{"n": 1}'),), kind=kind)])

@@ -46,11 +46,12 @@ class Entry(NamedTuple):
     summary: str
 
 
-LOOK, ACT, MANY, CONTROL, SERVICE = (
+LOOK, ACT, MANY, CONTROL, KEEP, SERVICE = (
     "Look",
     "Change an item",
     "Change many",
     "Lanes and schedules",
+    "Keep a store",
     "Run and set up",
 )
 COMMANDS: dict[str, Entry] = {
@@ -61,6 +62,11 @@ COMMANDS: dict[str, Entry] = {
     "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
     "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
     "tail": Entry(LOOK, "tail", "tail", "Show what happens, live."),
+    "doctor": Entry(KEEP, "upkeep", "doctor", "Find what goes wrong, and what to do."),
+    "migrate": Entry(KEEP, "upkeep", "migrate", "Show or run what brings it up to date."),
+    "move": Entry(KEEP, "carry", "move", "Move items to another store."),
+    "export": Entry(KEEP, "carry", "export", "Write a backup."),
+    "import": Entry(KEEP, "carry", "import_", "Put a backup into a store."),
     "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
     "web": Entry(SERVICE, "web", "web", "Serve the web page of stores."),
     "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),
@@ -116,6 +122,7 @@ Exit codes:
   2    the command makes no sense, or needs --yes or an extra of the package
   3    the store is out of reach, broken, or not there
   4    refused, or some of several items could not be dealt with
+  4, 5 doctor has found warnings, or errors
   130  ended by Ctrl-C
 """
 

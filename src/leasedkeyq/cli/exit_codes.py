@@ -12,6 +12,10 @@ NO_STORE: Final = 3
 """The store is out of reach, broken, or not there."""
 REFUSED: Final = 4
 """The store or a check refused it, or some of several items could not be dealt with."""
+WARNINGS_FOUND: Final = 4
+"""The worst that ``doctor`` has found is a warning."""
+ERRORS_FOUND: Final = 5
+"""``doctor`` has found an error."""
 BUG: Final = 70
 """Something went wrong that is no fault of the caller: ``EX_SOFTWARE``."""
 INTERRUPTED: Final = 130

@@ -34,10 +34,10 @@ def cut_off(page: Any) -> Any:
 
 
 def cut_off_silently(page: Any) -> Any:
-    """As those do that say nothing: such a page is told its `base_path`."""
+    """As those do that say nothing, and put a slash at the end: it needs its `base_path`."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        rest = scope["path"].removeprefix("/admin/queues") or "/"
+        rest = scope["path"].removeprefix("/admin/queues").rstrip("/") + "/"
         await page({**scope, "path": rest, "root_path": ""}, receive, send)
 
     return app

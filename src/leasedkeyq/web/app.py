@@ -16,7 +16,7 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -190,6 +190,7 @@ class Dashboard:
                 Exception: self._on_failure,
             },
         )
+        self._app.router.redirect_slashes = False
         self.guard = RequestGuard(
             self._answer,
             self._refusal,
@@ -235,10 +236,10 @@ class Dashboard:
             Route("/login", self._plain(login_form), methods=["GET"]),
             Route("/login", self._plain(log_in), methods=["POST"]),
             Route("/logout", self._plain(log_out), methods=["POST"]),
-            Route("/s/{store}", self._plain(_to_overview), methods=["GET"]),
         ]
         for screen in SCREENS:
-            path = f"/s/{{store}}{screen.path}"
+            # A server may have cut a slash off, or put one there: the guard takes it away.
+            path = f"/s/{{store}}{screen.path.rstrip('/')}"
             routes.append(Route(path, self._page(screen), methods=["GET"]))
             dotted = f"/s/{{store}}{screen.path if screen.path != '/' else '/overview'}"
             routes.append(Route(f"{dotted}.json", self._page(screen), methods=["GET"]))
@@ -506,10 +507,6 @@ _STATUS_WORDS: Final = {
 def json_response(data: Any, status: int = 200) -> Response:
     """Data as JSON, for tools."""
     return Response(msgspec.json.encode(data), status, media_type="application/json")
-
-
-async def _to_overview(visit: Visit) -> Response:
-    return RedirectResponse(visit.path("/"), 303)
 
 
 def _as_viewer(user: User) -> User:

@@ -256,7 +256,9 @@ class RequestGuard:
         if root and path != root and not path.startswith(f"{root}/"):
             # The server has cut the root path off.
             path = root + (path if path.startswith("/") else f"/{path}")
-        scope["root_path"], scope["path"] = root, path
+        # A page is the same with a slash at its end: some servers put one there, some cut it off.
+        rest = path[len(root) :].rstrip("/")
+        scope["root_path"], scope["path"] = root, root + (rest or "/")
 
     # Who it is
 

@@ -36,6 +36,7 @@ PUBLIC_MODULES = (
     "leasedkeyq.telemetry.prometheus",
     "leasedkeyq.model",
     "leasedkeyq.engines.file",
+    "leasedkeyq.web",
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from leasedkeyq.cli import store_command
 from leasedkeyq.cli.app import COMMANDS, group
 from leasedkeyq.cli.output import Column, age, cells, fitted, printable
 from tests.cli.commands import Shell, sqlite_shell
@@ -174,22 +175,20 @@ def test_completion_knows_commands_and_queues(
     shell.put("mail-out", "a")
     for name, part in (("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --")):
         assert part in shell.bare("completion", name).out
-    environment = {**os.environ, "_LEASEDKEYQ_COMPLETE": "bash_complete"}
+    monkeypatch.setenv("_LEASEDKEYQ_COMPLETE", "bash_complete")
+    monkeypatch.setattr(store_command, "COMPLETION_TIME", 60.0)
 
-    def completed(words: str, count: int) -> str:
-        about = {"COMP_WORDS": words, "COMP_CWORD": str(count)}
-        code = "import sys; sys.argv[0] = 'leasedkeyq'; from leasedkeyq.__main__ import run; run()"
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment | about,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        ).stdout
+    def completed(words: str, count: int) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(count))
+        return shell.bare().out.split()
 
-    assert "plain,queues" in completed("leasedkeyq qu", 1)
-    assert "plain,mail-out" in completed(f"leasedkeyq list {shell.url} ma", 3)
+    assert completed("leasedkeyq qu", 1) == ["plain,queues"]
+    assert completed(f"leasedkeyq list {shell.url} ma", 3) == ["plain,mail-out"]
+    assert completed(f"leasedkeyq list {shell.url} x", 3) == []
+    assert completed("leasedkeyq list sqlite:///nowhere.db ma", 3) == []
+    monkeypatch.setenv("LEASEDKEYQ_URL", shell.url)
+    assert completed("leasedkeyq show ma", 2) == ["plain,mail-out"]
 
 
 def test_without_the_extra_only_the_worker_runs() -> None:

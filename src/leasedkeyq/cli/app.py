@@ -62,13 +62,59 @@ COMMANDS: dict[str, Entry] = {
     "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
     "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
     "tail": Entry(LOOK, "tail", "tail", "Show what happens, live."),
+    "put": Entry(ACT, "act", "put", "Put a value into a plain queue."),
+    "submit": Entry(ACT, "act", "submit", "Submit a command to a lane."),
+    "requeue": Entry(ACT, "act", "requeue", "Put a dead item back into its queue."),
+    "bury": Entry(
+        ACT, "act", "bury", "Give up an item that waits: it is dead then, and can be requeued."
+    ),
+    "remove": Entry(ACT, "act", "remove", "Forget an item, for good."),
+    "cancel": Entry(ACT, "act", "cancel", "Cancel a command; whoever awaits it is told."),
+    "release": Entry(
+        ACT,
+        "act",
+        "release",
+        "Take a lease from a holder that has died.",
+    ),
+    "edit-priority": Entry(
+        ACT, "act", "edit_priority", "Change the priority of an item that waits."
+    ),
+    "requeue-all": Entry(
+        MANY,
+        "bulk",
+        "requeue_all",
+        "Put all dead items back into their queues, or some.",
+    ),
+    "cancel-all": Entry(
+        MANY, "bulk", "cancel_all", "Cancel all items that match, of those that wait or run."
+    ),
+    "remove-all": Entry(MANY, "bulk", "remove_all", "Forget all items that match, for good."),
+    "purge": Entry(
+        MANY,
+        "bulk",
+        "purge",
+        "Empty a queue or a lane, for good.",
+    ),
+    "pause": Entry(
+        CONTROL,
+        "control",
+        "pause",
+        "Pause a lane or a schedule until it is resumed.",
+    ),
+    "resume": Entry(CONTROL, "control", "resume", "Resume a lane or a schedule that is paused."),
+    "run-now": Entry(
+        CONTROL,
+        "control",
+        "run_now",
+        "Run a schedule now, or let a scheduled item be due now.",
+    ),
     "doctor": Entry(KEEP, "upkeep", "doctor", "Find what goes wrong, and what to do."),
     "migrate": Entry(KEEP, "upkeep", "migrate", "Show or run what brings it up to date."),
     "move": Entry(KEEP, "carry", "move", "Move items to another store."),
     "export": Entry(KEEP, "carry", "export", "Write a backup."),
     "import": Entry(KEEP, "carry", "import_", "Put a backup into a store."),
     "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
-    "web": Entry(SERVICE, "web", "web", "Serve the web page of stores."),
+    "web": Entry(SERVICE, "web", "web", "Serve the web page of stores until Ctrl-C or SIGTERM."),
     "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),
 }
 """All commands, in the order of the help."""

@@ -59,18 +59,13 @@ dry_run_option = click.option(
 )
 
 
-def filter_options(function: F) -> F:
-    """Options that say which items are meant; the function gets them as ``chosen``."""
+def filter_options(*, states: bool = True) -> Callable[[F], F]:
+    """Options that say which items are meant; `item_filter` makes a filter of them.
+
+    Args:
+        states: Whether their states can be chosen.
+    """
     options = [
-        click.option(
-            "--state",
-            "-s",
-            "states",
-            multiple=True,
-            type=click.Choice(list(STATES)),
-            metavar="STATE",
-            help=f"Only items in this state: {', '.join(STATES)}. May be given several times.",
-        ),
         click.option("--key", "-k", default="", help="Only items of this key."),
         click.option("--prefix", "-p", default="", help="Only keys that begin so."),
         click.option("--kind", default="", help="Only commands of this type."),
@@ -86,9 +81,25 @@ def filter_options(function: F) -> F:
         ),
         click.option("--newer-than", type=SPAN, metavar="SPAN", help="Put at most so long ago."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    if states:
+        options.append(
+            click.option(
+                "--state",
+                "-s",
+                "states",
+                multiple=True,
+                type=click.Choice(list(STATES)),
+                metavar="STATE",
+                help=f"Only items in this state: {', '.join(STATES)}. May be given several times.",
+            )
+        )
+
+    def decorate(function: F) -> F:
+        for option in options:
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def item_filter(

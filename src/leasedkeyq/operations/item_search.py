@@ -7,10 +7,10 @@ and its cursor says where to go on.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from leasedkeyq.model.requests import STATES, StoredItem, StoredState
+from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
 from leasedkeyq.operations.error_groups import group_of
 from leasedkeyq.operations.item_views import error_of
 from leasedkeyq.operations.views import ItemFilter
@@ -53,6 +53,8 @@ class ItemSearch:
         now: The time, as Unix time: what ages are counted from.
         newest_first: Whether to begin with the newest.
         seen: What of an item may be searched.
+        bounds: By queue the highest id that counts, for a search from the oldest on: items that
+            are put meanwhile are not found.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ItemSearch:
         *,
         newest_first: bool = False,
         seen: Callable[[StoredItem], StoredItem] | None = None,
+        bounds: Mapping[str, int] | None = None,
     ) -> None:
         self._store = store
         self._seen = seen
@@ -77,10 +80,11 @@ class ItemSearch:
             # The values of a key have an index; what is buried or done has to be searched for.
             searched = _not_live(states)
         for queue in queues:
+            bound = None if bounds is None else bounds.get(queue, 0)
             if len(searched) < len(states):
-                self._sources.append(_KeySource(store, queue, states, wanted.key))
+                self._sources.append(_KeySource(store, queue, states, wanted.key, bound))
             if searched:
-                source = _Source(store, queue, searched, newest_first=newest_first)
+                source = _Source(store, queue, searched, bound, newest_first=newest_first)
                 self._sources.append(source)
 
     async def page(
@@ -179,9 +183,16 @@ class _Source:
     """Sources of a lower rank come first."""
 
     def __init__(
-        self, store: Store, queue: str, states: Sequence[StoredState], *, newest_first: bool = False
+        self,
+        store: Store,
+        queue: str,
+        states: Sequence[StoredState],
+        bound: int | None = None,
+        *,
+        newest_first: bool = False,
     ) -> None:
         self._store = store
+        self._bound = bound
         self._queue = queue
         self._states = states
         self._newest_first = newest_first
@@ -211,8 +222,12 @@ class _Source:
             limit=limit,
             newest_first=self._newest_first,
         )
-        self.items.extend(page.items)
-        self._more = page.cursor is not None
+        self._add(page)
+
+    def _add(self, page: Page) -> None:
+        bound = self._bound
+        self.items.extend(item for item in page.items if bound is None or item.id <= bound)
+        self._more = page.cursor is not None and len(self.items) == len(page.items)
 
     def take(self) -> StoredItem:
         item = self.items.popleft()
@@ -225,14 +240,19 @@ class _KeySource(_Source):
 
     rank = 0
 
-    def __init__(self, store: Store, queue: str, states: Sequence[StoredState], key: str) -> None:
-        super().__init__(store, queue, states)
+    def __init__(
+        self,
+        store: Store,
+        queue: str,
+        states: Sequence[StoredState],
+        key: str,
+        bound: int | None = None,
+    ) -> None:
+        super().__init__(store, queue, states, bound)
         self._key = key
 
     async def read(self, limit: int) -> None:
-        page = await self._store.line(self._queue, self._key, cursor=self._after, limit=limit)
-        self.items.extend(page.items)
-        self._more = page.cursor is not None
+        self._add(await self._store.line(self._queue, self._key, cursor=self._after, limit=limit))
 
 
 def matches(item: StoredItem, wanted: ItemFilter, now: float) -> bool:

@@ -56,6 +56,7 @@ def item_view(item: StoredItem, lane: str | None = None) -> ItemView:
         error=error_of(item),
         history=item.history,
         leased_at=item.leased_at,
+        holder=item.holder,
         deadline=item.deadline,
         outcome=item.outcome,
         ended_at=item.ended_at,

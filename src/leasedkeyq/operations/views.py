@@ -419,6 +419,8 @@ class ActionReport(msgspec.Struct, frozen=True, kw_only=True):
         dry_run: Nothing was changed: `done` is how many there would be.
         complete: Whether all that match were dealt with; False if it was stopped.
         note: What else is to be said.
+        id: The id of the item that was put, or to which it was done, if that is one.
+        command_id: The id of the command that was submitted.
     """
 
     action: str
@@ -429,6 +431,8 @@ class ActionReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     complete: bool = True
     note: str = ""
+    id: int | None = None
+    command_id: str = ""
 
 
 class LaneSeries(msgspec.Struct, frozen=True, kw_only=True):

@@ -125,7 +125,7 @@ _ITEM_COLUMNS = (
 
 
 @click.command("list", cls=StoreCommand, words="QUEUE", short_help="List the items of a queue.")
-@filter_options
+@filter_options()
 @click.option(
     "--outcome",
     type=click.Choice(["completed", "failed", "cancelled"]),

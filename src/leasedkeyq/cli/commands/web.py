@@ -121,7 +121,7 @@ def web(
       leasedkeyq web sqlite:///jobs.db
       leasedkeyq web shop=postgresql://shop@db/shop mail=redis://cache/0
       leasedkeyq web --hash-password
-      leasedkeyq web --host 0.0.0.0 --users users.txt --allowed-host jobs.example.com
+      leasedkeyq web --host 0.0.0.0 --users users.txt --allowed-host jobs.local
     """
     from leasedkeyq.web.access.users import hash_password as hashed  # noqa: PLC0415
 

@@ -62,6 +62,7 @@ from leasedkeyq.model.requests import (
     Change,
     Claim,
     Claimed,
+    Limits,
     Placed,
     Put,
     Refusal,
@@ -69,6 +70,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.stores.holder import this_process
+from leasedkeyq.stores.store import Store
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.durable.engine import StoreEngine
@@ -187,30 +189,12 @@ class StoreSchedules(ScheduleKeeper):
         await self._store.edit(SCHEDULES_QUEUE, work, keys=names, heads_only=True)
 
     async def _learn_clock(self) -> None:
-        """Learn by how much the clock of the store differs from that of this process.
-
-        An item that comes and goes leaves a result, which tells when, and is forgotten soon.
-        """
-        if self._clock_known:
-            return
-        key = f"clock {secrets.token_hex(8)}"
-        began = self._engine.clock()
-        answers = await self._store.edit(
-            SCHEDULES_QUEUE,
-            lambda _: [
-                Put(SCHEDULES_QUEUE, ((key, b"null"),)),
-                Cancel(SCHEDULES_QUEUE, key, b"null", CLOCK_KEPT),
-            ],
-            keys=[key],
-        )
-        ended = self._engine.clock()
-        placed = answers[0]
-        assert isinstance(placed, tuple)
-        [result] = await self._store.results(SCHEDULES_QUEUE, [placed[0].id])
-        if result is not None and result.ended_at is not None:
-            if not began <= result.ended_at <= ended:
-                self._clock_offset = result.ended_at - (began + ended) / 2
-            self._clock_known = True
+        """Learn by how much the clock of the store differs from that of this process."""
+        if not self._clock_known:
+            offset = await clock_offset(self._store, self._engine.clock)
+            if offset is not None:
+                self._clock_offset = offset
+                self._clock_known = True
 
     # Looking
 
@@ -256,18 +240,8 @@ class StoreSchedules(ScheduleKeeper):
         if name in self._unwritten:
             await self.write()
 
-        def work(items: Sequence[StoredItem]) -> list[Put | Change]:
-            record = _record(items[0]) if items else None
-            if record is None:
-                raise _unknown(name)
-            changed = change(record)
-            if changed == record or encoded(changed) == encoded(record):
-                return []
-            put = _put(name, changed, self.now())
-            # A worker that is about to fire it has its lease revoked by that.
-            return [Cancel(SCHEDULES_QUEUE, name), put] if items[0].token else [put]
-
-        await self._edit([name], work)
+        await self._learn_clock()
+        await change_schedule(self._store, name, change, self.now)
 
     async def remove(self, name: str) -> bool:
         """As `ScheduleKeeper.remove`."""
@@ -283,8 +257,8 @@ class StoreSchedules(ScheduleKeeper):
         """As `ScheduleKeeper.run_now`."""
         definition = (await self.find(name))._record.definition
         lane = self._open_lane(definition.lane)
-        key = f"{definition.key_of(name, self.now())}~{secrets.token_hex(4)}"
-        put = self._command(lane, definition.key or key, definition, definition.terms(None))
+        key = hand_run_key(definition, name, self.now())
+        put = self._command(lane, key, definition, definition.terms(None))
         [answer] = await self._store.put([put])
         if isinstance(answer, LeasedKeyQError):
             raise answer
@@ -520,23 +494,114 @@ class StoreSchedules(ScheduleKeeper):
         self, lane: Lane, key: str, definition: ScheduleDefinition, terms: SubmitTerms
     ) -> Put:
         """What submits a command of a schedule."""
-        envelope = Envelope(
-            definition.payload,
-            self._engine.clock(),
-            timeout=definition.timeout,
-            after=terms.delay or 0.0,
-            coalesces=terms.coalesces,
-            unique_for=terms.unique_for,
+        return schedule_put(
+            definition, lane, key, terms, at=self._engine.clock(), limits=self._store.limits
         )
-        kind = definition.command_type
-        value = encode_envelope(envelope, kind, key, self._store.limits)
-        partition = lane.partition_of(key)
-        return command_put(partition, ((key, value),), kind, terms, terms.priority)
 
     def _tell(self, lane: Lane, put: Put, place: Placed, terms: SubmitTerms) -> Any:
         """Let this process know of a command that was submitted; returns its job."""
         key = put.items[0][0]
         return self._engine._submitted(lane.partition_of(key), place, key, put.kind, None, terms)
+
+
+async def clock_offset(store: Store, clock: Callable[[], float]) -> float | None:
+    """By how many seconds the clock of a store is ahead of `clock`; None if it did not tell.
+
+    An item that comes and goes leaves a result, which tells when, and is forgotten soon.
+    """
+    key = f"clock {secrets.token_hex(8)}"
+    began = clock()
+    answers = await store.edit(
+        SCHEDULES_QUEUE,
+        lambda _: [
+            Put(SCHEDULES_QUEUE, ((key, b"null"),)),
+            Cancel(SCHEDULES_QUEUE, key, b"null", CLOCK_KEPT),
+        ],
+        keys=[key],
+    )
+    ended = clock()
+    placed = answers[0]
+    assert isinstance(placed, tuple)
+    [result] = await store.results(SCHEDULES_QUEUE, [placed[0].id])
+    if result is None or result.ended_at is None:
+        return None
+    if began <= result.ended_at <= ended:
+        return 0.0
+    return result.ended_at - (began + ended) / 2
+
+
+async def change_schedule(
+    store: Store,
+    name: str,
+    change: Callable[[ScheduleRecord], ScheduleRecord],
+    now: Callable[[], float],
+) -> bool:
+    """Change the record of a schedule, in one step; returns whether that made a difference.
+
+    Args:
+        store: Where the schedule is.
+        name: The schedule.
+        change: Makes the new record of the old one.
+        now: The time of the store.
+
+    Raises:
+        UnknownScheduleError: There is none.
+    """
+
+    def work(items: Sequence[StoredItem]) -> list[Put | Change]:
+        record = _record(items[0]) if items else None
+        if record is None:
+            raise _unknown(name)
+        changed = change(record)
+        if changed == record or encoded(changed) == encoded(record):
+            return []
+        put = _put(name, changed, now())
+        # A worker that is about to fire it has its lease revoked by that.
+        return [Cancel(SCHEDULES_QUEUE, name), put] if items[0].token else [put]
+
+    return bool(await store.edit(SCHEDULES_QUEUE, work, keys=[name], heads_only=True))
+
+
+async def find_record(store: Store, name: str) -> ScheduleRecord:
+    """The record of a schedule.
+
+    Raises:
+        UnknownScheduleError: There is none.
+    """
+    [found] = await store.look(SCHEDULES_QUEUE, [name])
+    record = _record(found[0]) if found else None
+    if record is None:
+        raise _unknown(name)
+    return record
+
+
+def schedule_put(
+    definition: ScheduleDefinition,
+    lane: Lane,
+    key: str,
+    terms: SubmitTerms,
+    *,
+    at: float,
+    limits: Limits,
+) -> Put:
+    """What submits a command of a schedule, at the Unix time `at`."""
+    envelope = Envelope(
+        definition.payload,
+        at,
+        timeout=definition.timeout,
+        after=terms.delay or 0.0,
+        coalesces=terms.coalesces,
+        unique_for=terms.unique_for,
+    )
+    kind = definition.command_type
+    value = encode_envelope(envelope, kind, key, limits)
+    partition = lane.partition_of(key)
+    return command_put(partition, ((key, value),), kind, terms, terms.priority)
+
+
+def hand_run_key(definition: ScheduleDefinition, name: str, now: float) -> str:
+    """The key of a command that a schedule submits out of turn."""
+    return definition.key or f"{definition.key_of(name, now)}~{secrets.token_hex(4)}"
 
 
 def write_record(record: ScheduleRecord) -> bytes:

@@ -1,7 +1,9 @@
 """What the doctor finds by the contract and by what workers tell, each provoked."""
 
+import ast
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -23,6 +25,13 @@ from leasedkeyq.stores import Bury, Claim, Extend, Finding, Limits, Put, Store
 from tests.lanes.support import clock
 from tests.operations.support import bury, mail_manager
 from tests.servers.valkey import Server
+
+ROOT = Path(__file__).parent.parent.parent
+CODE = re.compile(r"^[a-z]+(?:-[a-z]+)+$")
+NO_CODES = {
+    *("maxmemory-policy", "used-memory", "save-status", "append-status", "rewrite-status"),
+}
+"""Texts in the sources that look like the code of a finding."""
 
 
 async def found(store: Store, **options: Any) -> dict[str, Finding]:
@@ -312,3 +321,18 @@ async def test_it_changes_nothing() -> None:
     before = await store.browse("q", states=("available", "scheduled", "buried"))
     await found(store)
     assert await store.browse("q", states=("available", "scheduled", "buried")) == before
+
+
+def test_the_page_has_every_code_and_no_other() -> None:
+    page = (ROOT / "docs/howto/doctor.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {code for row in rows for code in re.findall(r"`([a-z-]+)`", row)}
+    sources = [*ROOT.glob("src/leasedkeyq/**/diag*.py"), *ROOT.glob("src/leasedkeyq/stores/*.py")]
+    found: set[str] = set()
+    for path in (*sources, Path(doctor.__file__)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.update(CODE.findall(node.value))
+    # A code is a text of two words or more with hyphens between, and nothing else.
+    assert told <= found
+    assert found - told <= NO_CODES

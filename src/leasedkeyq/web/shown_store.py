@@ -20,6 +20,8 @@ StoreSource: TypeAlias = str | Store
 Sources: TypeAlias = StoreSource | Iterable[StoreSource] | Mapping[str, StoreSource]
 """A URL or a store, several of them, or several by name."""
 
+RARELY: Final = 30.0
+"""Seconds between two looks at what takes long to find out."""
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -50,6 +52,7 @@ class ShownStore:
         self._figures: tuple[SeriesReader, FigureBook] | None = None
         self._read = 0
         self.poller = Poller(interval)
+        self.rare_poller = Poller(max(RARELY, interval))
 
     @property
     def store(self) -> Store:
@@ -100,8 +103,9 @@ class ShownStore:
 
     async def close(self) -> None:
         """Stop looking, and close what was opened here. A later look opens it again."""
-        self.poller.stop()
-        self.poller.forget()
+        for poller in (self.poller, self.rare_poller):
+            poller.stop()
+            poller.forget()
         if isinstance(self._source, str) and self._store is not None:
             store, self._store = self._store, None
             self._figures = None

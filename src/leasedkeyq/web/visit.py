@@ -53,6 +53,11 @@ class Visit:
         return visitor.user if isinstance(visitor, Visitor) else None
 
     @property
+    def actor(self) -> str:
+        """Who makes the request, and from where, for the audit log."""
+        return f"{self.user.name if self.user else '?'} ({client_of(self.request)})"
+
+    @property
     def may_change(self) -> bool:
         """Whether to show what changes something. The guard refuses it in any case."""
         return self.user is not None and self.user.role == "operator"
@@ -133,6 +138,10 @@ class Visit:
         made must be the same for every user.
         """
         return await self.shown.poller.look(key, make)
+
+    async def look_rarely(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """As `look`, at most twice a minute: for what takes long to find out."""
+        return await self.shown.rare_poller.look(key, make)
 
     async def glance(self) -> Glance:
         """The queues, lanes and workers of the store, seen at most two seconds ago."""

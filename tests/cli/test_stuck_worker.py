@@ -55,7 +55,7 @@ def app(folder: Path, url: str, max_stall: str = "60") -> tuple[Path, str, str, 
 def test_a_worker_that_is_stuck_ends_and_another_takes_over(kind: str, tmp_path: Path) -> None:
     with empty_store(kind, tmp_path) as url:
         submit(url, 3600.0, 1)
-        arguments = app(tmp_path, url, "2")
+        arguments = (*app(tmp_path, url, "3600"), "--max-stall", "2")
         with worker(*arguments, "--log-format", "json") as stuck:
             assert stuck.end() == 70
         lines = [json.loads(line) for line in stuck.told if line.startswith("{")]

@@ -360,6 +360,8 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ([*ON_A_STORE, "--store-option", "colour=red"], "unexpected keyword argument 'colour'"),
         (["worker", "app:manager", "--drain-timeout", "-1"], "not a number of seconds"),
         (["worker", "app:manager", "--drain-timeout", "soon"], "not a number of seconds: soon"),
+        (["worker", "app:manager", "--max-stall", "0"], "not a number of seconds above 0: 0"),
+        (["worker", "app:manager", "--max-stall", "x"], "not a number of seconds: x"),
         (["worker", "app:manager", "--log-format", "xml"], "invalid choice"),
     ],
 )

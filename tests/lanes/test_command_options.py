@@ -129,7 +129,10 @@ async def test_a_command_without_a_lane_says_what_to_write(build: Build) -> None
     for wrong in (7, None):
         with pytest.raises(TypeError, match="a command has an attribute command_type"):
             await manager.submit(wrong)
-    with pytest.raises(TypeError, match="commands must be commands"):
+    with pytest.raises(TypeError, match=r"commands must be commands, .* got None$"):
+        await manager.submit_many(wrong)
+    wrong = "reports"
+    with pytest.raises(TypeError, match=r"submit_many\('reports'\) has a lane and no commands"):
         await manager.submit_many(wrong)
 
 

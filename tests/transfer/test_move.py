@@ -11,8 +11,10 @@ from leasedkeyq.model.requests import (
     OUTCOMES,
     Ack,
     Bury,
+    Change,
     Claim,
     Counts,
+    Extend,
     Release,
 )
 from leasedkeyq.transfer.item_record import ItemRecord
@@ -157,6 +159,31 @@ async def test_results_arrive_with_their_outcome() -> None:
         assert report.verified
         assert [item.outcome for item in await items(target, "done")] == [*OUTCOMES]
         assert await counts(target) == Counts(done=3, done_failed=1, done_cancelled=1)
+
+
+async def test_buried_items_and_results_keep_their_progress() -> None:
+    source, target = memory(), memory()
+    for key in ("dead", "held", "done", "untold", "again"):
+        await put(source, key)
+        (lease,) = await claim(source, key=key)
+        where = "q", key, lease.token
+        if key != "untold":
+            await source.settle([Extend(*where, 60.0, f"half of {key}".encode())])
+        ends: dict[str, Change] = {
+            "dead": Bury(*where),
+            "held": Bury(*where, hold=True),
+            "again": Release(*where),
+        }
+        await source.settle([ends.get(key, Ack(*where, b"1", 60.0))])
+    for _ in range(2):
+        assert (await move(source, target, "q")).verified
+        assert {item.key: item.progress for item in await items(target)} == {
+            "dead": b"half of dead",
+            "held": b"half of held",
+            "done": b"half of done",
+            "untold": None,
+            "again": None,  # it starts anew
+        }
 
 
 async def test_a_buried_item_waits_for_its_key_to_be_free_in_the_target() -> None:

@@ -109,6 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long commands may go on after the first signal; 30 unless the manager says",
     )
     parser.add_argument(
+        "--max-stall",
+        type=_limit,
+        metavar="SECONDS",
+        help="end with exit code 70 when a command blocks the event loop for so long beyond its "
+        "time-out; 60 unless the manager says",
+    )
+    parser.add_argument(
         "--processes",
         type=_number,
         metavar="N",
@@ -352,6 +359,8 @@ async def _prepared(options: argparse.Namespace) -> QueueManager:
         raise UsageError(str(error)) from error
     if options.drain_timeout is not None:
         manager.drain_timeout = options.drain_timeout
+    if options.max_stall is not None:
+        manager.queue().limit_stall(options.max_stall)
     return manager
 
 
@@ -435,6 +444,13 @@ def _seconds(text: str) -> float:
         value = -1.0
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"not a number of seconds: {text}")
+    return value
+
+
+def _limit(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text}")
     return value
 
 

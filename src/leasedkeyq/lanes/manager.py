@@ -25,6 +25,8 @@ from leasedkeyq.lanes.errors import (
     LifespanError,
     ManagerClosedError,
     ResourceError,
+    ScheduleError,
+    UnknownLaneError,
 )
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
@@ -1059,7 +1061,14 @@ class QueueManager:
     async def __aenter__(self) -> Self:
         try:
             await self.start()
-        except (LifespanError, ResourceError):
+        except (
+            LaneConfigError,
+            LifespanError,
+            ResourceError,
+            ScheduleError,
+            UnknownLaneError,
+        ):
+            # It could not run. A store that the manager has opened is closed, too.
             await self.close()
             raise
         return self

@@ -282,6 +282,10 @@ class CommandQueue:
         """Let at most so many processes run commands; see `QueueManagerBuilder.with_processes`."""
         self._engine.limit_processes(checks.whole("most", most, 1))
 
+    def limit_stall(self, max_stall: Duration | None) -> None:
+        """How long the event loop may be blocked; see `QueueManagerBuilder.with_max_stall`."""
+        self._engine.loop_watch.max_stall = time_limit("max_stall", max_stall)
+
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell the numbers to one more."""
         self._engine.add_instrument(instrument)
@@ -401,6 +405,11 @@ class CommandQueue:
             lane = self._open_lane(self._common_lane(some))
         else:
             lane = self._open_lane(lane_id)
+            if commands is None:
+                raise TypeError(
+                    f"submit_many({lane_id!r}) has a lane and no commands; give them behind it: "
+                    f"submit_many({lane_id!r}, [command, ...])"
+                )
             some = _with_types(commands)
         if terms.deadline is not None:
             _warn_of_deadline(lane)
@@ -930,7 +939,7 @@ def _with_types(
         by_key = cast("Mapping[str, Command[Any]]", commands)
         return [_with_key(key, command) for key, command in by_key.items()]
     if not hasattr(commands, "__iter__"):
-        got = describe(repr(commands))
+        got = describe(commands)
         raise TypeError(f"commands must be commands, or a mapping of keys to them, got {got}")
     return [_submitted(command) for command in cast("Iterable[Any]", commands)]
 

@@ -32,6 +32,8 @@ SHORTEST = 0.001
 """Seconds between two ticks, at least."""
 LONGEST = 100 * 365 * 86400.0
 """Seconds between two ticks, at most: the next one is a date that can be shown."""
+FIELDS = 5
+"""Of a cron expression."""
 WINDOWS = tuple(days * 86400.0 for days in (1 / 24, 1, 32, 400, 4000))
 """Seconds. So far back the last ticks before a moment are looked for, step by step."""
 
@@ -261,6 +263,13 @@ def _check_expression(name: str, expression: str, zone: tzinfo) -> None:
             f"{type(expression).__name__}"
         )
     simulation, failure = _cronsim()
+    if (many := len(expression.split())) > FIELDS:  # cronsim takes a sixth one, for seconds
+        raise ScheduleError(
+            f"schedule {name!r}: {expression!r} has {many} fields; a cron expression has five "
+            "fields: minute, hour, day of the month, month, day of the week. For ticks within a "
+            "minute, use every=...",
+            schedule=name,
+        )
     try:
         first = next(simulation(expression, datetime(2026, 1, 1, tzinfo=zone)), None)
     except failure as error:

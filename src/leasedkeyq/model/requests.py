@@ -354,8 +354,8 @@ class Extend(msgspec.Struct, frozen=True, tag=True):
     before; None leaves that as it is. It stays when the lease ends and the item comes back, until a
     later attempt says more, and goes wherever the history of the item goes: to a buffered value
     that takes the place of the item, to the kept result, to the buried item. An item that is
-    requeued or moved to another store starts without. `StoredItem.progress` shows it. It may be as
-    large as a value.
+    requeued starts without, and so does one that waits when it is moved to another store.
+    `StoredItem.progress` shows it. It may be as large as a value.
     """
 
     queue: str

@@ -19,6 +19,7 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Discard,
+    Extend,
     Put,
     StoredItem,
     StoredState,
@@ -168,7 +169,11 @@ class EndedTransfer:
                 else:
                     settled.append(record)
                     pair = ((item.key, record.value),)
-                    changes += (Put(item.queue, pair, kind=record.kind), change(record, lease))
+                    changes.append(Put(item.queue, pair, kind=record.kind))
+                    if record.progress is not None:
+                        where = item.queue, item.key, lease.token
+                        changes.append(Extend(*where, HOLD, record.progress))
+                    changes.append(change(record, lease))
             return changes
 
         if leases:

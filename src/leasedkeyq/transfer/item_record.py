@@ -14,7 +14,7 @@ class ItemRecord(msgspec.Struct):
     `delay` is what is left of its schedule, or of its lifetime, and `deadline` of the time within
     which it should be leased. `outcome` is that of a result. `lined` says of the head of a key that
     it has a line, and `holds` of a buried item that it holds its key. `signature` differs when a
-    value in the source has changed.
+    value in the source has changed. `progress` is that of a buried item or a result.
     """
 
     key: str
@@ -29,6 +29,7 @@ class ItemRecord(msgspec.Struct):
     lined: bool = False
     holds: bool = False
     signature: int = 0
+    progress: bytes | None = None
 
     def digest(self) -> int:
         """A number that stands for the key, kind, value, error and outcome of the item."""

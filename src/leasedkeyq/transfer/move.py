@@ -64,7 +64,8 @@ async def move(
     meanwhile. Scheduled items keep what is left of their delays, buried ones their errors, and
     results what is left of their lifetimes; results stay in the source, too, until they expire
     there. Items that are put into the source meanwhile are moved as well, until it is empty. Order,
-    priority, kind and deadline are kept. Ids, ages, attempts and history start anew, as after a
+    priority, kind and deadline are kept, and so is the progress of buried items and results. Ids,
+    ages, attempts, history and the progress of items that wait start anew, as after a
     requeue.
 
     A key with a line is moved as a whole: it leaves the source when all its values are in the

@@ -460,6 +460,7 @@ class QueueTransfer:
                     item.error,
                     item.id,
                     holds=item.holds,
+                    progress=item.progress,
                 )
                 # One that holds its key must be the last of that.
                 for item in sorted(items, key=lambda item: item.holds)
@@ -505,6 +506,7 @@ class QueueTransfer:
                     item.priority,
                     delay=self._remaining(item.due),
                     outcome=item.outcome,
+                    progress=item.progress,
                 )
                 for item in items
                 if item.key != MARK

@@ -327,6 +327,11 @@ def test_max_stall_must_be_a_time() -> None:
     assert limit_of(builder.build()) == MAX_STALL
     assert limit_of(builder.with_max_stall(5).build()) == 5.0
     assert limit_of(builder.with_max_stall(None).build()) is None
+    manager = builder.build()
+    manager.queue().limit_stall(7)
+    assert limit_of(manager) == 7.0
+    with pytest.raises(ValueError, match="max_stall"):
+        manager.queue().limit_stall(0)
     with pytest.raises(ValueError, match="max_stall"):
         builder.with_max_stall(0)
     with pytest.raises(ValueError, match="max_stall"):

@@ -20,6 +20,7 @@ from leasedkeyq.lanes import (
     Every,
     LaneConfig,
     LaneConfigError,
+    LaneError,
     ManagerClosedError,
     QueueManager,
     QueueManagerBuilder,
@@ -354,6 +355,27 @@ async def test_a_schedule_of_a_type_that_makes_no_sense_is_refused(build: Build)
         await manager.start()
     assert opened == []
     await manager.close()
+
+
+@pytest.mark.parametrize("lane", ["reports", "nowhere"])
+async def test_a_schedule_that_is_refused_at_the_start_leaves_no_store_open(lane: str) -> None:
+    """Of a manager that has opened its store by itself."""
+    builder = QueueManagerBuilder().with_lane("reports", LaneConfig(), 0)
+    manager = builder.with_storage("memory://").build()
+
+    async def needs(month: int = 1) -> None: ...
+
+    async def needs_more(month: int) -> None: ...
+
+    function: Any = needs_more if lane == "reports" else needs
+    manager.command("needs", function, lane=lane, schedule="0 3 * * *")
+    store = manager.queue().store
+    assert store is not None
+    with pytest.raises(LaneError, match=r"needs|nowhere"):
+        async with manager:
+            pass
+    with pytest.raises(StoreError, match="is closed"):
+        await store.count()
 
 
 # On a store: several programs, restarts, kills

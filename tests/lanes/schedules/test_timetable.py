@@ -124,6 +124,8 @@ WRONG: list[tuple[tuple[Any, ...], type[Exception], str]] = [
     (("n", "99 * * * *", None), ScheduleError, "'99 [*] [*] [*] [*]' is no cron expression: Bad m"),
     (("n", "every day", None), ScheduleError, "it has five fields: minute, hour"),
     (("n", "", None), ScheduleError, "is no cron expression"),
+    (("n", "0 0 3 * * *", None), ScheduleError, "has 6 fields; a cron expression has five fields"),
+    (("n", "* * * * * * *", None), ScheduleError, "has 7 fields"),
     (("n", "0 0 30 2 *", None), ScheduleError, "is no cron expression|never comes"),
     (("n", "* * */20 * 1L", None), ScheduleError, "never comes"),
     (("n", 5, None), TypeError, "a cron expression is a str such as '0 3 [*] [*] [*]', got int"),

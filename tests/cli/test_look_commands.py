@@ -75,7 +75,7 @@ def test_show_by_key_and_by_id(shell: Shell) -> None:
     missing = shell("show", "mail", "nobody")
     assert (missing.code, missing.err) == (1, "leasedkeyq: there is no 'nobody' in 'mail'\n")
     odd = shell("show", "mail")
-    assert odd.code == 4
+    assert odd.code == 1
     assert "'mail' is not the id of a command" in odd.err
 
 

@@ -21,6 +21,7 @@ from leasedkeyq.cli.exit_codes import (
     INTERRUPTED,
     MISUSED,
     NO_STORE,
+    NOT_FOUND,
     REFUSED,
 )
 from leasedkeyq.cli.store_command import URL_VARIABLE, CommandFailedError, hidden
@@ -253,7 +254,8 @@ def explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, StoreError) and not isinstance(error, UnstorableError):
         return text, NO_STORE
     if isinstance(error, LeasedKeyQError):
-        return text, REFUSED
+        # There is no such lane, schedule or command.
+        return text, NOT_FOUND if isinstance(error, LookupError) else REFUSED
     if isinstance(error, ValueError):
         return text, MISUSED
     if isinstance(error, OSError):
@@ -285,4 +287,6 @@ def _hide_in_log() -> None:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         handler.setFormatter(_HidingFormatter())
+        # Whoever calls a command is told what became of it anyway.
+        handler.addFilter(lambda record: record.name != "leasedkeyq.audit")
         log.addHandler(handler)

@@ -66,7 +66,7 @@ class LaneAccess:
             known = ", ".join(sorted(self.lanes)) or "none"
             raise UnknownLaneError(
                 f"no worker of this store has told of a lane {name!r}; known are: {known}. Start a "
-                "worker that has it, or say that it is not to be checked",
+                "worker that has it, or leave it unchecked",
                 lane=name,
             )
         return found

@@ -682,15 +682,21 @@ class Operator:
         """Let an item that is scheduled be available now."""
         return await self.edit(queue_or_lane, number, delay=0.0, actor=actor, action="run_now")
 
-    async def pause(self, lane: str, *, actor: str) -> ActionReport:
+    async def pause(self, lane: str, *, unchecked: bool = False, actor: str) -> ActionReport:
         """Let no worker start commands of a lane, as `QueueManager.pause` does.
+
+        Args:
+            lane: The lane.
+            unchecked: Whether to pause it although no worker has told of it.
+            actor: Who does it.
 
         Raises:
             UnknownLaneError: No worker has told of it.
         """
 
         async def work() -> ActionReport:
-            (await self._access()).lane(lane)
+            if not unchecked:
+                (await self._access()).lane(lane)
             done = lane not in await self._paused(await self.store.count([WORKERS_QUEUE]))
             await pause_lane(self.store, lane)
             return ActionReport(

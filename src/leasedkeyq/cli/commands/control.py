@@ -20,8 +20,11 @@ schedule_option = click.option("--schedule", is_flag=True, help="NAME is a sched
 
 @click.command("pause", cls=StoreCommand, words="NAME", short_help="Pause a lane or a schedule.")
 @schedule_option
+@click.option("--unchecked", is_flag=True, help="Also a lane that no worker has told of.")
 @json_option
-def pause(session: StoreSession, *, name: str, schedule: bool, as_json: bool) -> None:
+def pause(
+    session: StoreSession, *, name: str, schedule: bool, unchecked: bool, as_json: bool
+) -> None:
     """Pause a lane or a schedule until it is resumed.
 
     Commands that run go on. A schedule that is paused does not make up for its ticks later.
@@ -33,8 +36,9 @@ def pause(session: StoreSession, *, name: str, schedule: bool, as_json: bool) ->
     """
 
     async def work(operator: "Operator") -> "ActionReport":
-        act = operator.pause_schedule if schedule else operator.pause
-        return await act(name, actor=session.actor)
+        if schedule:
+            return await operator.pause_schedule(name, actor=session.actor)
+        return await operator.pause(name, unchecked=unchecked, actor=session.actor)
 
     tell_one(session.run(work), _named(name, schedule), as_json=as_json)
 

@@ -384,7 +384,9 @@ async def test_a_viewer_changes_nothing() -> None:
             assert text.count('method="post"') <= 1, screen.path  # to log out
         for action in ACTIONS:
             answer = await browser.http.post(
-                f"/s/memory{action.path}", data={}, headers={"authorization": f"Bearer {VIEWER}"}
+                f"/s/memory{action.path}",
+                data={"queue": "q"},
+                headers={"authorization": f"Bearer {VIEWER}"},
             )
             assert answer.status_code == 403
 

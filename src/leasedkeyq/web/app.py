@@ -31,7 +31,7 @@ from leasedkeyq.web.pages import ACTIONS, SCREENS
 from leasedkeyq.web.pages.entrance import log_in, log_out, login_form, stores_page
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.shown_store import Sources, shown_stores
-from leasedkeyq.web.visit import Visit
+from leasedkeyq.web.visit import Visit, json_response
 
 STATIC: Final = Path(__file__).parent / "static"
 MESSAGE_COOKIE: Final = "leasedkeyq_message"
@@ -502,11 +502,6 @@ _STATUS_WORDS: Final = {
     500: "This page has failed",
     503: "The store does not answer",
 }
-
-
-def json_response(data: Any, status: int = 200) -> Response:
-    """Data as JSON, for tools."""
-    return Response(msgspec.json.encode(data), status, media_type="application/json")
 
 
 def _as_viewer(user: User) -> User:

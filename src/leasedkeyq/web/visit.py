@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from leasedkeyq.web.shown_store import ShownStore
 
 T = TypeVar("T")
+
+TOLD = {True: 200, False: 409}
+"""The status of the answer to a tool."""
 
 
 class Visit:
@@ -155,7 +159,8 @@ class Visit:
     ) -> Response:
         """Make a change, write it into the audit log, and lead back to a page that tells of it.
 
-        An error of the store, or a refusal, is told on that page, too, and is in the log.
+        An error of the store, or a refusal, is told on that page, too, and is in the log. A tool
+        that has sent a token is answered with the report, or the error (409), as JSON.
 
         Args:
             action: What is done, as a verb.
@@ -172,6 +177,8 @@ class Visit:
         words = report_words(report)
         await self._remember(action, target, words)
         self.shown.poller.forget()
+        if self.visitor.by_token:
+            return json_response(report)
         return self.answer(words, back, good=not report.failed_count)
 
     async def _remember(self, action: str, target: str, outcome: str) -> None:
@@ -192,6 +199,8 @@ class Visit:
             back: The path below the store.
             good: Whether it tells of a success.
         """
+        if self.visitor.by_token:
+            return json_response({"message": words} if good else {"error": words}, TOLD[good])
         response = RedirectResponse(self.path(back) if self.has_store else self.root(back), 303)
         self.dashboard.remember_message(self, response, words, good=good)
         return response
@@ -200,6 +209,11 @@ class Visit:
         """Where the form wants to go after it: its field ``back``, if that is a path of ours."""
         wanted = self.form("back")
         return wanted if is_own_path(wanted) else default
+
+
+def json_response(data: Any, status: int = 200) -> Response:
+    """Data as JSON, for tools."""
+    return Response(msgspec.json.encode(data), status, media_type="application/json")
 
 
 def is_own_path(path: str) -> bool:

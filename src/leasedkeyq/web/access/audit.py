@@ -1,4 +1,4 @@
-"""Who has changed what by the web page: in the log, and in the store."""
+"""Who has changed what by the web page: kept in the store, for the page *Changes*."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ LONGEST_TEXT: Final = 300
 KEPT_APART: Final = 10 * 365 * 24 * 3600.0
 """The item is never due, so that nothing that claims from all queues leases it."""
 
-logger = logging.getLogger("leasedkeyq.web.audit")
+logger = logging.getLogger("leasedkeyq.web")
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,9 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditLog:
-    """The changes of one store, the newest first: logged, and the last 200 kept in the store.
+    """The changes of one store, the newest first: the last 200, kept in the store.
+
+    The log of them all is written by `Operator`, by the logger ``leasedkeyq.audit``.
 
     Args:
         store: Where the changes were made, and are remembered.
@@ -58,7 +60,7 @@ class AuditLog:
     async def add(
         self, *, who: str, client: str, action: str, target: str, outcome: str
     ) -> AuditEntry:
-        """Remember a change. It is logged in any case; a store that cannot keep it is logged, too.
+        """Remember a change. A store that cannot keep it is told in the log.
 
         It never raises: the change has been made, and its report is what the user waits for.
         """
@@ -70,15 +72,6 @@ class AuditLog:
             target=_line(target),
             outcome=_line(outcome),
         )
-        logger.info(
-            "store %s: %s by %s (%s): %s: %s",
-            self._name,
-            entry.action,
-            entry.who,
-            entry.client,
-            entry.target,
-            entry.outcome,
-        )
 
         def with_entry(items: Sequence[StoredItem]) -> Sequence[Put | Change]:
             kept = [entry, *_entries(items)][:MOST_ENTRIES]
@@ -89,8 +82,10 @@ class AuditLog:
             await self._store.edit(AUDIT_QUEUE, with_entry, keys=[CHANGES_KEY])
         except LeasedKeyQError as error:
             logger.warning(
-                "store %s: the change above could not be kept in the store: %s",
+                "store %s: %s by %s could not be kept in the list of changes: %s",
                 self._name,
+                entry.action,
+                entry.who,
                 type(error).__name__,
             )
         return entry

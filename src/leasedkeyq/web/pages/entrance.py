@@ -1,6 +1,7 @@
 """What is about no store: the list of stores, logging in and out."""
 
 import asyncio
+import logging
 import secrets
 from typing import Final
 
@@ -14,6 +15,8 @@ from leasedkeyq.web.visit import Visit, is_own_path
 # A password is checked one at a time: each check takes 32 MiB and a tenth of a second.
 _CHECKS: Final = asyncio.Semaphore(1)
 _NOBODY: list[str] = []
+
+logger = logging.getLogger("leasedkeyq.audit")
 
 
 async def stores_page(visit: Visit) -> Response:
@@ -44,8 +47,10 @@ async def log_in(visit: Visit) -> Response:
     limit.failed(client)
     user = await _user(visit)
     if user is None:
+        logger.warning("log in failed, from %s", client)
         return _form(visit, "That is not right. Nobody has logged in.", 401)
     limit.succeeded(client)
+    logger.info("log in by %r, from %s", user.name, client)
     # A new session: whatever was known of the old one is worth nothing now.
     session = dashboard.sessions.new(user.name, dashboard.credentials.credential(user))
     wanted = visit.form("next")

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from leasedkeyq.operations.views import WorkerLane, WorkerView
+from starlette.responses import Response
+
+from leasedkeyq.operations.views import ActionReport, WorkerLane, WorkerView
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit
 
@@ -32,5 +34,30 @@ async def lanes(visit: Visit) -> Content:
     )
 
 
+async def pause(visit: Visit) -> Response:
+    """No command of a lane begins from now on, in any worker."""
+    lane = visit.need("lane", "form")
+    operator = visit.shown.operator
+
+    async def do() -> ActionReport:
+        return await operator.pause(lane, actor=visit.actor)
+
+    return await visit.change("pause", f"lane {lane}", do, visit.back("/lanes"))
+
+
+async def resume(visit: Visit) -> Response:
+    """Commands of a lane begin again."""
+    lane = visit.need("lane", "form")
+    operator = visit.shown.operator
+
+    async def do() -> ActionReport:
+        return await operator.resume(lane, actor=visit.actor)
+
+    return await visit.change("resume", f"lane {lane}", do, visit.back("/lanes"))
+
+
 SCREENS: Final[Sequence[Screen]] = [Screen("/lanes", "lanes.html", lanes, nav="Lanes")]
-ACTIONS: Final[Sequence[Action]] = []
+ACTIONS: Final[Sequence[Action]] = [
+    Action("/lanes/pause", pause),
+    Action("/lanes/resume", resume),
+]

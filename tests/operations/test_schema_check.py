@@ -104,7 +104,7 @@ def test_a_type_that_holds_itself_ends() -> None:
 def test_types_in_words() -> None:
     kinds = {
         int: "a whole number",
-        list[str]: "a list of a text",
+        list[str]: "a list of texts",
         str | None: "a text or null",
         Annotated[int, msgspec.Meta(ge=1, lt=5)]: "a whole number, at least 1, less than 5",
         Literal["a", 1]: 'one of 1, "a"',

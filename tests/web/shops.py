@@ -19,7 +19,7 @@ from leasedkeyq.lanes import (
 from leasedkeyq.model.requests import STATES, StoredItem
 from leasedkeyq.stores import Store
 from leasedkeyq.web import Dashboard, dashboard
-from tests.web.browsers import Browser
+from tests.web.browsers import Browser, form_token
 
 LARGE = 123456789012345678901234567890
 BASE = "/s/shop"
@@ -97,8 +97,10 @@ class Shop:
 
     async def post(self, path: str, fields: dict[str, Any], status: int = 303) -> str:
         """Send a form; returns the page that it leads to, or that it answers with."""
-        page = f"{BASE}/items?queue=mail"
-        answer = await self.browser.post(f"{BASE}{path}", fields, page=page)
+        if not self.browser.http.cookies:
+            await self.browser.get(f"{BASE}/help")
+        token = form_token(self.app, self.browser)
+        answer = await self.browser.post(f"{BASE}{path}", fields, token=token)
         assert answer.status_code == status, answer.text
         if status == 303:
             return (await self.browser.get(answer.headers["location"])).text
@@ -120,6 +122,10 @@ class Shop:
             async with asyncio.timeout(30):
                 await asyncio.gather(handle, return_exceptions=True)
 
+    async def shown_types(self) -> list[str]:
+        """The command types that workers have told of."""
+        return [one["name"] for one in (await self.data("/new"))["types"]]
+
     async def queue(self, name: str) -> list[StoredItem]:
         """All that a queue holds."""
         return [*(await self.store.browse(name, states=STATES, limit=1000)).items]
@@ -137,6 +143,6 @@ async def shop(folder: Path, **options: Any) -> AsyncGenerator[Shop]:
             yield made
         finally:
             made.goes_on.set()
-            await made.manager.shutdown()
+            await made.manager.close()
             await app.close()
             await store.close()

@@ -5,6 +5,7 @@ from contextlib import suppress
 from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE, UNREADABLE, read_record
 from leasedkeyq.lanes.errors import ScheduleError
 from leasedkeyq.lanes.schedule import ScheduleRecord
+from leasedkeyq.operations.cron_words import timetable_words
 from leasedkeyq.operations.views import ScheduleView
 from leasedkeyq.stores.store import Store
 
@@ -37,6 +38,7 @@ def schedule_view(name: str, record: ScheduleRecord, now: float) -> ScheduleView
         expression=definition.expression,
         every=definition.every,
         tz=definition.tz,
+        words=timetable_words(definition.expression, definition.every, definition.tz),
         paused=record.paused,
         next_runs=_next_runs(name, record, now),
         last_run=record.last,

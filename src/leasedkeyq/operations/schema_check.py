@@ -24,6 +24,14 @@ _NAMES: Final[Mapping[str, str]] = {
     "null": "null",
 }
 
+_PLURALS: Final[Mapping[str, str]] = {
+    "a text": "texts",
+    "a whole number": "whole numbers",
+    "a number": "numbers",
+    "a list": "lists",
+    "an object": "objects",
+}
+
 
 class Problem(NamedTuple):
     """What is wrong with a value.
@@ -94,7 +102,8 @@ def type_words(schema: Schema, definitions: Schema) -> str:
     kinds = _kinds(schema)
     told = " or ".join(_NAMES.get(kind, kind) for kind in kinds) or "anything"
     if kinds == ("array",) and isinstance(schema.get("items"), Mapping):
-        told += f" of {type_words(schema['items'], definitions)}"
+        inner = type_words(schema["items"], definitions)
+        told += f" of {_PLURALS.get(inner, inner)}"
     extra = [
         words.format(schema[name])
         for name, words in (

@@ -30,6 +30,7 @@ STATE_CHOICES: Final[Mapping[str, tuple[str, tuple[StoredState, ...]]]] = {
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 LONGEST_FIELD: Final = 600
+MOST_DIGITS: Final = 16
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +189,12 @@ class ItemStamp(msgspec.Struct, frozen=True):
         state, _, rest = rest.partition(":")
         attempt, _, queue = rest.partition(":")
         digits = number.isascii() and number.isdigit() and attempt.isascii() and attempt.isdigit()
-        if not digits or len(number) > 16 or len(attempt) > 9 or state not in STATES or not queue:  # noqa: PLR2004
+        if (
+            not digits
+            or len(number + attempt) > 2 * MOST_DIGITS
+            or state not in STATES
+            or not queue
+        ):
             return None
         return cls(int(number), state, int(attempt), queue)
 
@@ -199,3 +205,12 @@ def seconds_of(text: str) -> float | None:
     if match is None:
         return None
     return float(match[1]) * _UNITS[(match[2] or "").lower()]
+
+
+def whole_number(text: str) -> int | None:
+    """A whole number that a store can keep, as people type it; None if it is none."""
+    text = text.strip()
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > MOST_DIGITS:
+        return None
+    return int(text)

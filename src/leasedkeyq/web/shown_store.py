@@ -13,6 +13,7 @@ from leasedkeyq.operations.redaction import Redaction
 from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.stores import Store
 from leasedkeyq.web.access.audit import AuditLog
+from leasedkeyq.web.bulk_runs import BulkRuns
 from leasedkeyq.web.figures import FigureBook, LaneFigures
 from leasedkeyq.web.poller import Poller
 
@@ -53,6 +54,8 @@ class ShownStore:
         self._read = 0
         self.poller = Poller(interval)
         self.rare_poller = Poller(max(RARELY, interval))
+        self.runs = BulkRuns()
+        """What is being done to many items."""
 
     @property
     def store(self) -> Store:
@@ -103,6 +106,7 @@ class ShownStore:
 
     async def close(self) -> None:
         """Stop looking, and close what was opened here. A later look opens it again."""
+        await self.runs.close()
         for poller in (self.poller, self.rare_poller):
             poller.stop()
             poller.forget()

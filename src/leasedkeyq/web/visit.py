@@ -109,6 +109,11 @@ class Visit:
         fields: Mapping[str, list[str]] = self.request.scope.get(FORM, {})
         return fields.get(name, [])
 
+    def form_names(self) -> list[str]:
+        """The names of all fields of the form."""
+        fields: Mapping[str, list[str]] = self.request.scope.get(FORM, {})
+        return list(fields)
+
     def need(self, name: str, where: str = "address") -> str:
         """A field of the address or, with ``where="form"``, of the form, that must be there.
 
@@ -171,17 +176,18 @@ class Visit:
         try:
             report = await do()
         except (LeasedKeyQError, ValueError, LookupError) as error:
-            await self._remember(action, target, f"failed: {type(error).__name__}")
+            await self.remember(action, target, f"failed: {type(error).__name__}")
             self.shown.poller.forget()
             return self.answer(f"{action} failed: {error}", back, good=False)
         words = report_words(report)
-        await self._remember(action, target, words)
+        await self.remember(action, target, words)
         self.shown.poller.forget()
         if self.visitor.by_token:
             return json_response(report)
         return self.answer(words, back, good=not report.failed_count)
 
-    async def _remember(self, action: str, target: str, outcome: str) -> None:
+    async def remember(self, action: str, target: str, outcome: str) -> None:
+        """Write a change into the audit log. `change` does so by itself."""
         user = self.user
         await self.shown.audit.add(
             who=user.name if user else "",

@@ -8,11 +8,40 @@ this folder. Begin with `overview`.
 from collections.abc import Sequence
 from typing import Final
 
-from leasedkeyq.web.pages import changes, health, item, items, lanes, overview, queue, workers
+from leasedkeyq.web.pages import (
+    bulk,
+    changes,
+    dead_letters,
+    edit_item,
+    health,
+    item,
+    items,
+    lanes,
+    new_command,
+    overview,
+    queue,
+    schedules,
+    workers,
+)
 from leasedkeyq.web.pages import help as help_page
 from leasedkeyq.web.screens import Action, Screen
 
-MODULES: Final = (overview, queue, items, item, lanes, workers, health, changes, help_page)
+MODULES: Final = (
+    overview,
+    queue,
+    items,
+    item,
+    edit_item,
+    bulk,
+    dead_letters,
+    lanes,
+    workers,
+    schedules,
+    new_command,
+    health,
+    changes,
+    help_page,
+)
 """In the order of the navigation."""
 
 SCREENS: Final[Sequence[Screen]] = [screen for module in MODULES for screen in module.SCREENS]

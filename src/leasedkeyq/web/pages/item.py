@@ -3,12 +3,16 @@
 import time
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.operations.timeline import timeline
 from leasedkeyq.operations.views import ItemPage, ItemView
+from leasedkeyq.web.bulk_actions import BULK_ACTIONS, BulkAction
+from leasedkeyq.web.item_query import MOST_DIGITS, WAITING, ItemStamp
 from leasedkeyq.web.json_tree import json_tree, shown_text
 from leasedkeyq.web.pages.items import item_row
 from leasedkeyq.web.progress_view import progress_view
@@ -46,6 +50,8 @@ async def item(visit: Visit) -> Content:
         "address": {"queue": found.queue, "id": found.id},
         "hidden": visit.redaction.hides(found),
         "has_live": found.state != "done",
+        "bulk_links": _bulk_links(visit, found),
+        "editable": found.state in WAITING,
     }
     return Content(f"{found.key} in {found.queue}", data, extra)
 
@@ -66,9 +72,7 @@ async def asked_item(visit: Visit) -> ItemView:
         queue = visit.need("queue")
         number = visit.query("id")
         if number:
-            if not (number.isascii() and number.isdigit()) or len(number) > 16:  # noqa: PLR2004
-                raise HTTPException(400, "The id of an item is a number.")
-            found = await operator.item(queue, int(number))
+            found = await operator.item(queue, item_number(number))
         else:
             found = await operator.item(queue, visit.need("key"))
     if found is None:
@@ -93,5 +97,60 @@ def trace_link(template: str, trace_id: str) -> str:
     return template.replace("{trace_id}", trace_id) if template and trace_id and plain else ""
 
 
+def _stamp(found: ItemView) -> str:
+    return str(ItemStamp(found.id, found.state, found.attempt, found.queue))
+
+
+# Actions on one item
+
+
+def _bulk_links(visit: Visit, found: ItemView) -> list[tuple[BulkAction, str]]:
+    """What can be done to it, with the address of the page that asks first."""
+    return [
+        (
+            action,
+            visit.path("/items/confirm", action=action.name, item=_stamp(found), queue=found.queue),
+        )
+        for action in BULK_ACTIONS.values()
+        if found.state in action.states and action.name != "priority"
+    ]
+
+
+async def release(visit: Visit) -> Response:
+    """Take the lease of an item away from a holder that has died."""
+    queue, key = visit.need("queue", "form"), visit.need("key", "form")
+    operator, actor = visit.shown.operator, visit.actor
+    force = visit.form("force") == "yes"
+    return await visit.change(
+        "release",
+        f"{key} of {queue}",
+        lambda: operator.release(queue, key, force=force, actor=actor),
+        f"/item?{urlencode({'queue': queue, 'key': key})}",
+    )
+
+
+async def bury(visit: Visit) -> Response:
+    """Give up an item that waits."""
+    queue, number = visit.need("queue", "form"), visit.need("id", "form")
+    operator, actor = visit.shown.operator, visit.actor
+    return await visit.change(
+        "bury",
+        f"item {number} of {queue}",
+        lambda: operator.bury(queue, item_number(number), actor=actor),
+        f"/items?{urlencode({'queue': queue, 'state': 'buried'})}",
+    )
+
+
+def item_number(text: str) -> int:
+    """The number of an item, as an address or a form has it.
+
+    Raises:
+        HTTPException: 400: it is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > MOST_DIGITS:
+        raise HTTPException(400, "The id of an item is a number.")
+    return int(text)
+
+
 SCREENS: Final[Sequence[Screen]] = [Screen("/item", "item.html", item)]
-ACTIONS: Final[Sequence[Action]] = []
+ACTIONS: Final[Sequence[Action]] = [Action("/item/release", release), Action("/item/bury", bury)]

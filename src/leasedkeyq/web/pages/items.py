@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from leasedkeyq.operations.views import ItemPage, ItemView
+from leasedkeyq.web.bulk_actions import BULK_ACTIONS, narrowed
 from leasedkeyq.web.item_query import LIMITS, STATE_CHOICES, ItemQuery, ItemStamp
 from leasedkeyq.web.json_tree import shown_text
 from leasedkeyq.web.screens import Action, Content, Screen
@@ -48,6 +49,8 @@ async def items(visit: Visit) -> Content:
         "queues": glance.queues,
         "has_live": False,
         "problem": "",
+        "actions": BULK_ACTIONS.values(),
+        "matching": [one for one in BULK_ACTIONS.values() if narrowed(query.filter, one)],
     }
     if not query.queue:
         data = {"query": query, "rows": (), "cursor": None, "searched": 0, "at": glance.at}

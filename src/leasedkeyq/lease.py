@@ -99,10 +99,6 @@ class Lease(Generic[K]):
                 self._issuer.remember(self._token, self._key, self._ended)
         return self._token
 
-    def end_token_with(self, tail: str) -> None:
-        """Draw a token that ends with `tail`. Meant for stores, before anybody asks for it."""
-        self._token = f"{uuid.uuid4()}{tail}"
-
     @property
     def key(self) -> K:
         """The key that the lease holds."""

@@ -5,6 +5,7 @@ lease that a program keeps, logs or hands on. Programs that know nothing of hold
 as a whole, as all do.
 """
 
+import uuid
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
@@ -22,6 +23,11 @@ a call to a database may separate tokens by them."""
 def token_tail(holder: str) -> str:
     """What a token of this holder ends with; nothing for no holder."""
     return AT + quote(holder, safe=PLAIN) if holder else ""
+
+
+def new_token(holder: str) -> str:
+    """A token that nobody can guess: a random UUID, and the holder."""
+    return f"{uuid.uuid4()}{token_tail(holder)}"
 
 
 def holder_of(token: str) -> str:

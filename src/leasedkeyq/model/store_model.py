@@ -24,7 +24,7 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.caps import EVERY_KEY, Rooms, caps_of, matcher
 from leasedkeyq.model.edit import Edit, apply_changes
-from leasedkeyq.model.holders import holder_of, token_tail
+from leasedkeyq.model.holders import holder_of, new_token
 from leasedkeyq.model.id_order import IdOrder
 from leasedkeyq.model.items import Item
 from leasedkeyq.model.line import LineValue
@@ -175,7 +175,7 @@ class StoreModel:
         self.last_fence = state.fence
         item.since = now
         if request.holder:
-            item.lease.end_token_with(token_tail(request.holder))
+            item.lease._token = new_token(request.holder)
         return _claimed(queue, item)
 
     def settle(self, request: Change, now: float) -> Answer:

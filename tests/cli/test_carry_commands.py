@@ -1,6 +1,7 @@
 """move, export and import, as commands."""
 
 import gzip
+import os
 import signal
 import subprocess
 import sys
@@ -150,6 +151,46 @@ def test_an_import_that_is_killed_goes_on(shell: Shell, tmp_path: Path) -> None:
     assert done.json["skipped"] == available
     found = shell.bare("list", f"sqlite:///{target}", "mail", "--all", "--json").lines
     assert [view["key"] for view in found] == keys
+
+
+def interrupted_move(shell: Shell, target: Path, how: signal.Signals, items: int) -> int:
+    """Begin to move items, end the process in the midst of it, and tell how many were moved."""
+    shell.put("mail", *(f"{number:05}" for number in range(items)))
+    code = (
+        "import sys; from leasedkeyq.transfer import move; "
+        "move.move.__kwdefaults__['batch'] = 5; from leasedkeyq.__main__ import run; run()"
+    )
+    command = [sys.executable, "-c", code, "move", shell.url, f"sqlite:///{target}"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1) as process:
+        end = time.monotonic() + 60
+        while not target.exists() or not names(shell, f"sqlite:///{target}"):
+            assert process.poll() is None
+            assert time.monotonic() < end
+        process.send_signal(how)
+        assert process.wait(60) in (130, -how)
+    return sum(counts[0] for counts in names(shell, f"sqlite:///{target}").values())
+
+
+def test_a_move_that_is_interrupted_goes_on(shell: Shell, tmp_path: Path) -> None:
+    target = tmp_path / "other.db"
+    moved = interrupted_move(shell, target, signal.SIGINT, 4000)
+    assert 0 < moved < 4000
+    done = shell("move", f"sqlite:///{target}", "--json")
+    assert (done.code, done.json["left"]) == (0, 0)
+    found = shell.bare("list", f"sqlite:///{target}", "mail", "--all", "--json").lines
+    assert sorted(view["key"] for view in found) == [f"{number:05}" for number in range(4000)]
+    assert names(shell) == {}
+
+
+if os.environ.get("TORTURE") == "1":
+
+    def test_a_move_that_is_killed_goes_on(shell: Shell, tmp_path: Path) -> None:
+        """The second one waits for a minute, until the leases of the first one have ended."""
+        target = tmp_path / "other.db"
+        assert interrupted_move(shell, target, signal.SIGKILL, 4000) < 4000
+        assert shell("move", f"sqlite:///{target}").code == 0
+        found = shell.bare("list", f"sqlite:///{target}", "mail", "--all", "--json").lines
+        assert sorted(view["key"] for view in found) == [f"{number:05}" for number in range(4000)]
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "redis", "file"])

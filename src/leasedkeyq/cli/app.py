@@ -114,6 +114,7 @@ COMMANDS: dict[str, Entry] = {
     "move": Entry(KEEP, "carry", "move", "Move items to another store."),
     "export": Entry(KEEP, "carry", "export", "Write a backup."),
     "import": Entry(KEEP, "carry", "import_", "Put a backup into a store."),
+    "bench": Entry(KEEP, "bench", "bench", "Measure how fast a store is here."),
     "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
     "web": Entry(SERVICE, "web", "web", "Serve the web page of stores until Ctrl-C or SIGTERM."),
     "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),

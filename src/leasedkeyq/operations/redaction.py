@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -151,13 +151,13 @@ class Redaction:
         if self._is_hidden(path, value):
             secrets.extend(_leaves(value))
             return HIDDEN
-        if isinstance(value, Mapping):
+        if _is_mapping(value):
             fields = value
             return {
                 name: self._walk(field, (*path, str(name)), secrets)
                 for name, field in fields.items()
             }
-        if isinstance(value, list | tuple):
+        if _is_sequence(value):
             places = value
             return [
                 self._walk(place, (*path, str(index)), secrets)
@@ -181,20 +181,28 @@ class Redaction:
         """Hide secrets in the texts of a value, too: progress may quote the arguments."""
         if isinstance(value, str):
             return self.text(value, secrets)
-        if isinstance(value, Mapping):
+        if _is_mapping(value):
             fields = value
             return {name: self._texts(field, secrets) for name, field in fields.items()}
-        if isinstance(value, list | tuple):
+        if _is_sequence(value):
             return [self._texts(place, secrets) for place in value]
         return value
 
 
+def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, list | tuple)
+
+
 def _leaves(value: Any) -> Iterator[str]:
     """The texts and numbers in a hidden value."""
-    if isinstance(value, Mapping):
+    if _is_mapping(value):
         for field in value.values():
             yield from _leaves(field)
-    elif isinstance(value, list | tuple):
+    elif _is_sequence(value):
         for place in value:
             yield from _leaves(place)
     elif isinstance(value, str):

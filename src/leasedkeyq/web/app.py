@@ -390,7 +390,7 @@ class Dashboard:
         )
         for name in ("count", "short_count", "span", "size", "share", "rate", "moment", "iso"):
             environment.filters[name] = getattr(words, name)
-        environment.globals["static"] = self.static_path
+        environment.filters["static"] = self.static_path
         return environment
 
     def static_path(self, name: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from markupsafe import Markup
@@ -132,7 +132,12 @@ def shown_stores(
     """
     if isinstance(sources, str | Store):
         sources = [sources]
-    named = [*sources.items()] if isinstance(sources, Mapping) else _with_names(list(sources))
+    named: list[tuple[str, StoreSource]]
+    if isinstance(sources, Mapping):
+        by_name = cast("Mapping[str, StoreSource]", sources)
+        named = list(by_name.items())
+    else:
+        named = _with_names(list(sources))
     shown: dict[str, ShownStore] = {}
     for name, source in named:
         if not isinstance(source, str | Store):

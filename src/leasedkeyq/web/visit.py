@@ -1,7 +1,7 @@
 """What a screen is given: the request, who makes it, the store that it is about."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -250,11 +250,13 @@ def report_words(report: ActionReport) -> str:
     return words
 
 
+def _is_several(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, list | tuple)
+
+
 def _address(path: str, query: Mapping[str, Any]) -> str:
-    fields = [
-        (name, str(part))
-        for name, value in query.items()
-        for part in (value if isinstance(value, list | tuple) else [value])
-        if part is not None and part != ""
-    ]
+    fields: list[tuple[str, str]] = []
+    for name, value in query.items():
+        parts = value if _is_several(value) else [value]
+        fields += [(name, str(part)) for part in parts if part is not None and part != ""]
     return f"{path}?{urlencode(fields)}" if fields else path

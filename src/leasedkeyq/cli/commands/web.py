@@ -195,19 +195,19 @@ async def _look(url: str, options: dict[str, Any]) -> None:
 
 
 def _user(line: str) -> "User":
-    from leasedkeyq.web.access.users import ROLES, User  # noqa: PLC0415
+    from leasedkeyq.web.access.users import ROLES, Role, User  # noqa: PLC0415
 
     name, _, rest = line.strip().partition(":")
     role, colon, password_hash = rest.partition(":")
     if not colon:
         role, password_hash = "operator", rest
-    known = next((one for one in ROLES if one == role), None)
-    if known is None or not password_hash:
+    roles: dict[str, Role] = {known: known for known in ROLES}
+    if role not in roles or not password_hash:
         raise click.UsageError(
             f"a user is NAME:HASH or NAME:ROLE:HASH, and the role viewer or operator; "
             f"that of {name!r} is not"
         )
-    return User(name=name, role=known, password_hash=password_hash)
+    return User(name=name, role=roles[role], password_hash=password_hash)
 
 
 def _new_password() -> str:

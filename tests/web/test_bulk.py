@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from leasedkeyq.model.requests import Counts
 from leasedkeyq.operations.views import ActionReport
+from leasedkeyq.web.bulk_actions import counted_states
 from leasedkeyq.web.bulk_runs import MOST_AT_A_TIME, MOST_KEPT, BulkRun, BulkRuns, TooManyRunsError
 from tests.web.browsers import VIEWER
 from tests.web.shops import Shop, in_real_time, shop
@@ -171,6 +173,14 @@ async def test_a_viewer_is_not_offered_changes(tmp_path: Path) -> None:
             assert page.count('<form method="post"') == 1, path  # to log out
         await place.post("/items/apply", {"action": "remove", "queue": "mail"}, 403)
         assert len(await place.queue("mail")) == 1
+
+
+def test_what_counts_tell_of_states() -> None:
+    counts = Counts(available=5, held=2, scheduled=3, in_flight=1, buried=4, done=6)
+    assert counted_states(counts, ("buried",)) == 4
+    assert counted_states(counts, ("available", "in_line", "buffered", "scheduled")) == 10
+    assert counted_states(counts, ("in_flight", "done")) == 7
+    assert counted_states(counts, ("available", "scheduled")) is None
 
 
 # Runs in the background

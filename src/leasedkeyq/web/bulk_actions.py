@@ -1,11 +1,11 @@
 """What can be done to many items, and to which of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from leasedkeyq.model.requests import StoredState
+from leasedkeyq.model.requests import Counts, StoredState
 from leasedkeyq.operations.bulk import STATES_OF, BulkVerb
 from leasedkeyq.operations.views import ItemFilter, ItemView
 from leasedkeyq.web.item_query import ItemStamp
@@ -107,3 +107,23 @@ def narrowed(wanted: ItemFilter, action: BulkAction) -> ItemFilter | None:
 
 def _states(action: BulkAction) -> str:
     return " or ".join(dict.fromkeys(STATE_WORDS[state] for state in action.states))
+
+
+def counted_states(counts: Counts, states: Sequence[StoredState]) -> int | None:
+    """How many items are in these states; None if counts do not tell them apart.
+
+    A store counts values in lines with those that are available, so they are all meant or none.
+    """
+    wanted = set(states)
+    in_keys = {"available", "in_line", "buffered"}
+    if wanted & in_keys and not in_keys <= wanted:
+        return None
+    total = counts.available + counts.held if in_keys <= wanted else 0
+    for state, number in (
+        ("scheduled", counts.scheduled),
+        ("in_flight", counts.in_flight),
+        ("buried", counts.buried),
+        ("done", counts.done),
+    ):
+        total += number if state in wanted else 0
+    return total

@@ -16,8 +16,14 @@ from starlette.responses import Response
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.operations.bulk import BulkVerb
 from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.views import ActionReport, ItemView
-from leasedkeyq.web.bulk_actions import BULK_ACTIONS, BulkAction, narrowed, problem_of
+from leasedkeyq.operations.views import ActionReport, ItemFilter, ItemView, MatchCount
+from leasedkeyq.web.bulk_actions import (
+    BULK_ACTIONS,
+    BulkAction,
+    counted_states,
+    narrowed,
+    problem_of,
+)
 from leasedkeyq.web.bulk_runs import PATIENCE, BulkRun, TooManyRunsError
 from leasedkeyq.web.item_query import ItemQuery, ItemStamp, whole_number
 from leasedkeyq.web.pages.items import ItemRow, item_row
@@ -29,6 +35,8 @@ MOST_CHOSEN: Final = 200
 SAMPLE: Final = 10
 """Items that are shown of all that match."""
 MOST_FAILED: Final = 100
+MOST_COUNTED: Final = 3000
+"""Items that are looked at to count those that match."""
 
 
 class ChosenItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +77,7 @@ async def confirm(visit: Visit) -> Content:
     if wanted is None or query.problems:
         data |= {"chosen": None, "count": 0, "complete": True}
         return Content(f"{action.label}?", data, extra | {"sample": []})
-    counted = await operator.count_matching(query.queue, wanted)
+    counted = await _count(visit, query.queue, wanted)
     page = await operator.items(query.queue, wanted, limit=SAMPLE)
     data |= {"chosen": None, "count": counted.count, "complete": counted.complete}
     extra["sample"] = [item_row(visit, item) for item in page.items]
@@ -218,6 +226,20 @@ async def act_on(
             return await operator.run_now(item.queue, item.id, actor=actor)
         case "remove":
             return await operator.remove(item.queue, item.id, actor=actor)
+
+
+async def _count(visit: Visit, queue: str, wanted: ItemFilter) -> MatchCount:
+    """How many items match, as far as that can be told before somebody gets impatient.
+
+    By state alone the store knows it. Otherwise some thousand items are looked at.
+    """
+    if wanted == ItemFilter(states=wanted.states):
+        layout = await visit.shown.operator.layout()
+        counts = await visit.shown.store.count(layout.queues_of(queue))
+        known = [counted_states(counted, wanted.states) for counted in counts.values()]
+        if None not in known:
+            return MatchCount(count=sum(filter(None, known)), searched=0)
+    return await visit.shown.operator.count_matching(queue, wanted, most=MOST_COUNTED)
 
 
 def _action(name: str) -> BulkAction:

@@ -52,7 +52,9 @@ def defined_in(module: ModuleType) -> set[str]:
     if exported is not None:
         # What leasedkeyq itself exports has its place in the reference under that name.
         return {
-            name for name in exported if vars(module)[name] is not getattr(leasedkeyq, name, None)
+            name
+            for name in exported
+            if getattr(module, name) is not getattr(leasedkeyq, name, None)
         }
     return {
         name

@@ -4,7 +4,6 @@ One consumer per key at a time, in order, safely retried: the newest value of a 
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from leasedkeyq.connect import connect, schemes
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from leasedkeyq.stores.store import Store
     from leasedkeyq.transfer.move import MoveReport, move
     from leasedkeyq.transfer.queue_transfer import MoveProgress, QueueMove
+
+    __version__: str
 else:
     # A program that uses the queue in memory does not wait for the stores and what they import.
     _LAZY = {
@@ -71,6 +72,10 @@ else:
     _DRIVERS = {"asyncpg", "redis"}
 
     def __getattr__(name):
+        if name == "__version__":
+            # What finds it takes longer to import than the queue.
+            globals()[name] = import_module("importlib.metadata").version("leasedkeyq")
+            return globals()[name]
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
@@ -94,8 +99,6 @@ else:
     def __dir__():
         return sorted({*globals(), *_LAZY})
 
-
-__version__ = version("leasedkeyq")
 
 __all__ = [
     # The queue

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -11,6 +10,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from leasedkeyq.errors import StoreError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
     # A program that uses the queue in memory does not wait for the stores and what they import.
     from leasedkeyq.stores.store import Store
 
@@ -61,7 +62,7 @@ def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
     opener = _BUILT_IN.get(parts.scheme)
     if opener is not None:
         return opener(url, parts, options)
-    for entry in entry_points(group=GROUP, name=parts.scheme):
+    for entry in _entries().select(name=parts.scheme):
         opened = entry.load()(url, **options)
         if not isinstance(opened, _class("stores.store", "Store")):
             raise TypeError(f"the entry point {entry.value!r} did not return a Store")
@@ -74,7 +75,15 @@ def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
 
 def schemes() -> list[str]:
     """The schemes that `connect` knows, those of other packages included."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN, *(entry.name for entry in _entries())})
+
+
+def _entries() -> "EntryPoints":
+    """The schemes of other packages."""
+    # Only a scheme that is not known needs it, and it takes longer to import than a store.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points(group=GROUP)
 
 
 def _class(module: str, name: str) -> Any:

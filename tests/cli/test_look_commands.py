@@ -209,6 +209,23 @@ main(["worker", "--help"])
     assert "--max-memory" in done.stdout
 
 
+def test_a_look_imports_little(shell: Shell) -> None:
+    """What takes long to import would be most of the time that a command takes."""
+    shell.put("mail", "a")
+    code = """
+import sys
+from leasedkeyq.__main__ import main
+assert main(sys.argv[1:]) == 0
+slow = {"rich", "importlib.metadata", "leasedkeyq.lanes.manager", "leasedkeyq.lanes.command",
+    "leasedkeyq.lanes.durable.engine", "leasedkeyq.lanes.schedule", "leasedkeyq.cli.worker",
+    "leasedkeyq.web", "argparse", "email", "urllib.request"}
+print(sorted(slow & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", code, "queues", shell.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
+
+
 def test_a_closed_pipe_ends_a_command_quietly(shell: Shell) -> None:
     shell.put("mail", *(f"{number:0200}" for number in range(2000)))
     reading, writing = os.pipe()

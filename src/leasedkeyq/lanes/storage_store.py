@@ -16,7 +16,7 @@ from leasedkeyq.engines.memory import MemoryStore
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.durable.dead_letters import letter_error, letter_value, read_letter
-from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE
+from leasedkeyq.lanes.presence.catalog_records import CATALOG_QUEUE
 from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import command_id, number_of
 from leasedkeyq.lanes.storage import Storage, StoredCommand, encoded_command, stored_command

@@ -23,7 +23,6 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.operations.item_search import ItemSearch
-from leasedkeyq.operations.lane_access import refusal
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.stores.store import LIVE_STATES, Store
 
@@ -168,8 +167,8 @@ class BulkAction:
         except UnstorableError as error:
             answers = [error] * len(items)
         for item, answer in zip(items, answers, strict=True):
-            if why := refusal(answer):
-                self._fail(item, why)
+            if isinstance(answer, LeasedKeyQError):
+                self._fail(item, str(answer))
             elif answer:
                 self._done += 1
             else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leasedkeyq.checks import storable
-from leasedkeyq.errors import LeasedKeyQError, describe
+from leasedkeyq.errors import describe
 from leasedkeyq.lanes.command import CommandRegistry
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.durable.envelope import CANCELLED
@@ -113,8 +113,3 @@ class LaneAccess:
         error = CommandCancelledError(text, lane=lane or "", command_type=item.kind, key=item.key)
         outcome = failed_outcome("cancelled", error, storable(error_line(error)))
         await self._workflow.cancelled(envelope.workflow, item.kind, outcome)
-
-
-def refusal(answer: object) -> str:
-    """Why a request was refused; "" if it was not."""
-    return str(answer) if isinstance(answer, LeasedKeyQError) else ""

@@ -6,28 +6,18 @@ of stores, so that it works on every store, those of other people included.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.lanes.durable.envelope import encode_envelope
-from leasedkeyq.lanes.durable.schedules import (
-    SCHEDULES_QUEUE,
-    change_schedule,
-    clock_offset,
-    find_record,
-    hand_run_key,
-    schedule_put,
-)
 from leasedkeyq.lanes.errors import CommandPayloadError
-from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE, LaneRecord
+from leasedkeyq.lanes.presence.catalog_records import CATALOG_QUEUE, LaneRecord
 from leasedkeyq.lanes.presence.directory import pause_lane, read_lanes, resume_lane
 from leasedkeyq.lanes.presence.records import PAUSED, WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import command_id, parse_command_id
-from leasedkeyq.lanes.schedule import ScheduleRecord, resumed
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.requests import (
     STATES,
     Amend,
@@ -48,9 +38,7 @@ from leasedkeyq.operations.burying import bury_waiting
 from leasedkeyq.operations.error_groups import ErrorGrouping
 from leasedkeyq.operations.item_search import ItemSearch
 from leasedkeyq.operations.item_views import envelope_of, item_view
-from leasedkeyq.operations.lane_access import LaneAccess
 from leasedkeyq.operations.redaction import Redaction
-from leasedkeyq.operations.schedule_views import schedule_views
 from leasedkeyq.operations.schema_check import check_value
 from leasedkeyq.operations.store_layout import StoreLayout, is_internal
 from leasedkeyq.operations.views import (
@@ -71,6 +59,9 @@ from leasedkeyq.operations.workers import told_lane, type_views, worker_views
 from leasedkeyq.stores.store import NO_ITEMS, Store
 from leasedkeyq.types import PresentPolicy
 
+if TYPE_CHECKING:
+    from leasedkeyq.operations.lane_access import LaneAccess
+
 MOST_LETTERS = 20_000
 """Dead letters that are grouped by their errors."""
 MOST_COUNTED = 20_000
@@ -79,6 +70,8 @@ LONGEST_COUNT = 1.0
 """Seconds for which items are counted."""
 AT_ONCE = 1000
 """Items in one look at the store."""
+SCHEDULES_QUEUE = "leasedkeyq.schedules"
+"""As in `leasedkeyq.lanes.durable.schedules`, which is slow to import."""
 PurgePart: TypeAlias = Literal["buried", "results", "all"]
 """What of a queue is purged."""
 
@@ -287,6 +280,9 @@ class Operator:
 
     async def schedules(self) -> list[ScheduleView]:
         """The schedules of the store, by name."""
+        # It needs the timetables of lanes, which are slow to import.
+        from leasedkeyq.operations.schedule_views import schedule_views  # noqa: PLC0415
+
         views = await schedule_views(self.store, self._clock())
         return [self._redaction.schedule(view) for view in views]
 
@@ -421,6 +417,8 @@ class Operator:
         """
 
         async def work() -> ActionReport:
+            from leasedkeyq.lanes.submit_terms import SubmitTerms  # noqa: PLC0415 - as `_access`
+
             raw = as_json(arguments, "the arguments")
             terms = SubmitTerms.checked(
                 if_present, priority, delay, deadline, timeout, unique_for=unique_for
@@ -721,9 +719,7 @@ class Operator:
         Raises:
             UnknownScheduleError: There is none.
         """
-        return await self._change_schedule(
-            "pause", name, actor, lambda record, _: msgspec.structs.replace(record, paused=True)
-        )
+        return await self._change_schedule("pause", name, actor)
 
     async def resume_schedule(self, name: str, *, actor: str) -> ActionReport:
         """Go on with the next tick of a schedule, if it is paused.
@@ -731,9 +727,7 @@ class Operator:
         Raises:
             UnknownScheduleError: There is none.
         """
-        return await self._change_schedule(
-            "resume", name, actor, lambda record, now: resumed(name, record, now)
-        )
+        return await self._change_schedule("resume", name, actor)
 
     async def run_schedule(self, name: str, *, actor: str) -> ActionReport:
         """Submit the command of a schedule once more, now, as `Schedule.run_now` does.
@@ -744,13 +738,10 @@ class Operator:
         """
 
         async def work() -> ActionReport:
-            definition = (await find_record(self.store, name)).definition
-            lane = (await self._access()).assumed_lane(definition.lane)
-            key = hand_run_key(definition, name, self._clock())
-            terms = definition.terms(None)
-            put = schedule_put(
-                definition, lane, key, terms, at=self._clock(), limits=self.store.limits
-            )
+            from leasedkeyq.operations.schedule_changes import command_now  # noqa: PLC0415 - slow
+
+            put = await command_now(self.store, name, await self._access(), self._clock)
+            key = put.items[0][0]
             [answer] = await self.store.put([put])
             if isinstance(answer, LeasedKeyQError):
                 raise answer
@@ -880,28 +871,25 @@ class Operator:
 
     async def _change_schedule(
         self,
-        action: str,
+        action: Literal["pause", "resume"],
         name: str,
         actor: str,
-        change: Callable[[ScheduleRecord, float], ScheduleRecord],
     ) -> ActionReport:
         async def work() -> ActionReport:
-            await find_record(self.store, name)
-            offset = await clock_offset(self.store, self._clock) or 0.0
+            # Slow to import, and for schedules only.
+            from leasedkeyq.operations.schedule_changes import change  # noqa: PLC0415
 
-            def now() -> float:
-                return self._clock() + offset
-
-            done = await change_schedule(
-                self.store, name, lambda record: change(record, now()), now
-            )
+            done = await change(self.store, name, action, self._clock)
             note = "" if done else f"it was {'' if action == 'pause' else 'not '}paused"
             return ActionReport(action=action, done=int(done), matched=1, note=note)
 
         return await self._act(action, actor, SCHEDULES_QUEUE, name, work)
 
-    async def _access(self) -> LaneAccess:
+    async def _access(self) -> "LaneAccess":
         """The lanes of the store, for submissions and cancellations."""
+        # It needs all that runs commands; who only looks does not wait for that.
+        from leasedkeyq.operations.lane_access import LaneAccess  # noqa: PLC0415
+
         layout = await self.layout()
         told = await self._told_lanes(await self.store.count([CATALOG_QUEUE]))
         kept = {name: record.keep_results for name, record in told.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.lanes.presence.catalog import LaneRecord, TypeRecord, rate_words
+from leasedkeyq.lanes.presence.catalog_records import LaneRecord, TypeRecord, rate_words
 from leasedkeyq.lanes.presence.directory import WorkerRecord, read_types, read_workers
 from leasedkeyq.lanes.presence.records import LaneLoad
 from leasedkeyq.lanes.running.command_id import command_id

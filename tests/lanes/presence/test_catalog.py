@@ -17,7 +17,7 @@ from leasedkeyq.lanes import (
     RetryPolicy,
     resource,
 )
-from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE, LaneRecord, TypeRecord
+from leasedkeyq.lanes.presence.catalog_records import CATALOG_QUEUE, LaneRecord, TypeRecord
 from leasedkeyq.lanes.presence.directory import (
     forget_lane,
     forget_type,

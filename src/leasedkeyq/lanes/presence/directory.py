@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError
-from leasedkeyq.lanes.presence.catalog import (
+from leasedkeyq.lanes.presence.catalog_records import (
     CATALOG_QUEUE,
     LANE,
     TYPE,

@@ -47,6 +47,12 @@ async def test_a_worker_is_shown_with_its_lanes_and_what_it_runs() -> None:
         assert (lane.max_concurrency, lane.min_concurrency, lane.in_flight) == (2, 1, 1)
         assert lane.seen_at == worker.seen_at
         assert (await operator.stats()).workers == 1
+        stack = await operator.stack(handle.id)
+        assert (stack.command_id, stack.worker, stack.where) == (handle.id, worker.id, "task")
+        [here] = [frame for frame in stack.frames if frame.file == __file__]
+        assert here.function.endswith("wait")
+        assert here.source == "await asyncio.sleep(100)"
+        assert stack.at == pytest.approx(clock(), abs=1)
         await handle.cancel()
     assert await operator.workers() == []
     lane = await lane_of(operator)

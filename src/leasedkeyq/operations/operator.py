@@ -51,11 +51,12 @@ from leasedkeyq.operations.views import (
     MatchCount,
     QueueView,
     ScheduleView,
+    StackView,
     StoreStats,
     TypeView,
     WorkerView,
 )
-from leasedkeyq.operations.workers import told_lane, type_views, worker_views
+from leasedkeyq.operations.workers import stack_view, told_lane, type_views, worker_views
 from leasedkeyq.stores.store import NO_ITEMS, Store
 from leasedkeyq.types import PresentPolicy
 
@@ -273,6 +274,21 @@ class Operator:
     async def workers(self) -> list[WorkerView]:
         """The workers of the store that live, oldest first, and those that died of late."""
         return await worker_views(self.store)
+
+    async def stack(self, command_id: str, timeout: float = 5.0) -> StackView:
+        """Where a running command is right now: its worker is asked through the store.
+
+        It has names of functions and files, lines, and lines of code, and no values.
+
+        Args:
+            command_id: Its id, as `Handle.id` tells it.
+            timeout: Seconds to wait for the answer.
+
+        Raises:
+            UnknownCommandError: The text is no id of a command, or no worker runs the command.
+            TimeoutError: The worker has not answered.
+        """
+        return await stack_view(self.store, command_id, timeout)
 
     async def types(self) -> list[TypeView]:
         """The command types that workers of the store have told of, by name."""

@@ -8,11 +8,14 @@ import msgspec
 from leasedkeyq.lanes.presence.catalog_records import LaneRecord, TypeRecord, rate_words
 from leasedkeyq.lanes.presence.directory import WorkerRecord, read_types, read_workers
 from leasedkeyq.lanes.presence.records import LaneLoad
+from leasedkeyq.lanes.presence.stack_asks import ask_stack
 from leasedkeyq.lanes.running.command_id import command_id
 from leasedkeyq.operations.views import (
+    Frame,
     LaneView,
     ParameterView,
     RunningView,
+    StackView,
     TypeView,
     WorkerLane,
     WorkerView,
@@ -128,6 +131,25 @@ def _held_back(
             yield f"all {slots} slots of {workers} are taken"
     elif record.rate_limit is not None and not view.paused and (view.oldest or 0.0) >= NOTICED:
         yield f"its rate limit: {rate_words(record.rate_limit)}"
+
+
+async def stack_view(store: Store, command_id: str, timeout: float = 5.0) -> StackView:
+    """Where a running command is, as its worker says; raises as `ask_stack`."""
+    answer = await ask_stack(store, command_id, timeout)
+    return StackView(
+        command_id=command_id,
+        worker=answer.worker,
+        where=answer.where,
+        frames=tuple(
+            Frame(file=one.file, line=one.line, function=one.function, source=one.source)
+            for one in answer.frames
+        ),
+        unchanged_for=answer.unchanged_for,
+        running_for=answer.running_for,
+        memory=answer.memory,
+        at=answer.at,
+        note=answer.note,
+    )
 
 
 async def type_views(store: Store) -> list[TypeView]:

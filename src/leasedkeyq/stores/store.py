@@ -317,8 +317,8 @@ class Store(Closable, ABC):
         differences: a store may answer before it has renewed anything, if no call can find the
         lease expired meanwhile; and instruments are not told, as they belong to the blocked loop.
 
-        A store whose `settle` can be called from the event loops of several threads at a time
-        needs no more than to say so, by ``extends_apart`` in its `capabilities`.
+        A store whose verbs can be called from the event loops of several threads at a time needs
+        no more than to say so, by ``extends_apart`` in its `capabilities`.
 
         Raises:
             StoreError: As `settle`, or this store cannot (`Capabilities.extends_apart`).
@@ -329,6 +329,15 @@ class Store(Closable, ABC):
                 "not have extends_apart"
             )
         return await Store.settle(self, requests)
+
+    @property
+    def serves_other_loops(self) -> bool:
+        """Whether its verbs can be called from the event loops of several threads at a time.
+
+        A store with ``extends_apart`` in its `capabilities` can, unless it has an `extend_apart` of
+        its own. A worker of lanes whose event loop is blocked then answers what it is asked.
+        """
+        return self.capabilities.extends_apart and type(self).extend_apart is Store.extend_apart
 
     @final
     async def edit(

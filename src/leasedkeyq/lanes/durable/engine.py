@@ -40,6 +40,7 @@ from leasedkeyq.lanes.durable.minute_writer import MinuteWriter
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.durable.prefetch import Prefetch
 from leasedkeyq.lanes.durable.results import ResultWatch
+from leasedkeyq.lanes.durable.stack_answers import StackAnswers
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes
@@ -223,6 +224,13 @@ class StoreEngine(LaneEngine):
             catalog=Catalog(store, lanes, registry),
             blocked=lambda: self.loop_watch.blocked_for,
             clock=clock,
+            answers=StackAnswers(
+                store,
+                self.stacks,
+                self.loop_watch,
+                in_thread=self._threads.run,
+                ran=lambda job: (self.bound_loop or self._loop).time() - job.started_at,
+            ),
         )
         self.loop_watch.keeper = self.lease_guard = LeaseGuard(
             store,

@@ -25,6 +25,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, StoreClosedError
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.durable.stack_answers import StackAnswers
 from leasedkeyq.lanes.presence.catalog import Catalog
 from leasedkeyq.lanes.presence.directory import forget_dead, tell_workers
 from leasedkeyq.lanes.presence.records import (
@@ -72,7 +73,9 @@ FIRST_BEAT = 0.7
 CATALOG_EVERY = 86400.0
 """Seconds after which a worker tells again which lanes and command types it has."""
 TELL_BLOCKED = 2.0
-"""Seconds after which another thread tells that the event loop is blocked."""
+"""Seconds after which another thread tells that the event loop is blocked, and hears questions."""
+HEAR_EVERY = 1.0
+"""Seconds between two looks for questions then."""
 VERSION = version("leasedkeyq")
 PYTHON = platform.python_version()
 
@@ -91,6 +94,7 @@ class WorkerGroup:
         catalog: Tells which lanes and command types there are.
         blocked: For how many seconds the event loop has been blocked, if it is.
         clock: Unix time, for tests.
+        answers: Answers what operators ask this worker.
 
     Attributes:
         known: Set when it is known what is paused, and which partitions are this worker's.
@@ -109,6 +113,7 @@ class WorkerGroup:
         catalog: Catalog,
         blocked: Callable[[], float],
         clock: Callable[[], float],
+        answers: StackAnswers,
     ) -> None:
         self.known = asyncio.Event()
         self._store = store
@@ -121,6 +126,7 @@ class WorkerGroup:
         self._catalog = catalog
         self._blocked = blocked
         self._clock = clock
+        self._answers = answers
         self._unwritten: dict[str, bool] = {}
         """The lanes that this worker has paused or resumed, and the store does not know yet."""
         self._decided: set[str] = set()
@@ -146,6 +152,7 @@ class WorkerGroup:
         self._listed: tuple[frozenset[str], frozenset[str]] | None = None
         """Which lanes and types are in the catalog of the store."""
         self._list_again = inf
+        self._hear_at = 0.0
         self._apart_at = 0.0
         """When another thread tells next that the event loop is blocked, by the monotonic clock."""
         self._told_apart = False
@@ -266,6 +273,8 @@ class WorkerGroup:
         self._decided = set(self._unwritten)
         found = await self._browse()
         self._heard(found)
+        if self._lease is not None:
+            self._answers.hear(self._name.removeprefix(WORKER), found)
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
         for lane in self._lanes.values():
             if lane.id not in self._decided:
@@ -481,12 +490,18 @@ class WorkerGroup:
     def errand(self) -> Coroutine[Any, Any, None] | None:
         """What to do while the event loop is blocked; None: nothing, as yet."""
         lease, blocked = self._lease, self._blocked()
-        now = time.monotonic()
-        if lease is None or blocked < TELL_BLOCKED or now < self._apart_at:
+        if lease is None or blocked < TELL_BLOCKED:
             return None
-        lease_time, beat = self._times()
-        self._apart_at = now + beat
-        return self._tell_apart(lease, lease_time, blocked)
+        self._answers.sample_apart()
+        now = time.monotonic()
+        if now >= self._apart_at:
+            lease_time, beat = self._times()
+            self._apart_at = now + beat
+            return self._tell_apart(lease, lease_time, blocked)
+        if now >= self._hear_at and self._store.serves_other_loops:
+            self._hear_at = now + HEAR_EVERY
+            return self._answers.answer_apart(lease.key.removeprefix(WORKER))
+        return None
 
     async def _tell_apart(self, lease: Claimed, lease_time: float, blocked: float) -> None:
         """Tell that this worker lives, and that its event loop is blocked."""
@@ -551,6 +566,7 @@ class WorkerGroup:
 
     def close(self) -> None:
         """Tell nothing any more."""
+        self._answers.close()
         if self._writing is not None:
             self._writing.cancel()
 

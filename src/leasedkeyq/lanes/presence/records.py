@@ -19,6 +19,7 @@ OWN_QUEUES = "leasedkeyq."
 """How the names of the queues begin that are not for commands, but for leasedkeyq itself."""
 PAUSED = "paused:"
 WORKER = "worker:"
+ASK = "ask:"
 NEWS = "news"
 """How the keys in it begin. A worker that has changed something puts an item ``news`` and removes
 it: the workers that watch the queue are woken by items that come and go."""
@@ -101,7 +102,7 @@ class Presence(msgspec.Struct, omit_defaults=True):
 
 
 def bury_dead(found: Sequence[StoredItem], before: float) -> list[Put | Change]:
-    """The changes that take away the items of workers that have died.
+    """The changes that take away workers that have died, and questions that nobody answered.
 
     Args:
         found: Items of the queue, in any state.
@@ -110,7 +111,11 @@ def bury_dead(found: Sequence[StoredItem], before: float) -> list[Put | Change]:
     """
     changes: list[Put | Change] = []
     for item in found:
-        if not item.key.startswith(WORKER) or item.state != "available":
+        if item.state != "available":
+            continue
+        if item.key.startswith(ASK) and item.put_at < before:
+            changes.append(Cancel(WORKERS_QUEUE, item.key, id=item.id))
+        if not item.key.startswith(WORKER):
             continue
         if item.attempt and item.progress is not None:
             changes.append(

@@ -46,6 +46,7 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.batches import Batches
 from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
+from leasedkeyq.lanes.running.command_stacks import CommandStacks
 from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.job import (
     BATCH,
@@ -150,6 +151,13 @@ class LaneEngine(ABC):
             self._batch_given_up,
         )
         self.loop_watch = LoopWatch(self.running, self._batches.calls)
+        self.stacks = CommandStacks(
+            self.running,
+            self._batches.calls,
+            self._threads,
+            self._processes,
+            loop_thread=lambda: self.loop_watch.loop_thread,
+        )
         self._own_timeouts: WeakKeyDictionary[Job, float | None] = WeakKeyDictionary()
         """The time-outs of jobs for which a batch has a shorter one: a retry has its own again."""
         self._in_threads: set[Job] = set()

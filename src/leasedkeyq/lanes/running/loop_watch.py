@@ -143,6 +143,15 @@ class LoopWatch:
         """What the event loop ran whenever it was looked at while it was blocked."""
 
     @property
+    def loop_thread(self) -> int:
+        """The thread of the event loop, as far as it is known."""
+        return self._loop_thread
+
+    def blocker(self) -> str:
+        """What the event loop runs at this moment, in words; for a blocked one."""
+        return "" if self._loop is None else str(self._find(self._loop))
+
+    @property
     def blocked_for(self) -> float:
         """Seconds for which the event loop has been blocked, as it was last looked at; or 0."""
         return self._blocked_for

@@ -13,6 +13,7 @@ import contextvars
 import importlib
 import importlib.util
 import os
+import select
 import signal
 import socket
 import sys
@@ -34,6 +35,8 @@ from leasedkeyq.lanes.running.error_text import error_line, traceback_text
 from leasedkeyq.lanes.running.job import CURRENT, WORKER, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import join
+from leasedkeyq.lanes.running.resident_memory import resident_memory
+from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
 from leasedkeyq.stores.finite import check_finite
 
 HEADER = 4
@@ -90,6 +93,24 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     error: str
 
 
+class ChildStack(msgspec.Struct, frozen=True):
+    """To the worker, when it asks over a socket of its own: where the command is.
+
+    Attributes:
+        asked: Which question this answers.
+        queue: The queue of the command; "" if none runs.
+        id: Its number.
+        frames: Its stack.
+        memory: Resident bytes of the process.
+    """
+
+    asked: int
+    queue: str
+    id: int
+    frames: tuple[StackFrame, ...]
+    memory: int
+
+
 class Reported(msgspec.Struct, tag=True, frozen=True):
     """To the worker, while a function runs: what the command reports of itself."""
 
@@ -109,8 +130,14 @@ def frame(message: msgspec.Struct) -> bytes:
     return len(raw).to_bytes(HEADER, "big") + raw
 
 
-def main(link: socket.socket, lifeline: int) -> None:
-    """Serve the worker until it closes the socket."""
+def main(link: socket.socket, lifeline: int, questions: socket.socket) -> None:
+    """Serve the worker until it closes the socket.
+
+    Args:
+        link: Over which functions are called.
+        lifeline: Closed when the worker is gone.
+        questions: Over which the worker asks where a function is, while it runs.
+    """
     # A terminal sends SIGINT, and systemd SIGTERM, to all processes of a worker: the worker decides
     # what becomes of its commands. A handler is not passed on to the programs that they start.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,9 +145,11 @@ def main(link: socket.socket, lifeline: int) -> None:
     # What a command starts must not hold the socket: the worker would not see that this has died.
     link.set_inheritable(False)
     os.set_inheritable(lifeline, False)
-    os.register_at_fork(after_in_child=lambda: _let_go(link, lifeline))
-    threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
-    Child(link).serve()
+    questions.set_inheritable(False)
+    os.register_at_fork(after_in_child=lambda: _let_go(link, lifeline, questions))
+    child = Child(link)
+    threading.Thread(target=_attend, args=(child, lifeline, questions), daemon=True).start()
+    child.serve()
 
 
 def _leave_to_worker(number: int, frame: FrameType | None) -> None:
@@ -128,16 +157,29 @@ def _leave_to_worker(number: int, frame: FrameType | None) -> None:
     del number, frame
 
 
-def _let_go(link: socket.socket, lifeline: int) -> None:
+def _let_go(link: socket.socket, lifeline: int, questions: socket.socket) -> None:
     """A process that a command has forked is none of the pool: it must not hold the socket."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.close(link.detach())  # `close` would leave it to the file that reads from it
     os.close(lifeline)
+    questions.close()
 
 
-def _end_with_worker(lifeline: int) -> None:
-    os.read(lifeline, 1)
+def _attend(child: "Child", lifeline: int, questions: socket.socket) -> None:
+    """Answer the questions of the worker, and end this process when the worker is gone."""
+    events = select.poll()
+    events.register(lifeline, select.POLLIN)
+    events.register(questions, select.POLLIN)
+    while not any(place == lifeline for place, _ in events.poll()):
+        try:
+            asked = questions.recv(1)
+            if asked:
+                questions.sendall(frame(child.stack(asked[0])), socket.MSG_DONTWAIT)
+        except Exception:  # a question must not keep the process from ending with its worker
+            asked = b""
+        if not asked:
+            events.unregister(questions)
     # Together with what the command has started: it is the head of its own group of processes.
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -154,6 +196,9 @@ class Child:
         self._report: Any = None
         self._reported = threading.Event()
         self._reporter: threading.Thread | None = None
+        self._now: tuple[ProcessCall, Any] | None = None
+        """What is called at the moment, with what it has returned to be awaited, if anything."""
+        self._thread = threading.get_ident()
         WORKER.tell = self._tell
 
     def serve(self) -> None:
@@ -204,16 +249,34 @@ class Child:
 
     def _call(self, message: ProcessCall) -> Returned | Failed:
         function = self._functions[message.command_type]
+        self._now = message, None
         try:
             command = function.decode(bytes(message.arguments))
             CURRENT.set(self._job(message, command))
             result: Any = function.call(command.arguments)
             if isawaitable(result):
+                self._now = message, result
                 result = asyncio.run(_awaited(result))
             return Returned(_written(message.command_type, result))
         except BaseException as raised:
             error = raised if isinstance(raised, Exception) else _exit(message, raised)
             return Failed(join(error_line(error), traceback_text(error), error, timed_out=False))
+        finally:
+            self._now = None
+
+    def stack(self, asked: int) -> ChildStack:
+        """Where the command is that runs at the moment. Called in another thread."""
+        now = self._now
+        if now is None:
+            return ChildStack(asked, "", 0, (), resident_memory())
+        message, awaited = now
+        places = thread_stack(self._thread) if awaited is None else []
+        if awaited is not None:
+            places = awaitable_stack(awaited, self._thread)
+        codes = [place.frame.f_code for place in places]
+        if Child._call.__code__ in codes:
+            places = places[codes.index(Child._call.__code__) :]
+        return ChildStack(asked, message.queue, message.id, told(places), resident_memory())
 
     def _job(self, message: ProcessCall, command: CommandCall[Any]) -> Job:
         """What `current_command` shows of the command."""

@@ -13,6 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +25,7 @@ import msgspec
 
 from leasedkeyq.lanes.running.process_child import (
     HEADER,
+    ChildStack,
     Failed,
     Loaded,
     NotLoaded,
@@ -39,6 +42,8 @@ START_LIMIT = 120.0
 """Seconds in which a process has to start, and to import the module of a function."""
 CLOSE_LIMIT = 2.0
 """Seconds that an idle process has to end by itself when the worker does."""
+STACK_LIMIT = 1.0
+"""Seconds in which a process has to say where its command is."""
 FIRST_LOOK = 0.001
 LAST_LOOK = 0.05
 """Seconds between two looks whether a process has ended, at first and at last."""
@@ -49,12 +54,13 @@ link = socket.socket(fileno={link})
 size = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
 sys.path[:] = json.loads(link.recv(size, socket.MSG_WAITALL))
 from leasedkeyq.lanes.running.process_child import main
-main(link, {lifeline})
+main(link, {lifeline}, socket.socket(fileno={questions}))
 """
 """What a process does first. Before it knows where the worker imports from, it has no package."""
 
 ProcessAnswer: TypeAlias = Loaded | NotLoaded | Returned | Failed
 _decoder = msgspec.json.Decoder(Loaded | NotLoaded | Returned | Failed | Reported)
+_stacks = msgspec.json.Decoder(ChildStack)
 
 
 class ProcessDiedError(Exception):
@@ -102,10 +108,20 @@ class PoolProcess(asyncio.Protocol):
     Attributes:
         loaded: The types of commands whose functions it has imported.
         ended: Its exit code, when it has ended.
+        call: What it is called for, while it is.
     """
 
-    def __init__(self, loop: AbstractEventLoop, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        process: "subprocess.Popen[bytes]",
+        questions: socket.socket,
+    ) -> None:
         self.loaded: set[str] = set()
+        self.call: ProcessCall | None = None
+        self._questions = questions
+        self._asking = threading.Lock()
+        self._asked = 0
         self.ended: Future[int] = loop.create_future()
         self._loop = loop
         self._process = process
@@ -148,6 +164,42 @@ class PoolProcess(asyncio.Protocol):
         await asyncio.wait([self.ended])  # which does not end with the task that waits for it
         return ProcessDiedError(self.ended.result())
 
+    def ask_stack(self) -> ChildStack | None:
+        """Where the function is that runs in it; None: it does not answer, or runs another one.
+
+        Any thread may ask, and waits for the answer.
+        """
+        call = self.call
+        if call is None or not self._asking.acquire(timeout=STACK_LIMIT):
+            return None
+        try:
+            self._asked = self._asked % 255 + 1
+            until = time.monotonic() + STACK_LIMIT
+            self._questions.settimeout(STACK_LIMIT)
+            self._questions.sendall(bytes([self._asked]))
+            while True:  # the answer to an older question may come late
+                answer = _stacks.decode(self._receive_stack(until))
+                if answer.asked == self._asked:
+                    is_its = (answer.queue, answer.id) == (call.queue, call.id)
+                    return answer if is_its else None
+        except (OSError, EOFError, msgspec.MsgspecError):
+            return None
+        finally:
+            self._asking.release()
+
+    def _receive_stack(self, until: float) -> bytes:
+        received = b""
+        wanted = HEADER
+        while len(received) < wanted:
+            self._questions.settimeout(max(0.001, until - time.monotonic()))
+            some = self._questions.recv(wanted - len(received))
+            if not some:
+                raise EOFError
+            received += some
+            if len(received) == HEADER == wanted:
+                wanted += int.from_bytes(received, "big")
+        return received[HEADER:]
+
     def kill(self) -> None:
         """End it at once, with all processes that it has started."""
         if self._process.returncode is None:
@@ -184,6 +236,7 @@ class PoolProcess(asyncio.Protocol):
         """The process has let go of the socket: whatever it does now is of no use."""
         del exc
         self._transport = None
+        self._questions.close()
         if not self._closing:
             self.kill()  # if it is ending by itself, that changes nothing
         self._look(FIRST_LOOK)
@@ -248,6 +301,7 @@ class ProcessPool:
             if function.command_type not in process.loaded:
                 await self._load(process, function)
             begun()
+            process.call = call
             answer = await process.ask(call, report)
         except CancelledError:
             if not process.idle:
@@ -255,6 +309,7 @@ class ProcessPool:
                 await _until_done(process.ended)
             raise
         finally:
+            process.call = None
             self._give(process)
         assert isinstance(answer, Returned | Failed)
         return answer
@@ -277,6 +332,14 @@ class ProcessPool:
                 answer.traceback,
             )
         process.loaded.add(function.command_type)
+
+    def process_of(self, queue: str, number: int) -> PoolProcess | None:
+        """The process that runs the command of an item, if one does. Any thread may ask."""
+        for process in list(self._all):
+            call = process.call
+            if call is not None and (call.queue, call.id) == (queue, number):
+                return process
+        return None
 
     # Processes
 
@@ -333,23 +396,28 @@ class ProcessPool:
             _lifelines.add(self._lifeline[1])
         lifeline = self._lifeline[0]
         here, there = socket.socketpair()
+        questions, answers = socket.socketpair()
         try:
-            code = BOOTSTRAP.format(link=there.fileno(), lifeline=lifeline)
+            code = BOOTSTRAP.format(
+                link=there.fileno(), lifeline=lifeline, questions=answers.fileno()
+            )
             # It returns as soon as the process has begun, which takes a millisecond or two.
             process = subprocess.Popen(  # noqa: ASYNC220
                 [sys.executable, *_interpreter_flags(), "-c", code],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(there.fileno(), lifeline),
+                pass_fds=(there.fileno(), lifeline, answers.fileno()),
                 # The terminal does not know it: Ctrl-C is for the worker alone.
                 start_new_session=True,
             )
         except OSError as error:
             here.close()
+            questions.close()
             text = f"cannot run: no process can be started for it: {error}"
             raise ProcessStartError(text) from error
         finally:
             there.close()
-        made = PoolProcess(loop, process)
+            answers.close()
+        made = PoolProcess(loop, process, questions)
         self._all.add(made)
         here.setblocking(False)
         path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()

@@ -16,9 +16,13 @@ from typing import Any
 
 
 class ThreadCall:
-    """One call of a function in a thread, and the task that waits for it."""
+    """One call of a function in a thread, and the task that waits for it.
 
-    __slots__ = ("context", "done", "error", "function", "loop", "result", "waiter")
+    Attributes:
+        thread: The thread that makes it, while it does; otherwise 0.
+    """
+
+    __slots__ = ("context", "done", "error", "function", "loop", "result", "thread", "waiter")
 
     def __init__(
         self, function: Callable[[], Any], context: Context, loop: AbstractEventLoop
@@ -27,16 +31,19 @@ class ThreadCall:
         self.context = context
         self.loop = loop
         self.done = False
+        self.thread = 0
         self.result: Any = None
         self.error: BaseException | None = None
         self.waiter: Future[None] | None = None
 
     def make(self) -> None:
         """Call the function, in the current thread, and tell the event loop of the end."""
+        self.thread = threading.get_ident()
         try:
             self.result = self.context.run(self.function)
         except BaseException as error:
             self.error = error
+        self.thread = 0
         with suppress(RuntimeError):  # the event loop was closed: nothing waits any more
             self.loop.call_soon_threadsafe(self._end)
 
@@ -51,10 +58,12 @@ class ThreadPool:
 
     Attributes:
         size: How many threads there are.
+        calls: The calls that are made, or are about to be.
     """
 
     def __init__(self) -> None:
         self.size = 0
+        self.calls: set[ThreadCall] = set()
         self._busy = 0
         self._calls: SimpleQueue[ThreadCall | None] = SimpleQueue()
 
@@ -71,6 +80,7 @@ class ThreadPool:
         try:
             if self._busy > self.size:
                 self._add_thread()
+            self.calls.add(call)
             self._calls.put(call)
             while not call.done:
                 call.waiter = loop.create_future()
@@ -80,6 +90,7 @@ class ThreadPool:
                     cancelled = error
         finally:
             self._busy -= 1
+            self.calls.discard(call)
         try:
             if cancelled is not None:
                 raise cancelled

@@ -63,6 +63,7 @@ COMMANDS: dict[str, Entry] = {
     "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
     "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
     "tail": Entry(LOOK, "tail", "tail", "Show what happens, live."),
+    "top": Entry(LOOK, "top", "top", "Watch lanes, commands and failures, live."),
     "put": Entry(ACT, "act", "put", "Put a value into a plain queue."),
     "submit": Entry(ACT, "act", "submit", "Submit a command to a lane."),
     "requeue": Entry(ACT, "act", "requeue", "Put a dead item back into its queue."),

@@ -11,18 +11,28 @@ LONGEST = 300
 LEFT_OUT = "…"
 """Stands for what differs between the letters of a group."""
 _DIFFERING = re.compile(
-    r"'(?:[^'\\]|\\.)*'"  # names in quotes
-    r'|"(?:[^"\\]|\\.)*"'
-    r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"  # UUIDs
-    r"|\b0x[0-9a-fA-F]+\b"  # addresses
-    r"|\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\b"  # digests and other ids
-    r"|(?<![A-Za-z_])\d+(?:[.,:]\d+)*"  # numbers, times, versions
+    r"""
+      '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*"                            # names in quotes
+    | [a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s'"<>()\[\]]+                   # addresses
+    | \b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b          # UUIDs
+    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                                     # mail addresses
+    | (?<![\w/])(?:[A-Za-z]:)?(?:[\\/][\w.@~+-]+){2,}[\\/]?            # paths
+    | \b0x[0-9a-fA-F]+\b                                              # addresses of memory
+    | \b(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\b                              # digests and other ids
+    | \b[a-zA-Z]+[-_]\d[\w-]*                                         # ids such as order-17
+    | (?<![A-Za-z_])[+-]?\d+(?:[.,:_]\d+)*(?:[eE][+-]?\d+)?            # numbers, times, versions
+    """,
+    re.VERBOSE,
 )
+_REPEATED = re.compile(rf"{LEFT_OUT}(?:[\s,;:/x-]*{LEFT_OUT})+")
+"""A list of what differs counts as one, however long it is."""
+_RETRIED = re.compile(r"; tried again after \S+ s$")
 
 
 def group_of(error: str) -> str:
     """What the error of a letter is grouped by: its first line, without what differs."""
-    return _DIFFERING.sub(LEFT_OUT, split(error)[0][: 4 * LONGEST])[:LONGEST]
+    line = _RETRIED.sub("", split(error)[0])[: 4 * LONGEST]
+    return _REPEATED.sub(LEFT_OUT, _DIFFERING.sub(LEFT_OUT, line))[:LONGEST]
 
 
 class ErrorGrouping:

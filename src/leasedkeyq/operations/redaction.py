@@ -8,6 +8,14 @@ from typing import Any, Final, TypeAlias, TypeGuard
 import msgspec
 
 from leasedkeyq.model.requests import Attempt, StoredItem
+from leasedkeyq.operations.exact_json import (
+    Exact,
+    Members,
+    Number,
+    plain,
+    read_exact,
+    write_exact,
+)
 from leasedkeyq.operations.item_views import envelope_of
 from leasedkeyq.operations.views import ItemView, ScheduleView
 
@@ -69,12 +77,14 @@ class Redaction:
         """JSON text without its hidden fields, and the texts that these held."""
         if not self.active or not raw:
             return raw, ()
+        secrets: list[str] = []
         try:
-            decoded = json.loads(raw)
-            shown, secrets = self.value(decoded)
+            exact = read_exact(raw)
+            shown = self._walk_exact(exact, (), secrets)
+            # What is hidden may be nothing to look for elsewhere: true, null or an empty text.
+            return (raw if shown == exact else write_exact(shown)), tuple(secrets)
         except (ValueError, RecursionError):
             return UNREADABLE, ()
-        return (json.dumps(shown, ensure_ascii=False) if secrets else raw), secrets
 
     def text(self, text: str, secrets: Sequence[str]) -> str:
         """A text without what hidden fields held."""
@@ -165,6 +175,22 @@ class Redaction:
             ]
         return value
 
+    def _walk_exact(self, value: Exact, path: tuple[str, ...], secrets: list[str]) -> Exact:
+        """As `_walk`, for a document whose numbers keep their digits."""
+        if self._is_hidden(path, plain(value) if self._functions else None):
+            secrets.extend(_exact_leaves(value))
+            return HIDDEN
+        if isinstance(value, Members):
+            return Members(
+                (name, self._walk_exact(member, (*path, name), secrets)) for name, member in value
+            )
+        if isinstance(value, list):
+            return [
+                self._walk_exact(member, (*path, str(place)), secrets)
+                for place, member in enumerate(value)
+            ]
+        return value
+
     def _is_hidden(self, path: tuple[str, ...], value: Any) -> bool:
         if path:
             folded = tuple(part.casefold() for part in path)
@@ -210,3 +236,18 @@ def _leaves(value: Any) -> Iterator[str]:
             yield value
     elif value is not None and not isinstance(value, bool):
         yield json.dumps(value) if isinstance(value, int | float) else str(value)
+
+
+def _exact_leaves(value: Exact) -> Iterator[str]:
+    """The texts and numbers in a hidden value; numbers as they are written, and as Python does."""
+    if isinstance(value, Members):
+        for _, member in value:
+            yield from _exact_leaves(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _exact_leaves(member)
+    elif isinstance(value, Number):
+        yield str(value)
+        yield from _leaves(plain(value))
+    elif isinstance(value, str):
+        yield from _leaves(value)

@@ -123,6 +123,26 @@ async def test_an_item_that_runs(tmp_path: Path) -> None:
 
 
 @in_real_time
+async def test_what_it_is_doing_right_now(tmp_path: Path) -> None:
+    async with shop(tmp_path) as place:
+        await place.submit("later", "later", delay=1000.0)
+        await place.manager.submit("reports", place.report(4), key="november")
+        await place.manager.start()
+        async with asyncio.timeout(30):
+            while "right now?" not in await place.get("/item?queue=reports&key=november"):
+                await asyncio.sleep(0.05)
+        page = html.unescape(await place.get("/item/stack?queue=reports&key=november"))
+        assert "await self.goes_on.wait()" in page
+        assert "report</strong>" in page
+        assert "a task of the event loop" in page
+        told = await place.data("/item/stack?queue=reports&key=november")
+        assert told["stack"]["memory"] > 0
+        assert "It does not run now" in await place.get("/item/stack?queue=mail&key=later")
+        await place.store.queue("plain").put("k", 1)
+        await place.get("/item/stack?queue=plain&key=k", 400)
+
+
+@in_real_time
 async def test_a_large_value_is_bounded_until_all_is_asked_for(tmp_path: Path) -> None:
     async with shop(tmp_path) as place:
         numbers = {"numbers": list(range(1000, 6000))}

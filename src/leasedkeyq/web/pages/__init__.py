@@ -21,6 +21,7 @@ from leasedkeyq.web.pages import (
     overview,
     queue,
     schedules,
+    stack,
     workers,
 )
 from leasedkeyq.web.pages import help as help_page
@@ -32,6 +33,7 @@ MODULES: Final = (
     items,
     item,
     edit_item,
+    stack,
     bulk,
     dead_letters,
     lanes,

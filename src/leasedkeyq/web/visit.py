@@ -1,6 +1,7 @@
 """What a screen is given: the request, who makes it, the store that it is about."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -136,7 +137,11 @@ class Visit:
 
         Fields that are None or "" are left out; a list makes several fields of one name.
         """
-        return self.root(f"/s/{quote(self.shown.name, safe='')}{path}", **query)
+        return _address(f"{self._store_path}{path}", query)
+
+    @cached_property
+    def _store_path(self) -> str:
+        return self.root(f"/s/{quote(self.shown.name, safe='')}")
 
     # What is there
 

@@ -1,7 +1,9 @@
 """The health of a store: what `leasedkeyq doctor` says."""
 
+import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -10,6 +12,9 @@ from leasedkeyq.model.findings import Finding, worst
 from leasedkeyq.operations.doctor import examine
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit
+
+PATIENCE: Final = 0.1
+"""Seconds that a page waits for an examination."""
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,14 +35,23 @@ async def health(visit: Visit) -> Content:
         took = time.perf_counter() - began
         return Examination(at=time.time(), took=took, findings=tuple(findings))
 
-    examination = await visit.look_rarely("health", make)
+    examination: Examination | None = None
+    if visit.wants_json:
+        examination = await visit.look_rarely("health", make)
+    else:
+        # It may take a second on a store with many queues: the page comes without it, and its
+        # live part brings it. The look goes on, whoever waits for it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                examination = await visit.look_rarely("health", make)
+    findings = examination.findings if examination else ()
     return Content(
         "Health",
         {
-            "at": examination.at,
-            "took": examination.took,
-            "worst": worst(examination.findings),
-            "findings": examination.findings,
+            "at": examination.at if examination else None,
+            "took": examination.took if examination else None,
+            "worst": worst(findings),
+            "findings": findings,
             "store": store.name,
             "durability": store.capabilities.durability,
         },

@@ -18,6 +18,9 @@ ORDERS: Final = {
     "rate": "Done",
 }
 
+MOST_ROWS: Final = 1000
+"""Queues and lanes on the page; JSON has them all."""
+
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """A lane, or a queue that is none of a lane.
@@ -53,6 +56,8 @@ async def overview(visit: Visit) -> Content:
     glance = await visit.glance()
     figures = await visit.shown.figures()
     rows = _rows(glance.lanes, glance.queues, figures)
+    find = visit.query("find").strip()
+    rows = [row for row in rows if find.casefold() in row.name.casefold()]
     order = visit.query("order")
     if order in ORDERS and order != "name":
         rows.sort(key=lambda row: _rank(row, order), reverse=True)
@@ -63,12 +68,14 @@ async def overview(visit: Visit) -> Content:
             "at": glance.at,
             "totals": glance.totals,
             "workers": sum(worker.alive for worker in glance.workers),
-            "rows": rows,
+            "rows": rows if visit.wants_json else rows[:MOST_ROWS],
         },
         {
             "charts": charts,
             "ranges": {name: words for name, (words, _, _) in RANGES.items()},
             "range": span,
+            "find": find,
+            "left_out": max(0, len(rows) - MOST_ROWS),
             "order": order if order in ORDERS else "name",
             "spark": lane_spark,
         },

@@ -31,6 +31,7 @@ PUBLIC_MODULES = (
     "leasedkeyq.stores",
     "leasedkeyq.repository",
     "leasedkeyq.lanes",
+    "leasedkeyq.operations",
     "leasedkeyq.telemetry",
     "leasedkeyq.telemetry.otel",
     "leasedkeyq.telemetry.prometheus",

@@ -1,5 +1,6 @@
 """queues, list, show, stats, workers and schedules, on SQLite."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -253,3 +254,13 @@ def test_tables_fit_a_line() -> None:
     assert [age(n) for n in (None, 0, 59, 61, 3700, 90000)] == [
         *("-", "0.0s", "59s", "1m01s", "1h01m", "1d01h")
     ]
+
+
+def test_the_reference_of_the_commands_is_current() -> None:
+    path = Path(__file__).resolve().parent.parent.parent / "tools/cli_pages.py"
+    spec = importlib.util.spec_from_file_location("cli_pages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.outdated() == [], "run python tools/cli_pages.py"

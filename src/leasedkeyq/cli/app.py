@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import shell_complete
 
+from leasedkeyq import LeasedKeyQError, StoreError, UnstorableError
 from leasedkeyq.cli.exit_codes import (
     BUG,
     CLOSED_PIPE,
@@ -25,7 +26,6 @@ from leasedkeyq.cli.exit_codes import (
     REFUSED,
 )
 from leasedkeyq.cli.store_command import URL_VARIABLE, CommandFailedError, hidden
-from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
 
 PROGRAM = "leasedkeyq"
 COMPLETE_VARIABLE = "_LEASEDKEYQ_COMPLETE"

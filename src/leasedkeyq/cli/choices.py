@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from leasedkeyq.operations.views import ItemFilter
+    from leasedkeyq.operations import ItemFilter
 
     _SecondsType = click.ParamType[float]
 else:
@@ -115,7 +115,7 @@ def item_filter(
 ) -> "ItemFilter":
     """The filter that these options mean."""
     # Only commands that look at items need it.
-    from leasedkeyq.operations.views import ItemFilter  # noqa: PLC0415
+    from leasedkeyq.operations import ItemFilter  # noqa: PLC0415
 
     meant = dict.fromkeys(state for name in states for state in STATES[name])
     wanted: Any = {"states": tuple(meant), "outcome": outcome}

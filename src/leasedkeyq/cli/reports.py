@@ -9,7 +9,7 @@ from leasedkeyq.cli.output import counted, echo_json, printable
 from leasedkeyq.cli.store_command import CommandFailedError
 
 if TYPE_CHECKING:
-    from leasedkeyq.operations.views import ActionReport
+    from leasedkeyq.operations import ActionReport
 
 PAST = {
     "requeue": "requeued",

@@ -10,17 +10,19 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from leasedkeyq import connect
 from leasedkeyq.cli.exit_codes import MISUSED, NO_STORE
 from leasedkeyq.cli.hidden import HiddenSecrets
 
 if TYPE_CHECKING:
-    from leasedkeyq.operations.operator import Operator
-    from leasedkeyq.stores.store import Store
+    from leasedkeyq.operations import Operator
+    from leasedkeyq.stores import Store
 
     _TextType = click.ParamType[str]
 else:
@@ -116,7 +118,7 @@ class StoreSession:
             create: Whether a file that is not there may be made.
         """
         # The commands that need no store start without it.
-        from leasedkeyq.operations.operator import Operator  # noqa: PLC0415
+        from leasedkeyq.operations import Operator  # noqa: PLC0415
 
         async def main() -> T:
             async with self.open(create=create) as store:
@@ -148,8 +150,6 @@ def open_store(url: str, options: dict[str, Any], *, create: bool = False) -> "S
         CommandFailedError: There is no such file.
         click.UsageError: The URL or an option makes no sense.
     """
-    from leasedkeyq.connect import connect  # noqa: PLC0415 - completion and help need it not
-
     hidden.add(url, options)
     if not create:
         _check_file(url)
@@ -161,21 +161,16 @@ def open_store(url: str, options: dict[str, Any], *, create: bool = False) -> "S
 
 def _check_file(url: str) -> None:
     """Refuse a file that does not exist: opening it would make an empty store."""
-    from pathlib import Path  # noqa: PLC0415
-    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
-
-    from leasedkeyq.connect import sqlite_path  # noqa: PLC0415
-
-    path: Path | None = None
     try:
         parts = urlsplit(url)
-        if parts.scheme == "sqlite":
-            path = sqlite_path(url)
-        elif parts.scheme == "file" and parts.path.strip("/"):
-            path = Path(unquote(parts.path))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    if path is not None and not path.exists():
+    except ValueError:
+        return  # `connect` says what is wrong with it
+    path = unquote(parts.path)
+    if parts.netloc or parts.scheme not in ("sqlite", "file") or not path.strip("/"):
+        return
+    if parts.scheme == "sqlite" and url.partition(":")[2].startswith("//"):
+        path = path[1:]  # behind an authority, which is empty, a path has a slash of its own
+    if "\0" not in path and not os.path.exists(path):
         raise CommandFailedError(f"there is no file {path}", NO_STORE)
 
 

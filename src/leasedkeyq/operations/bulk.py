@@ -1,4 +1,4 @@
-"""`BulkAction`: one action on all items that match a filter, in bounded steps.
+"""`BulkWork`: one action on all items that match a filter, in bounded steps.
 
 A step finds some hundred items and changes them. Items are found without a lock and may change
 before they are dealt with, so each is looked at again in the same step that changes it: one that
@@ -43,7 +43,7 @@ AT_A_STEP = 200
 MOST_FAILURES = 100
 """Failures that a report tells one by one."""
 
-Progress: TypeAlias = Callable[[ActionReport], Awaitable[None] | None]
+BulkProgress: TypeAlias = Callable[[ActionReport], Awaitable[None] | None]
 """Told after each step what was done so far."""
 
 
@@ -59,7 +59,7 @@ class Cancelling(Protocol):
         ...
 
 
-class BulkAction:
+class BulkWork:
     """An action on all items that a search finds.
 
     Args:
@@ -93,7 +93,7 @@ class BulkAction:
         self._failed_count = 0
 
     async def run(
-        self, progress: Progress | None = None, should_stop: Callable[[], bool] | None = None
+        self, progress: BulkProgress | None = None, should_stop: Callable[[], bool] | None = None
     ) -> ActionReport:
         """Deal with all items; returns what became of it.
 

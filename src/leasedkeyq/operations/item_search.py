@@ -27,7 +27,7 @@ MOST_QUEUES = 256
 _ENDED = "e"
 
 
-class FoundItems(NamedTuple):
+class SearchPart(NamedTuple):
     """A part of what a search finds.
 
     Attributes:
@@ -94,7 +94,7 @@ class ItemSearch:
         *,
         most: int = MOST_SEARCHED,
         seconds: float | None = LONGEST_SEARCH,
-    ) -> FoundItems:
+    ) -> SearchPart:
         """The next items.
 
         Args:
@@ -130,8 +130,8 @@ class ItemSearch:
                 break
             searched += self._merge(ready, found, limit)
         if all(source.ended for source in sources):
-            return FoundItems(found, None, searched)
-        return FoundItems(found, ",".join(source.place for source in sources), searched)
+            return SearchPart(found, None, searched)
+        return SearchPart(found, ",".join(source.place for source in sources), searched)
 
     def _merge(self, ready: "Sequence[_Source]", found: list[StoredItem], limit: int) -> int:
         """Look at items in order until one source has to be read again; returns how many."""

@@ -33,7 +33,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.operations import audit
-from leasedkeyq.operations.bulk import BULK_VERBS, STATES_OF, BulkAction, BulkVerb, Progress
+from leasedkeyq.operations.bulk import BULK_VERBS, STATES_OF, BulkProgress, BulkVerb, BulkWork
 from leasedkeyq.operations.burying import bury_waiting
 from leasedkeyq.operations.error_groups import ErrorGrouping
 from leasedkeyq.operations.item_search import ItemSearch
@@ -781,7 +781,7 @@ class Operator:
         *,
         priority: int | None = None,
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: BulkProgress | None = None,
         should_stop: Callable[[], bool] | None = None,
         actor: str,
     ) -> ActionReport:
@@ -823,7 +823,7 @@ class Operator:
             exact = msgspec.structs.replace(wanted, states=states)
             layout = await self.layout()
             search = await self._bounded_search(layout, queue_or_lane, exact)
-            action = BulkAction(
+            action = BulkWork(
                 self.store,
                 verb,
                 search,

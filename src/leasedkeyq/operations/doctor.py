@@ -32,6 +32,8 @@ MOST_ITEMS: Final = 1000
 """Items of a queue in one state that are looked at."""
 MOST_QUEUES: Final = 1000
 """Queues of which items are looked at: those with the most items."""
+MOST_CLOCKED: Final = 20
+"""Queues whose newest items are looked at for times in the future: a clock is that of a store."""
 MOST_NAMED: Final = 3
 """Keys, types or queues that a finding names."""
 LATE_TICK: Final = 60.0
@@ -172,6 +174,7 @@ class _Examination:
         largest = sorted(queues, key=lambda name: -_all_of(counts[name]))[:MOST_QUEUES]
         for name in sorted(largest):
             await self._of_queue(name, counts[name], workers)
+        await self._of_clock(largest[:MOST_CLOCKED])
         for lane in lanes:
             await self._of_lane(lane, workers)
         await self._of_schedules(workers)
@@ -237,15 +240,21 @@ class _Examination:
                 where,
                 f"requeue or purge them (leasedkeyq requeue-all {queue}), or raise Limits.buried",
             )
-        newest = await self._store.browse(queue, limit=MOST_NAMED, newest_first=True)
-        ahead = max((item.put_at for item in newest.items), default=0.0) - self._clock()
+
+    async def _of_clock(self, queues: Sequence[str]) -> None:
+        ahead, where = 0.0, ""
+        for queue in queues:
+            newest = await self._store.browse(queue, limit=1, newest_first=True)
+            for item in newest.items:
+                if item.put_at - self._clock() > ahead:
+                    ahead, where = item.put_at - self._clock(), queue
         if ahead > CLOCK_BACK:
             self._add(
                 "clock-back",
                 "warning",
                 f"items were put {ahead:,.0f} s in the future: the clock by which they were put "
                 "was set back, or is not that of this machine",
-                where,
+                f"queue {where}",
                 "set the clocks by NTP; leases and schedules of that time last longer by as much",
             )
 
@@ -314,7 +323,7 @@ class _Examination:
         complete = bool(serving) and all(len(worker.types) < MOST_TYPES for worker in serving)
         unknown: Counter[str] = Counter()
         unreadable: list[str] = []
-        for queue in lane.queues:
+        for queue in lane.queues if waiting else ():
             for item in await self._page(queue, "available"):
                 if item.kind.startswith("leasedkeyq."):
                     continue  # an item on its way elsewhere

@@ -13,7 +13,7 @@ from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Purge, Put
 from leasedkeyq.stores.store import Store
 
-Step: TypeAlias = Literal["put", "claim", "ack", "batch_put", "batch_claim", "batch_ack"]
+BenchStep: TypeAlias = Literal["put", "claim", "ack", "batch_put", "batch_claim", "batch_ack"]
 """What is measured, one after the other."""
 BATCH: Final = 1000
 """Items in one call of a batch, as in the benchmarks of the docs."""
@@ -42,7 +42,7 @@ class StepSpeed(msgspec.Struct, frozen=True, kw_only=True):
         p50: The median of the seconds that a call took. So with the other percentiles.
     """
 
-    step: Step
+    step: BenchStep
     calls: int
     items: int
     per_second: float
@@ -52,7 +52,7 @@ class StepSpeed(msgspec.Struct, frozen=True, kw_only=True):
     longest: float
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A figure beside that of the docs.
 
     Attributes:
@@ -81,7 +81,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     durability: str
     steps: tuple[StepSpeed, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[FigureComparison, ...]
 
 
 class _Figures(msgspec.Struct):
@@ -139,7 +139,7 @@ class _Bench:
         self._leased: list[Claimed] = []
 
     async def run(self, progress: Callable[[int, int], None] | None) -> tuple[StepSpeed, ...]:
-        steps: tuple[tuple[Step, Callable[[int], Awaitable[int]], int], ...] = (
+        steps: tuple[tuple[BenchStep, Callable[[int], Awaitable[int]], int], ...] = (
             ("put", self._put, 1),
             ("claim", self._claim, 1),
             ("ack", self._ack, 1),
@@ -157,7 +157,7 @@ class _Bench:
         return tuple(found)
 
     async def _timed(
-        self, step: Step, call: Callable[[int], Awaitable[int]], size: int
+        self, step: BenchStep, call: Callable[[int], Awaitable[int]], size: int
     ) -> StepSpeed:
         times: list[float] = []
         items = 0
@@ -216,7 +216,7 @@ def _percentile(times: list[float], share: float) -> float:
     return times[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
 
-def compare(engine: str, steps: tuple[StepSpeed, ...]) -> tuple[Comparison, ...]:
+def compare(engine: str, steps: tuple[StepSpeed, ...]) -> tuple[FigureComparison, ...]:
     """The figures beside those of the docs, where the docs have the same.
 
     Args:
@@ -232,7 +232,7 @@ def compare(engine: str, steps: tuple[StepSpeed, ...]) -> tuple[Comparison, ...]
     if {"put", "claim", "ack"} <= here.keys():
         here["cycle"] = here["put"] + here["claim"] + here["ack"]
     return tuple(
-        Comparison(
+        FigureComparison(
             what=WORDS[what],
             here=here[what],
             docs=docs,

@@ -96,7 +96,7 @@ async def examine(
         found += await store.diagnose()
         outdated = await _of_schema(store)
         if outdated is None:
-            found += await _Examination(store, clock).run(look_again)
+            found += await _StoreExamination(store, clock).run(look_again)
         else:
             found.append(outdated)
     except StoreDamagedError as error:
@@ -150,7 +150,7 @@ async def _of_schema(store: Store) -> Finding | None:
     )
 
 
-class _Examination:
+class _StoreExamination:
     """One look at a store that can be used."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:

@@ -121,7 +121,7 @@ class BackupTrailer(msgspec.Struct, kw_only=True):
     checksum: int
 
 
-class _Line(msgspec.Struct):
+class _BackupLine(msgspec.Struct):
     crc: int
     header: msgspec.Raw = msgspec.Raw(b"")
     item: msgspec.Raw = msgspec.Raw(b"")
@@ -129,7 +129,7 @@ class _Line(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_lines = msgspec.json.Decoder(_Line)
+_lines = msgspec.json.Decoder(_BackupLine)
 _headers = msgspec.json.Decoder(BackupHeader)
 _items = msgspec.json.Decoder(BackupItem)
 _trailers = msgspec.json.Decoder(BackupTrailer)
@@ -256,7 +256,7 @@ class BackupReader:
             self._checksum = zlib.crc32(line.crc.to_bytes(4), self._checksum)
             yield item
 
-    def _next(self) -> _Line | None:
+    def _next(self) -> _BackupLine | None:
         text = next(self._source, None)
         if text is None:
             return None
@@ -274,7 +274,7 @@ class BackupReader:
             raise BackupError("it is damaged: its checksum does not fit", self.line)
         return text
 
-    def _finish(self, line: _Line) -> None:
+    def _finish(self, line: _BackupLine) -> None:
         try:
             trailer = _trailers.decode(self._checked(line.trailer, line.crc))
         except msgspec.MsgspecError as error:

@@ -25,7 +25,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """So many items, and bytes of values, are put at a time."""
 
 
-class _Mark(msgspec.Struct):
+class _ImportMark(msgspec.Struct):
     backup: str
     line: int
 
@@ -288,7 +288,7 @@ class _Restore:
         for item in marks:
             if item.state == "done":
                 try:
-                    mark = msgspec.json.decode(item.value, type=_Mark)
+                    mark = msgspec.json.decode(item.value, type=_ImportMark)
                 except msgspec.MsgspecError:
                     continue
                 if mark.backup == self._backup:
@@ -297,7 +297,7 @@ class _Restore:
 
     def _marking(self, queue: str, marks: Sequence[StoredItem], line: int) -> list[Put | Change]:
         # An import that is taken up again passes over lines that are behind the mark.
-        note = msgspec.json.encode(_Mark(self._backup, max(line, self._line_in(marks))))
+        note = msgspec.json.encode(_ImportMark(self._backup, max(line, self._line_in(marks))))
         return [
             *(Discard(queue, item.id) for item in marks if item.state == "done"),
             Put(queue, ((MARK, b"null"),), kind=MARK),

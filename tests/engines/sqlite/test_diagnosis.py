@@ -4,9 +4,8 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections import namedtuple
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +14,13 @@ from leasedkeyq.engines.sqlite import diagnosis, schema
 from leasedkeyq.errors import StoreError
 from leasedkeyq.stores import Finding, Put, SchemaState, Store
 
-Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil has it
+
+class Usage(NamedTuple):
+    """As `shutil` has it."""
+
+    total: int
+    used: int
+    free: int
 
 
 def findings(path: Path, **options: Any) -> dict[str, Finding]:

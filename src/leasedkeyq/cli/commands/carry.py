@@ -5,7 +5,7 @@ import contextlib
 import gzip
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -206,7 +206,7 @@ def import_(
 
 
 @contextlib.contextmanager
-def _output(file: str | None) -> Iterator[IO[bytes]]:
+def _output(file: str | None) -> Generator[IO[bytes]]:
     """Where a backup goes. A file has its name when it is whole, and not before."""
     if file in (None, STANDARD):
         yield sys.stdout.buffer
@@ -226,7 +226,7 @@ def _output(file: str | None) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _input(file: str | None) -> Iterator[IO[bytes]]:
+def _input(file: str | None) -> Generator[IO[bytes]]:
     if file in (None, STANDARD):
         yield sys.stdin.buffer
         return

@@ -151,7 +151,7 @@ class RedisStore(BatchedStore):
         for warning in self.warnings:
             logger.warning("%s: %s", self._link.address, warning)
         self._prefix = prefix
-        self._required = require_durability
+        self._required: Durability | None = require_durability
         me = secrets.token_hex(8)
         numbers = count()
 

@@ -21,7 +21,7 @@ LOG_RESET_BUG: Final = (
 )
 
 
-class Examination(ABC):
+class DatabaseExamination(ABC):
     """Looks at a database, whichever version it has: alone, and outside of a transaction."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class Examination(ABC):
         """What there is to tell."""
 
 
-class SchemaExamination(Examination):
+class SchemaExamination(DatabaseExamination):
     """Ask for `Store.schema_state`."""
 
     def run(self, connection: sqlite3.Connection) -> SchemaState:
@@ -37,7 +37,7 @@ class SchemaExamination(Examination):
         return schema_state(connection)
 
 
-class Diagnosis(Examination):
+class Diagnosis(DatabaseExamination):
     """Ask for `Store.diagnose`.
 
     Args:

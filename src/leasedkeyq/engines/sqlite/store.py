@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias, TypeGuard
 from leasedkeyq import checks
 from leasedkeyq.engines.sqlite.diagnosis import (
     LOG_RESET_BUG,
+    DatabaseExamination,
     Diagnosis,
-    Examination,
     SchemaExamination,
 )
 from leasedkeyq.engines.sqlite.inspection import (
@@ -194,7 +194,7 @@ class SqliteStore(BatchedStore):
         self._file = identity(self.path)
         self._under_way: Sequence[SqliteRequest] = ()
         """What the thread applies at present."""
-        self._writer: ThreadBatcher[SqliteRequest | Examination, Any] = ThreadBatcher(
+        self._writer: ThreadBatcher[SqliteRequest | DatabaseExamination, Any] = ThreadBatcher(
             self._apply,
             apply_here=self._apply_here,
             name=self._name,
@@ -284,11 +284,11 @@ class SqliteStore(BatchedStore):
 
     # In the writer's thread, or in an event loop
 
-    def _apply(self, requests: list[SqliteRequest | Examination]) -> list[Any]:
+    def _apply(self, requests: list[SqliteRequest | DatabaseExamination]) -> list[Any]:
         """One transaction for all; an examination is alone, and needs none."""
-        if requests and isinstance(requests[0], Examination):
+        if requests and isinstance(requests[0], DatabaseExamination):
             return [self._examine(requests[0])]
-        changes = [request for request in requests if not isinstance(request, Examination)]
+        changes = [request for request in requests if not isinstance(request, DatabaseExamination)]
         self._under_way = changes
         try:
             answers, announce = self._transact(changes)
@@ -304,13 +304,13 @@ class SqliteStore(BatchedStore):
         announce()
         return answers
 
-    def _examine(self, examination: Examination) -> Any:
+    def _examine(self, examination: DatabaseExamination) -> Any:
         try:
             return examination.run(self._connected(here=False))
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
 
-    def _apply_here(self, requests: list[SqliteRequest | Examination]) -> list[Any] | None:
+    def _apply_here(self, requests: list[SqliteRequest | DatabaseExamination]) -> list[Any] | None:
         """Apply a few small requests in the event loop of their callers; None: the thread should.
 
         That saves two changes of threads. One caller that puts, gets and acknowledges is 1.1 times
@@ -592,7 +592,7 @@ forks.add_engine(
 )
 
 
-def _is_small(request: SqliteRequest | Examination) -> TypeGuard[SqliteRequest]:
+def _is_small(request: SqliteRequest | DatabaseExamination) -> TypeGuard[SqliteRequest]:
     """Whether it takes hardly any time, whatever is stored."""
     if isinstance(request, Put):
         items = request.items

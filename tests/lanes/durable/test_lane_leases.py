@@ -9,7 +9,7 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import CommandTimeoutError, LaneConfig
-from leasedkeyq.model.requests import StoredItem
+from leasedkeyq.model.requests import Ack, Answer, Change, StoredItem
 from tests.lanes.support import clock
 from tests.lanes.trouble import Trouble, on, soon
 
@@ -136,3 +136,26 @@ async def test_a_look_that_takes_long_does_not_undo_the_end_of_a_command() -> No
         await asyncio.sleep(10)
         assert handle.status == "completed"
         assert await asyncio.wait_for(handle.wait(), 1) == "done"
+
+
+async def test_a_lease_whose_settlement_is_answered_late_is_not_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The store has acknowledged the command, and refuses to renew its lease before it says so."""
+
+    class Late(MemoryStore):
+        async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+            answers = await super().do_settle(requests)
+            if any(isinstance(one, Ack) and one.queue == "x" for one in requests):
+                await asyncio.sleep(8)
+            return answers
+
+    manager = on(Late(clock=clock)).with_lane("x", LaneConfig(0, 2, lease_time=9), 0).build()
+
+    @manager.command("quick")
+    async def quick() -> str:
+        return "done"
+
+    async with manager:
+        assert await (await manager.submit("x", quick())) == "done"
+    assert "was lost" not in caplog.text

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +158,7 @@ async def test_resources_are_no_arguments_of_a_type() -> None:
 
     def register(manager: QueueManager) -> None:
         @manager.lifespan
-        async def opened() -> Any:
+        async def opened() -> AsyncIterator[Pool]:
             yield Pool()
 
         @manager.command("load")

@@ -11,7 +11,7 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.connect import connect
-from leasedkeyq.lanes import Handle, LaneConfig, QueueManager, UnknownCommandError
+from leasedkeyq.lanes import Handle, LaneConfig, UnknownCommandError
 from leasedkeyq.lanes.presence.directory import read_workers
 from leasedkeyq.lanes.presence.records import GRACE, WORKERS_QUEUE
 from leasedkeyq.lanes.presence.stack_asks import ANSWER_KEPT, StackAnswer, ask_stack
@@ -20,6 +20,7 @@ from leasedkeyq.stores import Store
 from tests.lanes.durable.workers_support import Diary, memory, worker
 from tests.lanes.presence import stack_commands
 from tests.lanes.presence.test_registry_on_stores import ROOT, command, until
+from tests.lanes.presence.test_worker_registry import engine
 from tests.servers.urls import KINDS, empty_store
 
 
@@ -191,20 +192,20 @@ async def test_a_command_that_does_not_run_is_refused() -> None:
     del note
 
 
-async def test_a_worker_that_does_not_answer_leaves_no_question_behind() -> None:
+async def test_a_worker_that_does_not_answer_leaves_no_question_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = memory()
     manager, note = worker(store, Diary())
     async with manager:
         handle = await manager.submit("x", note("a", 1000.0), key="a")
         await asyncio.sleep(5)
-        engine = manager.queue()._engine
-        silent: QueueManager = manager
-        engine._workers._answers.hear = lambda *_: None  # type: ignore[attr-defined]
+        group = engine(manager)._workers
+        monkeypatch.setattr(group._answers, "hear", lambda *_: None)
         with pytest.raises(TimeoutError, match="the worker has not answered within 2 s"):
             await ask_stack(store, handle.id, 2)
         counts = (await store.count([WORKERS_QUEUE]))[WORKERS_QUEUE]
         assert (counts.available, counts.in_flight) == (0, 1)
-        del silent
         await handle.cancel()
 
 

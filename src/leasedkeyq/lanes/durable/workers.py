@@ -363,8 +363,7 @@ class WorkerGroup:
             soon = min(beat, FIRST_BEAT if self._is_new else inf) / 2
             if value == self._told and not self._told_apart and loop.time() - self._renewed < soon:
                 return
-            await self._renew(self._lease, lease_time)
-            if self._lease is not None:
+            if await self._renew(self._lease, lease_time):
                 if value == self._told:
                     return
                 _check(await self._store.put([Put(WORKERS_QUEUE, ((self._name, value),))]))
@@ -390,20 +389,21 @@ class WorkerGroup:
             self._told_shares = shares
             await tell_workers(self._store)
 
-    async def _renew(self, lease: Claimed, lease_time: float) -> None:
-        """Renew the lease of this worker, and tell what it does."""
+    async def _renew(self, lease: Claimed, lease_time: float) -> bool:
+        """Renew the lease of this worker, and tell what it does; returns whether it still held."""
         progress = self._presence()
         extend = Extend(WORKERS_QUEUE, lease.key, lease.token, lease_time, progress)
         [answer] = await self._store.settle([extend])
         if isinstance(answer, Refusal):
             self._lease = None  # it was taken for dead
-            return
+            return False
         _check([answer])
         self._renewed = asyncio.get_running_loop().time()
         self._is_new = self._told_apart = False
         self._apart_at = 0.0
         if isinstance(answer, float):
             self._set_clock(answer, lease_time)
+        return True
 
     def _set_clock(self, expires_at: float | None, lease_time: float) -> None:
         if expires_at is not None:

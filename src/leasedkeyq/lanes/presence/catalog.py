@@ -120,8 +120,10 @@ def _retry_words(policy: object) -> str:
 
 def _parameters(arguments: Any) -> tuple[ParameterRecord, ...]:
     """The fields of a msgspec struct or a dataclass."""
+    fields: Sequence[Any]
     try:
-        fields = msgspec.inspect.type_info(arguments).fields  # type: ignore[attr-defined]  # of other types, there are none: that is caught
+        info: Any = msgspec.inspect.type_info(arguments)
+        fields = info.fields
     except Exception:  # whatever msgspec makes of an annotation
         return ()
     return tuple(

@@ -19,6 +19,14 @@ MOST_FRAMES = 100
 """Frames of a stack that are told: the innermost ones."""
 LONGEST_LINE = 200
 """Characters of a line of code that are told."""
+COROUTINE: Any = CoroutineType
+GENERATOR: Any = GeneratorType
+ASYNC_GENERATOR: Any = AsyncGeneratorType
+FUTURE: Any = asyncio.Future
+TASK: Any = asyncio.Task
+"""What the chain of a coroutine is made of. Of whatever is found there, no type is known."""
+LINKS: tuple[Any, ...] = (COROUTINE, GENERATOR, ASYNC_GENERATOR, FUTURE)
+SEVERAL: Any = (set, list, tuple)
 PACKAGE = __name__.partition(".")[0]
 """The frames of leasedkeyq itself are left out where a stack begins."""
 
@@ -67,7 +75,7 @@ def awaitable_stack(awaitable: Any, thread: int) -> list[StackPlace]:
     step: Any = awaitable
     while step is not None and id(step) not in seen:
         seen.add(id(step))
-        if isinstance(step, asyncio.Task):
+        if isinstance(step, TASK):
             step = step.get_coro()
             continue
         frame, is_running, following = _look_into(step)
@@ -85,30 +93,30 @@ def _awaited_by_asyncio(frame: FrameType) -> Any:
     """The task that a function of asyncio waits for by a future of its own, such as `wait_for`."""
     if str(frame.f_globals.get("__name__", "")).partition(".")[0] != "asyncio":
         return None
-    for value in list(frame.f_locals.values()):
-        tasks: list[Any] = list(value) if isinstance(value, set | list | tuple) else [value]
+    values: list[Any] = list(frame.f_locals.values())
+    for value in values:
+        tasks: list[Any] = list(value) if isinstance(value, SEVERAL) else [value]
         for task in tasks:
-            if isinstance(task, asyncio.Task) and not task.done():
+            if isinstance(task, TASK) and not task.done():
                 return task
     return None
 
 
 def _look_into(step: Any) -> tuple[FrameType | None, bool, Any]:
     """The frame of one link of the chain, whether it runs right now, and the link behind it."""
-    if isinstance(step, CoroutineType):
+    if isinstance(step, COROUTINE):
         return step.cr_frame, step.cr_running, step.cr_await
-    if isinstance(step, GeneratorType):
+    if isinstance(step, GENERATOR):
         return step.gi_frame, step.gi_running, step.gi_yieldfrom
-    if isinstance(step, AsyncGeneratorType):
+    if isinstance(step, ASYNC_GENERATOR):
         # While it waits, it counts as running, too.
         return step.ag_frame, step.ag_running and step.ag_await is None, step.ag_await
-    if isinstance(step, asyncio.Future):
+    if isinstance(step, FUTURE):
         children: Sequence[Any] = getattr(step, "_children", ())  # of `asyncio.gather`
         return None, False, next((child for child in children if not child.done()), None)
     # What else is awaited stands for something: an iterator of a future, a step of a generator.
-    kinds = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
-    found = (one for one in gc.get_referents(step) if isinstance(one, kinds))
-    return None, False, next(found, None)
+    referents: list[Any] = gc.get_referents(step)
+    return None, False, next((one for one in referents if isinstance(one, LINKS)), None)
 
 
 def told(places: Sequence[StackPlace]) -> tuple[StackFrame, ...]:

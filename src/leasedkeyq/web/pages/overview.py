@@ -75,6 +75,7 @@ async def overview(visit: Visit) -> Content:
             "ranges": {name: words for name, (words, _, _) in RANGES.items()},
             "range": span,
             "find": find,
+            "mixed": any(not row.lane for row in rows),
             "left_out": max(0, len(rows) - MOST_ROWS),
             "order": order if order in ORDERS else "name",
             "spark": lane_spark,

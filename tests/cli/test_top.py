@@ -11,7 +11,7 @@ import pytest
 
 from leasedkeyq import connect
 from leasedkeyq.cli.output import cells
-from leasedkeyq.cli.top.screen import HELP, Look, draw, shares
+from leasedkeyq.cli.top.screen import HELP, ScreenStyle, draw, shares
 from leasedkeyq.cli.top.state import FailureRow, LaneRow, RunningRow, TopState
 from leasedkeyq.cli.top.terminal import keys_of
 from leasedkeyq.lanes.presence.records import PAUSED, WORKERS_QUEUE
@@ -21,7 +21,7 @@ from tests.cli.pty_screen import on_terminal
 from tests.servers.urls import empty_store
 
 AT = 1_800_000_000.0
-PLAIN = Look(colours=False, blocks=True)
+PLAIN = ScreenStyle(colours=False, blocks=True)
 COLOURS = re.compile(rb"\x1b\[[34][0-7;]*m")
 LEFT = b"\x1b[?25h\x1b[?1049l"
 """What gives the terminal back."""
@@ -96,8 +96,8 @@ def bare(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (60, 20), (40, 10), (200, 60), (20, 5)])
-@pytest.mark.parametrize("look", [Look(), PLAIN, Look(colours=False, blocks=False)])
-def test_every_picture_fits(size: tuple[int, int], look: Look) -> None:
+@pytest.mark.parametrize("look", [ScreenStyle(), PLAIN, ScreenStyle(colours=False, blocks=False)])
+def test_every_picture_fits(size: tuple[int, int], look: ScreenStyle) -> None:
     columns, lines = size
     pictures = [
         full(),
@@ -256,14 +256,14 @@ BROKEN = """
 import asyncio, sys
 from leasedkeyq import MemoryStore
 from leasedkeyq.cli.top.app import TopApp
-from leasedkeyq.cli.top.screen import Look
+from leasedkeyq.cli.top.screen import ScreenStyle
 from leasedkeyq.operations.operator import Operator
 
 class Broken(Operator):
     async def queues(self, *, internal=False):
         raise RuntimeError("a bug")
 
-asyncio.run(TopApp(Broken(MemoryStore()), Look(), actor="me").run())
+asyncio.run(TopApp(Broken(MemoryStore()), ScreenStyle(), actor="me").run())
 """
 
 

@@ -12,7 +12,7 @@ from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 from leasedkeyq.lanes.durable.minutes import (
     SERIES_KEPT,
     SERIES_QUEUE,
-    Durations,
+    DurationBuckets,
     LaneGauges,
     LaneMinute,
     WorkerMinute,
@@ -34,7 +34,7 @@ async def write(store: Any, minute: WorkerMinute, key: str = "") -> None:
 
 
 def values(completed: int, *seconds: float, **more: Any) -> LaneMinute:
-    ran = Durations()
+    ran = DurationBuckets()
     ran.fresh.extend(seconds)
     buckets, total = ran.take()
     return LaneMinute(completed=completed, ran=buckets, ran_total=total, **more)

@@ -13,7 +13,7 @@ from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, Retr
 from leasedkeyq.lanes.durable.minutes import (
     SERIES_KEPT,
     SERIES_QUEUE,
-    Durations,
+    DurationBuckets,
     LaneGauges,
     LaneMinute,
     WorkerMinute,
@@ -202,7 +202,7 @@ async def test_a_store_that_wants_none_gets_none(tmp_path: Any) -> None:
 
 
 def sample(durations: Sequence[float]) -> dict[int, int]:
-    found = Durations()
+    found = DurationBuckets()
     found.fresh.extend(durations)
     return merged([found.take()[0]])
 

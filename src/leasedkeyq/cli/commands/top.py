@@ -49,9 +49,11 @@ def top(session: StoreSession, *, plain: bool) -> None:
     async def work(operator: "Operator") -> None:
         # Only this command needs them.
         from leasedkeyq.cli.top.app import TopApp  # noqa: PLC0415
-        from leasedkeyq.cli.top.screen import Look  # noqa: PLC0415
+        from leasedkeyq.cli.top.screen import ScreenStyle  # noqa: PLC0415
 
-        look = Look(colours=not os.environ.get("NO_COLOR"), blocks=encoding == "utf8" and not plain)
+        look = ScreenStyle(
+            colours=not os.environ.get("NO_COLOR"), blocks=encoding == "utf8" and not plain
+        )
         await TopApp(operator, look, actor=session.actor).run()
 
     session.run(work)

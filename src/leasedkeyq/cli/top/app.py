@@ -9,7 +9,7 @@ from typing import Final
 
 from leasedkeyq.cli.output import age, moment, printable, printable_lines
 from leasedkeyq.cli.top.poller import TopPoller
-from leasedkeyq.cli.top.screen import Look, draw
+from leasedkeyq.cli.top.screen import ScreenStyle, draw
 from leasedkeyq.cli.top.state import PANES, SORTS, FailureRow, LaneRow, TopState
 from leasedkeyq.cli.top.terminal import Terminal
 from leasedkeyq.errors import LeasedKeyQError
@@ -41,7 +41,7 @@ class TopApp:
         actor: Who acts, for the audit log.
     """
 
-    def __init__(self, operator: Operator, look: Look, *, actor: str) -> None:
+    def __init__(self, operator: Operator, look: ScreenStyle, *, actor: str) -> None:
         self._operator = operator
         self._actor = actor
         self._look = look

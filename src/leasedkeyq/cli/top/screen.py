@@ -45,7 +45,7 @@ HELP: Final = (
 
 
 @dataclass(frozen=True)
-class Look:
+class ScreenStyle:
     """How things look on a terminal.
 
     Attributes:
@@ -91,7 +91,7 @@ class Look:
         return full * filled + empty * (width - filled)
 
 
-def draw(state: TopState, width: int, height: int, look: Look) -> list[str]:
+def draw(state: TopState, width: int, height: int, look: ScreenStyle) -> list[str]:
     """The lines of the screen: as many as it has, or fewer."""
     if width < NARROWEST or height < LOWEST:
         return [cut(f"needs {NARROWEST}x{LOWEST}, has {width}x{height}", max(1, width))]
@@ -117,7 +117,7 @@ def _title(state: TopState, width: int) -> str:
     return _padded(left, width - len(right)) + right
 
 
-def _totals(state: TopState, width: int, look: Look) -> str:
+def _totals(state: TopState, width: int, look: ScreenStyle) -> str:
     if state.trouble:
         return look.styled(cut(f" {printable(state.trouble)}", width), "bad")
     rates = [row.rate for row in state.lanes if row.rate is not None]
@@ -136,7 +136,7 @@ def _totals(state: TopState, width: int, look: Look) -> str:
     return cut(text, width)
 
 
-def _footer(state: TopState, width: int, look: Look) -> str:
+def _footer(state: TopState, width: int, look: ScreenStyle) -> str:
     if state.message:
         return look.styled(_padded(cut(f" {printable(state.message)}", width), width), "bold")
     if state.help:
@@ -150,7 +150,7 @@ def _footer(state: TopState, width: int, look: Look) -> str:
     return look.styled(cut(text, width), "dim")
 
 
-def _panes(state: TopState, width: int, room: int, look: Look) -> list[str]:
+def _panes(state: TopState, width: int, room: int, look: ScreenStyle) -> list[str]:
     heights = shares(room, [len(state.rows(pane)) for pane in PANES])
     lines: list[str] = []
     for pane, height in zip(PANES, heights, strict=True):
@@ -197,7 +197,7 @@ def shares(room: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def _heading(pane: Pane, number: int, width: int, look: Look, *, active: bool) -> str:
+def _heading(pane: Pane, number: int, width: int, look: ScreenStyle, *, active: bool) -> str:
     mark = ">" if active else " "
     if pane == "lanes":
         text = f"{mark}{_TITLES[pane]}"
@@ -230,7 +230,7 @@ def _lane_columns(width: int) -> list[tuple[str, int]]:
     return [("NAME", max(12, width - taken)), *columns]
 
 
-def _lane(row: LaneRow, width: int, look: Look, *, plain: bool) -> str:
+def _lane(row: LaneRow, width: int, look: ScreenStyle, *, plain: bool) -> str:
     """A row of a lane. One that is `plain` gets a style as a whole."""
     style = _unstyled if plain else look.styled
     share = 0.0
@@ -260,7 +260,7 @@ def _lane(row: LaneRow, width: int, look: Look, *, plain: bool) -> str:
     return " ".join(parts)
 
 
-def _running(row: RunningRow, width: int, look: Look, *, plain: bool) -> str:
+def _running(row: RunningRow, width: int, look: ScreenStyle, *, plain: bool) -> str:
     style = _unstyled if plain else look.styled
     bar = 10 if width < WIDE else 20
     lane, kind, time = 10, 12, 7
@@ -283,7 +283,7 @@ def _running(row: RunningRow, width: int, look: Look, *, plain: bool) -> str:
     return " ".join(parts)
 
 
-def _failure(row: FailureRow, width: int, look: Look, *, plain: bool) -> str:
+def _failure(row: FailureRow, width: int, look: ScreenStyle, *, plain: bool) -> str:
     style = _unstyled if plain else look.styled
     when = datetime.fromtimestamp(row.at, UTC).strftime("%H:%M:%S")
     what = {"dead_lettered": "dead", "timeout": "timeout"}.get(row.outcome, row.outcome)
@@ -297,7 +297,7 @@ def _failure(row: FailureRow, width: int, look: Look, *, plain: bool) -> str:
 
 
 def _boxed(
-    title: str, lines: Sequence[str], scroll: int, *, width: int, room: int, look: Look
+    title: str, lines: Sequence[str], scroll: int, *, width: int, room: int, look: ScreenStyle
 ) -> list[str]:
     """Lines below a title, from one of them on."""
     shown = [look.styled(cut(f" {printable(title)}", width), "bold")]

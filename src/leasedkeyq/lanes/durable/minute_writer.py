@@ -17,7 +17,7 @@ from leasedkeyq.lanes.durable.minutes import (
     MINUTE,
     SERIES_KEPT,
     SERIES_QUEUE,
-    Durations,
+    DurationBuckets,
     LaneGauges,
     LaneMinute,
     WorkerMinute,
@@ -53,8 +53,8 @@ class LaneTally:
     __slots__ = ("active", "before", "ended", "gauges", "gauges_at", "runs", "waits")
 
     def __init__(self) -> None:
-        self.waits = Durations()
-        self.runs = Durations()
+        self.waits = DurationBuckets()
+        self.runs = DurationBuckets()
         self.ended = 0
         self.before = dict.fromkeys(COUNTERS, 0)
         self.active = 0

@@ -108,7 +108,7 @@ COUNTERS: Final[tuple[str, ...]] = (
 """The fields of `LaneMinute` that count."""
 
 
-class Durations:
+class DurationBuckets:
     """Durations in buckets, for one minute.
 
     Attributes:

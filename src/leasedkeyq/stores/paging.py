@@ -1,11 +1,21 @@
 """Listings: what can be asked of one, and how it is cut into pages."""
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 from leasedkeyq import checks
 from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
 
+FIRST_SURROGATE: Final = 0xD800
+LAST_SURROGATE: Final = 0xDFFF
+"""Between these two are code points that no text has."""
+FEW_OF_A_PREFIX: Final = 5000
+"""Of so many keys with a prefix, and no more, a listing looks at each.
+
+They are found in an index by key, and have to be sorted by their ids then. If there are more, the
+listing goes along the ids, where it soon meets some of them.
+"""
 LAST_ID: Final = 2**63 - 1
 """Above every id, and as large as a number of any engine can be."""
 
@@ -32,6 +42,20 @@ def check_browse(
     if not isinstance(cursor, str) or not cursor.isdecimal():
         raise ValueError(f"cursor must be that of the page before, or None; got {cursor!r}")
     return min(int(cursor), LAST_ID)
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The least text behind all texts that begin with `prefix`, in the order of code points.
+
+    That is the order of their bytes, too. None: no text is behind them.
+    """
+    start = prefix.rstrip(chr(sys.maxunicode))
+    if not start:
+        return None
+    following = ord(start[-1]) + 1
+    if following == FIRST_SURROGATE:
+        following = LAST_SURROGATE + 1
+    return start[:-1] + chr(following)
 
 
 def page_of(found: Sequence[StoredItem], limit: int) -> Page:

@@ -489,7 +489,7 @@ class PostgresLink(BatchEngine):
             await connection.execute(f"SELECT pg_advisory_xact_lock{sharing}($1)", lock)
         now = await connection.fetchval(f'SELECT "{schema}".now_1($1)', self._now())
         rows = await connection.fetch(
-            f'SELECT * FROM "{schema}".list_2($1, $2, $3, $4, $5, $6, $7, $8, $9)',
+            f'SELECT * FROM "{schema}".list_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)',
             edit.queue,
             now,
             self._settings.limits.history,
@@ -499,6 +499,7 @@ class PostgresLink(BatchEngine):
             NO_LIMIT,
             None if edit.keys is None else list(edit.keys),
             False,
+            None,
         )
         changes = edit.changes([item_of_row(edit.queue, row, reveal=True) for row in rows])
         batch = Batch(schema, changes, self._leased, edited=edit.queue)

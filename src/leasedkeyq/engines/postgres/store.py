@@ -44,6 +44,7 @@ from leasedkeyq.stores.batching import LoopBatcher, undo_claim
 from leasedkeyq.stores.closable import outdated
 from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.item_row import item_of_row
+from leasedkeyq.stores.paging import prefix_end
 from leasedkeyq.types import Duration, QueueObserver
 
 T = TypeVar("T")
@@ -400,8 +401,9 @@ class PostgresStore(BatchedStore):
     ) -> list[StoredItem]:
         """As `Store.do_browse`."""
         numbers = [STATES.index(state) for state in states]
-        sql = "SELECT * FROM lkq.list_2($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-        asked = (numbers, prefix, after, limit, None, newest_first)
+        sql = "SELECT * FROM lkq.list_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+        end = prefix_end(prefix) if prefix else None
+        asked = (numbers, prefix, after, limit, None, newest_first, end)
         rows = await self._read_queue(sql, queue, *asked)
         return [item_of_row(queue, row) for row in rows]
 

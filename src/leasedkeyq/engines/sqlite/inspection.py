@@ -12,6 +12,7 @@ import msgspec
 from leasedkeyq.engines.sqlite.schema import BUFFERED, HELD, IN_LINE
 from leasedkeyq.model.requests import STATES, StoredItem, StoredState
 from leasedkeyq.stores.item_row import item_of_row
+from leasedkeyq.stores.paging import FEW_OF_A_PREFIX, prefix_end
 
 # The same columns for items of each table, so that rows of all of them can be merged.
 SHOWN_LIVE: Final = """
@@ -62,6 +63,23 @@ PARTS: Final[dict[StoredState, tuple[str, str]]] = {
     "done": (f"SELECT {SHOWN_DONE} FROM done INDEXED BY done_by_queue", "AND due > ?"),
 }
 """Where the items of each state are, and what else is said of them."""
+# The same for the keys of a prefix: an index has them by key. Only ids are sorted, as values may be
+# large.
+_IN_RANGE: Final = "WHERE queue = ? AND key >= ? AND key < ?"
+_LIVE_RANGE: Final = f"items INDEXED BY items_by_key {_IN_RANGE}"
+RANGES: Final[dict[StoredState, tuple[str, str]]] = {
+    state: (
+        {
+            "buried": f"SELECT {SHOWN_BURIED} FROM buried",
+            "done": f"SELECT {SHOWN_DONE} FROM done",
+        }.get(state, f"SELECT {SHOWN_LIVE} FROM items"),
+        {
+            "buried": f"buried INDEXED BY buried_by_key {_IN_RANGE}",
+            "done": f"done INDEXED BY done_by_key {_IN_RANGE}",
+        }.get(state, _LIVE_RANGE),
+    )
+    for state in STATES
+}
 DONE: Final = STATES.index("done")
 
 Row: TypeAlias = tuple[Any, ...]
@@ -186,22 +204,36 @@ class Inspection:
             request: Which items.
             reveal: Whether to show the tokens of leases.
         """
-        parts = [self._part(number, state, request) for state in STATES if state in request.states]
+        end = prefix_end(request.prefix) if request.prefix else None
+        parts = [
+            self._part(number, state, request, end) for state in STATES if state in request.states
+        ]
         rows = islice(merge(*parts, key=_id_of, reverse=request.newest_first), request.limit)
         return [item_of_row(request.queue, row, reveal=reveal) for row in rows]
 
-    def _part(self, number: int, state: StoredState, request: Browse) -> Iterator[Row]:
+    def _part(
+        self, number: int, state: StoredState, request: Browse, end: str | None
+    ) -> Iterator[Row]:
+        """The items of a state. `end` is behind all keys with the prefix, if any text is."""
         select, condition = PARTS[state]
         follows, order = ("<", "DESC") if request.newest_first else (">", "ASC")
+        now = [self._now] if state == "done" else []
+        last = f"ORDER BY id {order} LIMIT ?"
+        if end is not None:
+            keys = (number, request.prefix, end)
+            whole, within = RANGES[state]
+            few = f"SELECT count(*) FROM (SELECT 1 FROM {within} LIMIT {FEW_OF_A_PREFIX + 1})"
+            if self._execute(few, keys).fetchone()[0] <= FEW_OF_A_PREFIX:
+                ids = f"SELECT id FROM {within} AND id {follows} ? {condition} {last}"
+                sql = f"{whole} WHERE id IN ({ids}) ORDER BY id {order}"
+                values = (*keys, request.after, *now, request.limit)
+                return iter(self._execute(sql, values).fetchall())
         sql = f"{select} WHERE queue = ? AND id {follows} ? {condition}"
-        values: list[Any] = [number, request.after]
-        if state == "done":
-            values.append(self._now)
+        searched: list[Any] = [number, request.after, *now]
         if request.prefix:
             sql += " AND substr(key, 1, ?) = ?"
-            values += [len(request.prefix), request.prefix]
-        sql += f" ORDER BY id {order} LIMIT ?"
-        return iter(self._execute(sql, (*values, request.limit)).fetchall())
+            searched += [len(request.prefix), request.prefix]
+        return iter(self._execute(f"{sql} {last}", (*searched, request.limit)).fetchall())
 
     def results(self, number: int, request: Results) -> list[StoredItem | None]:
         """Kept results that are not old; None where there is none."""

@@ -133,6 +133,8 @@ async def everything(store: PostgresStore, check: Callable[[], Awaitable[None]])
             partial(store.browse, "q", limit=100),
             *(partial(store.browse, "q", states=(state,), limit=100) for state in STATES),
             *(partial(store.browse, "q", states=(s,), newest_first=True) for s in STATES),
+            partial(store.browse, "q", states=STATES, prefix="nothing"),
+            partial(store.browse, "q", states=STATES, prefix="new1", newest_first=True),
             queue_bury,
             partial(store.results, "q", [1, 2, 3]),
             partial(store.edit, "q", lambda _: [], keys=["new3"]),

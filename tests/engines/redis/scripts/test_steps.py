@@ -180,6 +180,36 @@ def test_long_listings_come_in_steps(server: Server, prefix: str, told: list[byt
     asyncio.run(main())
 
 
+def test_a_search_looks_at_many_keys_in_one_call(
+    server: Server, prefix: str, told: list[bytes]
+) -> None:
+    """And reads no more than it has to, in whatever order."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(9000)])
+        await store.put([Put("q", tuple((f"later{n:04}", b"1") for n in range(300)), delay=600.0)])
+        for newest_first in (False, True):
+            told.clear()
+            page = await store.browse("q", prefix="nothing", newest_first=newest_first)
+            assert page.items == ()
+            assert len(told) == 1
+            page = await store.browse("q", prefix="k04", newest_first=newest_first)
+            numbers = range(4999, 4899, -1) if newest_first else range(4000, 4100)
+            assert [item.key for item in page.items] == [f"k{number:05}" for number in numbers]
+            told.clear()
+            page = await store.browse("q", states=["available"], newest_first=newest_first)
+            numbers = range(8999, 8899, -1) if newest_first else range(100)
+            assert [item.key for item in page.items] == [f"k{number:05}" for number in numbers]
+            page = await store.browse("q", states=["scheduled"], newest_first=newest_first)
+            numbers = range(299, 199, -1) if newest_first else range(100)
+            assert [item.key for item in page.items] == [f"later{n:04}" for n in numbers]
+            assert len(told) == 2
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_keys_with_many_results_are_looked_at_in_steps(
     server: Server, prefix: str, told: list[bytes]
 ) -> None:

@@ -286,16 +286,7 @@ if reads then
     return answer
   end
 
-  -- An item of a listing, unless that does not want it.
-  local function show_live(queue, key, states, prefixed)
-    if not prefixed(key) then
-      return nil
-    end
-    local found = live(queue, key)
-    return found and states[found[1]] and found
-  end
-
-  -- The same for what has left its key.
+  -- What has left its key, for a listing, unless that does not want it.
   local function show_aside(queue, part, state, number, prefixed)
     local raw = call('HGET', queue[part], number)
     local key = unpack_aside(raw)
@@ -305,16 +296,23 @@ if reads then
     return nil
   end
 
-  -- The keys of the items in some states, and of others that are in the same index, once each.
-  local function keys_in(queue, states)
-    local keys, seen = {}, {}
+  local FEW = 50 * CHUNK -- items of which a call may find the next ones without reading the others
+  local SPAN = 10 * CHUNK -- entries and records that a call may look at, to find a page among them
+  local AT_ONCE = 50 -- records that are read by one command: values may be large
+
+  -- The keys of the heads in some states, each once. They are told apart by the indexes: no record is read.
+  local function keys_in(queue, states, prefixed)
+    local keys = {}
     local function add(key)
-      if not seen[key] then
-        seen[key], keys[#keys + 1] = true, key
+      if prefixed(key) then
+        keys[#keys + 1] = key
       end
     end
-    for state, index in pairs({ [AVAILABLE] = queue.r, [SCHEDULED] = queue.t }) do
-      for _, member in ipairs(states[state] and call('ZRANGE', index, 0, -1) or {}) do
+    for _, member in ipairs(states[AVAILABLE] and call('ZRANGE', queue.r, 0, -1) or {}) do
+      add(sub(member, 9))
+    end
+    for _, member in ipairs(states[SCHEDULED] and call('ZRANGE', queue.t, 0, -1) or {}) do
+      if sunpack('>I8', member) > MIDDLE then -- otherwise it is a lease
         add(sub(member, 9))
       end
     end
@@ -354,15 +352,69 @@ if reads then
       end
     end
     local range, last = newest_first and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE', newest_first and '-inf' or '+inf'
-    local function add_all(index, show)
-      local entries = call(range, index, '(' .. text(after), last, 'WITHSCORES', 'LIMIT', 0, most)
-      if #entries == 2 * most then
-        look_no_further(tonumber(entries[#entries]))
+    local function add(id, shown)
+      found[#found + 1] = shown and { id, shown } or nil
+    end
+    -- What follows `after` in an index, until a page was found or enough was looked at. `key_of` tells the key of an
+    -- entry, if that can be told without its record; `show` is given the entries of the prefix, some at a time.
+    local function add_all(index, key_of, show)
+      local from, block, looked, enough = after, most, 0, #found + most
+      while true do
+        local entries = call(range, index, '(' .. text(from), last, 'WITHSCORES', 'LIMIT', 0, block)
+        local names, ids = {}, {}
+        for number = 1, #entries, 2 do
+          if not key_of or prefixed(key_of(entries[number])) then
+            names[#names + 1], ids[#ids + 1] = entries[number], tonumber(entries[number + 1])
+          end
+        end
+        show(names, ids)
+        if #entries < 2 * block then
+          return
+        end
+        from, looked = tonumber(entries[#entries]), looked + block + #names
+        if #found >= enough or looked >= SPAN then
+          return look_no_further(from)
+        end
+        block = min(2 * block, 500)
       end
-      for number = 1, #entries, 2 do
-        local shown = show(entries[number])
-        if shown then
-          found[#found + 1] = { tonumber(entries[number + 1]), shown }
+    end
+    -- Of ids in no order, the first ones that follow `after`.
+    local function first_of(ids)
+      local sign, order = newest_first and -1 or 1, {}
+      for _, id in ipairs(ids) do
+        if precedes(after, id) then
+          order[#order + 1] = sign * id -- Without a function that compares, they are sorted in a fifth of the time.
+        end
+      end
+      table.sort(order)
+      local first = {}
+      for number = 1, min(#order, most) do
+        first[number] = sign * order[number]
+      end
+      if #order > most then
+        look_no_further(first[most])
+      end
+      return first
+    end
+    -- Heads, of which only those are read that may be in one of the states.
+    local function show_heads(keys, ids)
+      local leases = keys[1] and call('HMGET', queue.l, unpack(keys)) or {}
+      local wanted = {}
+      for number = 1, #keys do
+        if leases[number] and states[IN_FLIGHT] or not leases[number] and (states[AVAILABLE] or states[SCHEDULED]) then
+          wanted[#wanted + 1] = number
+        end
+      end
+      for first = 1, #wanted, AT_ONCE do
+        local some = {}
+        for place_in = first, min(first + AT_ONCE - 1, #wanted) do
+          some[#some + 1] = keys[wanted[place_in]]
+        end
+        for place_in, raw in ipairs(call('HMGET', queue.i, unpack(some))) do
+          local number = wanted[first + place_in - 1]
+          local lease, key = leases[number] or '', keys[number]
+          local state = lease ~= '' and IN_FLIGHT or raw and string.byte(raw, STATE_AT) == 1 and SCHEDULED or AVAILABLE
+          add(ids[number], raw and states[state] and { state, key, raw, lease })
         end
       end
     end
@@ -386,20 +438,29 @@ if reads then
       end
     end
     if states[AVAILABLE] or states[SCHEDULED] or states[IN_FLIGHT] then
-      -- If they are few, each page looks at all of them; else the pages together look at all items.
+      -- The fewer ones are looked at: those in these states, of which each page looks at all, or the others, which the
+      -- pages pass over.
       local few = (states[AVAILABLE] and call('ZCARD', queue.r) or 0)
         + (states[SCHEDULED] and call('ZCARD', queue.t) or 0)
         + (states[IN_FLIGHT] and call('HLEN', queue.l) or 0)
-      if few <= 4 * CHUNK and few * (math.floor(few / most) + 1) < call('ZCARD', queue.o) then
-        local shown_few = {}
-        for _, key in ipairs(keys_in(queue, states)) do
-          shown_few[#shown_few + 1] = show_live(queue, key, states, prefixed) or nil
+      if few <= FEW and 2 * few < call('ZCARD', queue.o) then
+        local keys, ids, key_of = keys_in(queue, states, prefixed), {}, {}
+        for first = 1, #keys, CHUNK do
+          local final = min(first + CHUNK - 1, #keys)
+          for place_in, score in ipairs(call('ZMSCORE', queue.o, unpack(keys, first, final))) do
+            local id = tonumber(score or nil)
+            if id then
+              ids[#ids + 1], key_of[id] = id, keys[first + place_in - 1]
+            end
+          end
         end
-        add_first(shown_few)
+        for _, id in ipairs(first_of(ids)) do
+          add(id, live(queue, key_of[id]))
+        end
       else
         add_all(queue.o, function(key)
-          return show_live(queue, key, states, prefixed)
-        end)
+          return key
+        end, show_heads)
       end
     end
     if states[BUFFERED] and not states[IN_LINE] and call('HLEN', queue.l) <= 4 * CHUNK then
@@ -412,16 +473,35 @@ if reads then
       add_first(keys)
     elseif states[BUFFERED] or states[IN_LINE] then
       add_all(queue.p, function(member)
-        local key = sub(member, 1, -10)
-        local value = prefixed(key) and (in_line(queue, key, sunpack('>I8', member, #key + 2)) or there(nil))
-        return value and states[value.replaces and BUFFERED or IN_LINE] and show_line(key, value)
+        return sub(member, 1, -10)
+      end, function(members, ids)
+        for number, member in ipairs(members) do
+          local key = sub(member, 1, -10)
+          local value = in_line(queue, key, ids[number]) or there(nil)
+          add(ids[number], states[value.replaces and BUFFERED or IN_LINE] and show_line(key, value))
+        end
       end)
     end
     for part, state in pairs({ b = BURIED, d = DONE }) do
       if states[state] then
-        add_all(queue[part] .. 'o', function(number)
-          return show_aside(queue, part, state, number, prefixed)
-        end)
+        -- An index has them by key: of a prefix that not too many have, no others are read.
+        local members = start ~= '' and call('ZRANGEBYLEX', queue[part] .. 'k', '[' .. start, '(' .. start .. '\255',
+          'LIMIT', 0, FEW + 1)
+        if members and #members <= FEW then
+          local ids = {}
+          for number, member in ipairs(members) do
+            ids[number] = sunpack('>I8', member, #member - 7)
+          end
+          for _, id in ipairs(first_of(ids)) do
+            add(id, show_aside(queue, part, state, string.format('%.0f', id), prefixed))
+          end
+        else
+          add_all(queue[part] .. 'o', nil, function(numbers, ids)
+            for place_in, number in ipairs(numbers) do
+              add(ids[place_in], show_aside(queue, part, state, number, prefixed))
+            end
+          end)
+        end
       end
     end
     table.sort(found, function(one, other)

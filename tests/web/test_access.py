@@ -489,11 +489,20 @@ async def test_the_host_application_says_who_it_is() -> None:
         assert refused.status_code == 403
 
 
-async def test_a_mistake_of_the_host_application_shows_nothing() -> None:
-    app = page(authenticate=lambda request: "ada")
-    async with Browser(app) as browser:
-        answer = await browser.get(OVERVIEW)
-        assert answer.status_code == 500
+async def test_a_mistake_of_the_host_application_shows_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(request: Request) -> User | None:
+        raise KeyError("the user of a session that is gone")
+
+    for authenticate in (fails, cast("Any", lambda request: "ada")):
+        async with Browser(page(authenticate=authenticate)) as browser:
+            answer = await browser.get(OVERVIEW)
+            assert answer.status_code == 500
+            assert "of a session" not in answer.text
+            assert answer.headers["cache-control"] == "no-store"
+    assert "of a session that is gone" in caplog.text
+    assert "must return a leasedkeyq.web.User" in caplog.text
 
 
 # Headers

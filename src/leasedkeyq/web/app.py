@@ -1,5 +1,6 @@
 """`dashboard`: the web page as an ASGI application."""
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -179,6 +180,8 @@ class Dashboard:
                 "authenticate= replaces the login of the page: give it, or token= and users="
             )
         self._authenticate = authenticate
+        # One password at a time: each check takes 32 MiB and a tenth of a second.
+        self.password_checks = asyncio.Semaphore(1)
         self._open_pages = 0
         self._files = {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
         self._templates = self._environment()

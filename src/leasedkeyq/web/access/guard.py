@@ -7,6 +7,7 @@ authentication where it is on, with too large a body, or by a viewer who wants t
 import hmac
 import inspect
 import ipaddress
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -22,6 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leasedkeyq.web.access.login_limit import LoginLimit
 from leasedkeyq.web.access.sessions import LoginSession, Sessions
 from leasedkeyq.web.access.users import User
+
+logger = logging.getLogger("leasedkeyq.web")
 
 Authenticate: TypeAlias = Callable[[Request], User | Awaitable[User | None] | None]
 """Tells who makes a request, or None if it is nobody who may."""
@@ -230,6 +233,10 @@ class RequestGuard:
         except HTTPException as refused:
             away = self._refuse(request, refused.status_code, refused.detail)
             away.headers.update(refused.headers or {})
+        except Exception:
+            # Most likely authenticate= of the host application: nobody gets in by its mistake.
+            logger.exception("a request could not be checked: %s", path)
+            away = self._refuse(request, 500, "The request could not be checked. The log says why.")
         outgoing = self._with_headers(send, request, static=static)
         await (away or self._app)(scope, receive, outgoing)
 

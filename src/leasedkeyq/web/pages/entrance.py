@@ -12,8 +12,6 @@ from leasedkeyq.web.access.users import User, hash_password, password_matches
 from leasedkeyq.web.screens import Content, Screen
 from leasedkeyq.web.visit import Visit, is_own_path
 
-# A password is checked one at a time: each check takes 32 MiB and a tenth of a second.
-_CHECKS: Final = asyncio.Semaphore(1)
 _NOBODY: list[str] = []
 
 logger = logging.getLogger("leasedkeyq.audit")
@@ -77,7 +75,7 @@ async def _user(visit: Visit) -> User | None:
     if not credentials.users:
         return None
     user = credentials.users.get(visit.form("user"))
-    async with _CHECKS:
+    async with visit.dashboard.password_checks:
         if user is None and not _NOBODY:
             _NOBODY.append(await asyncio.to_thread(hash_password, secrets.token_urlsafe()))
         # A name that is not known takes as long as one that is.

@@ -31,7 +31,7 @@ PROGRAM = "leasedkeyq"
 COMPLETE_VARIABLE = "_LEASEDKEYQ_COMPLETE"
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command is.
 
     Attributes:
@@ -55,70 +55,80 @@ LOOK, ACT, MANY, CONTROL, KEEP, SERVICE = (
     "Keep a store",
     "Run and set up",
 )
-COMMANDS: dict[str, Entry] = {
-    "queues": Entry(LOOK, "look", "queues", "List all queues with what they hold."),
-    "list": Entry(LOOK, "look", "list_items", "List the items of a queue or a lane."),
-    "show": Entry(LOOK, "look", "show", "Show an item with all that is known of it."),
-    "stats": Entry(LOOK, "look", "stats", "Show the store at a glance."),
-    "workers": Entry(LOOK, "look", "workers", "List the workers, and what they run."),
-    "schedules": Entry(LOOK, "look", "schedules", "List the schedules, and when they run."),
-    "tail": Entry(LOOK, "tail", "tail", "Show what happens, live."),
-    "top": Entry(LOOK, "top", "top", "Watch lanes, commands and failures, live."),
-    "put": Entry(ACT, "act", "put", "Put a value into a plain queue."),
-    "submit": Entry(ACT, "act", "submit", "Submit a command to a lane."),
-    "requeue": Entry(ACT, "act", "requeue", "Put a dead item back into its queue."),
-    "bury": Entry(
+COMMANDS: dict[str, CommandEntry] = {
+    "queues": CommandEntry(LOOK, "look", "queues", "List all queues with what they hold."),
+    "list": CommandEntry(LOOK, "look", "list_items", "List the items of a queue or a lane."),
+    "show": CommandEntry(LOOK, "look", "show", "Show an item with all that is known of it."),
+    "stats": CommandEntry(LOOK, "look", "stats", "Show the store at a glance."),
+    "workers": CommandEntry(LOOK, "look", "workers", "List the workers, and what they run."),
+    "schedules": CommandEntry(LOOK, "look", "schedules", "List the schedules, and when they run."),
+    "tail": CommandEntry(LOOK, "tail", "tail", "Show what happens, live."),
+    "top": CommandEntry(LOOK, "top", "top", "Watch lanes, commands and failures, live."),
+    "put": CommandEntry(ACT, "act", "put", "Put a value into a plain queue."),
+    "submit": CommandEntry(ACT, "act", "submit", "Submit a command to a lane."),
+    "requeue": CommandEntry(ACT, "act", "requeue", "Put a dead item back into its queue."),
+    "bury": CommandEntry(
         ACT, "act", "bury", "Give up an item that waits: it is dead then, and can be requeued."
     ),
-    "remove": Entry(ACT, "act", "remove", "Forget an item, for good."),
-    "cancel": Entry(ACT, "act", "cancel", "Cancel a command; whoever awaits it is told."),
-    "release": Entry(
+    "remove": CommandEntry(ACT, "act", "remove", "Forget an item, for good."),
+    "cancel": CommandEntry(ACT, "act", "cancel", "Cancel a command; whoever awaits it is told."),
+    "release": CommandEntry(
         ACT,
         "act",
         "release",
         "Take a lease from a holder that has died.",
     ),
-    "edit-priority": Entry(
+    "edit-priority": CommandEntry(
         ACT, "act", "edit_priority", "Change the priority of an item that waits."
     ),
-    "requeue-all": Entry(
+    "requeue-all": CommandEntry(
         MANY,
         "bulk",
         "requeue_all",
         "Put all dead items back into their queues, or some.",
     ),
-    "cancel-all": Entry(
+    "cancel-all": CommandEntry(
         MANY, "bulk", "cancel_all", "Cancel all items that match, of those that wait or run."
     ),
-    "remove-all": Entry(MANY, "bulk", "remove_all", "Forget all items that match, for good."),
-    "purge": Entry(
+    "remove-all": CommandEntry(
+        MANY, "bulk", "remove_all", "Forget all items that match, for good."
+    ),
+    "purge": CommandEntry(
         MANY,
         "bulk",
         "purge",
         "Empty a queue or a lane, for good.",
     ),
-    "pause": Entry(
+    "pause": CommandEntry(
         CONTROL,
         "control",
         "pause",
         "Pause a lane or a schedule until it is resumed.",
     ),
-    "resume": Entry(CONTROL, "control", "resume", "Resume a lane or a schedule that is paused."),
-    "run-now": Entry(
+    "resume": CommandEntry(
+        CONTROL, "control", "resume", "Resume a lane or a schedule that is paused."
+    ),
+    "run-now": CommandEntry(
         CONTROL,
         "control",
         "run_now",
         "Run a schedule now, or let a scheduled item be due now.",
     ),
-    "doctor": Entry(KEEP, "upkeep", "doctor", "Find what goes wrong, and what to do."),
-    "migrate": Entry(KEEP, "upkeep", "migrate", "Show or run what brings it up to date."),
-    "move": Entry(KEEP, "carry", "move", "Move items to another store."),
-    "export": Entry(KEEP, "carry", "export", "Write a backup."),
-    "import": Entry(KEEP, "carry", "import_", "Put a backup into a store."),
-    "bench": Entry(KEEP, "bench", "bench", "Measure how fast a store is here."),
-    "completion": Entry(SERVICE, "completion", "completion", "Print the completion of a shell."),
-    "web": Entry(SERVICE, "web", "web", "Serve the web page of stores until Ctrl-C or SIGTERM."),
-    "worker": Entry(SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."),
+    "doctor": CommandEntry(KEEP, "upkeep", "doctor", "Find what goes wrong, and what to do."),
+    "migrate": CommandEntry(KEEP, "upkeep", "migrate", "Show or run what brings it up to date."),
+    "move": CommandEntry(KEEP, "carry", "move", "Move items to another store."),
+    "export": CommandEntry(KEEP, "carry", "export", "Write a backup."),
+    "import": CommandEntry(KEEP, "carry", "import_", "Put a backup into a store."),
+    "bench": CommandEntry(KEEP, "bench", "bench", "Measure how fast a store is here."),
+    "completion": CommandEntry(
+        SERVICE, "completion", "completion", "Print the completion of a shell."
+    ),
+    "web": CommandEntry(
+        SERVICE, "web", "web", "Serve the web page of stores until Ctrl-C or SIGTERM."
+    ),
+    "worker": CommandEntry(
+        SERVICE, "worker", "worker", "Run the lanes of a manager until told to stop."
+    ),
 }
 """All commands, in the order of the help."""
 

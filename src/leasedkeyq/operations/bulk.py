@@ -1,4 +1,4 @@
-"""`BulkWork`: one action on all items that match a filter, in bounded steps.
+"""`BulkChange`: one action on all items that match a filter, in bounded steps.
 
 A step finds some hundred items and changes them. Items are found without a lock and may change
 before they are dealt with, so each is looked at again in the same step that changes it: one that
@@ -59,7 +59,7 @@ class Cancelling(Protocol):
         ...
 
 
-class BulkWork:
+class BulkChange:
     """An action on all items that a search finds.
 
     Args:

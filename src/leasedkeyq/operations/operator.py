@@ -33,7 +33,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.operations import audit
-from leasedkeyq.operations.bulk import BULK_VERBS, STATES_OF, BulkProgress, BulkVerb, BulkWork
+from leasedkeyq.operations.bulk import BULK_VERBS, STATES_OF, BulkChange, BulkProgress, BulkVerb
 from leasedkeyq.operations.burying import bury_waiting
 from leasedkeyq.operations.error_groups import ErrorGrouping
 from leasedkeyq.operations.item_search import ItemSearch
@@ -823,7 +823,7 @@ class Operator:
             exact = msgspec.structs.replace(wanted, states=states)
             layout = await self.layout()
             search = await self._bounded_search(layout, queue_or_lane, exact)
-            action = BulkWork(
+            action = BulkChange(
                 self.store,
                 verb,
                 search,

@@ -36,6 +36,12 @@ COMPLETION_TIME = 1.0
 """Seconds that completion may take to ask the store for the names of its queues."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?:file|sqlite|unix|memory):")
 _WORDS = "words"
+PATIENCE: dict[str, dict[str, Any]] = {
+    "postgres": {"patience": 5.0},
+    "redis": {"retry_for": 5.0},
+    "valkey": {"retry_for": 5.0},
+}
+"""By scheme: a person waits less long for a server that is away than a worker does."""
 
 hidden = HiddenSecrets()
 """The passwords of this process: nothing that is printed has them in it."""
@@ -151,10 +157,15 @@ def open_store(url: str, options: dict[str, Any], *, create: bool = False) -> "S
         click.UsageError: The URL or an option makes no sense.
     """
     hidden.add(url, options)
+    scheme = url.partition(":")[0]
+    for name in ("postgres", "redis", "valkey"):
+        if scheme.startswith(name):
+            options = PATIENCE[name] | options
     if not create:
         _check_file(url)
     try:
-        return connect(url, **options)
+        # A look must not bring a store up to date that older programs still use.
+        return connect(url, migrate=create, **options)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
 

@@ -98,7 +98,7 @@ async def test_all_that_match(tmp_path: Path) -> None:
         assert "7 items of mail?" in page
         assert "keys that begin with later-" in page
         told = await place.post("/items/apply", fields_of(page))
-        assert "run_now: 7 done" in told
+        assert "run now: 7 done" in told
         assert {item.state for item in await place.queue("mail")} == {"available"}
         page = await ask(place, "priority", query="queue=mail&key=order-*")
         told = await place.post("/items/apply", fields_of(page) | {"priority": "x"})

@@ -130,5 +130,5 @@ def test_reports_in_words() -> None:
     )
     assert words == (
         "remove: 1 done of 3, 2 failed (the first: 7 of mail: it is leased); "
-        "not all that match were dealt with, repeat it. Some run"
+        "not all that match were dealt with, repeat it (Some run)"
     )

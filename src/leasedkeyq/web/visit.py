@@ -183,13 +183,13 @@ class Visit:
         except (LeasedKeyQError, ValueError, LookupError) as error:
             await self.remember(action, target, f"failed: {type(error).__name__}")
             self.shown.poller.forget()
-            return self.answer(f"{action} failed: {error}", back, good=False)
+            return self.answer(f"{target}: {action} failed: {error}", back, good=False)
         words = report_words(report)
         await self.remember(action, target, words)
         self.shown.poller.forget()
         if self.visitor.by_token:
             return json_response(report)
-        return self.answer(words, back, good=not report.failed_count)
+        return self.answer(f"{target}: {words}", back, good=not report.failed_count)
 
     async def remember(self, action: str, target: str, outcome: str) -> None:
         """Write a change into the audit log. `change` does so by itself."""
@@ -240,7 +240,7 @@ def is_own_path(path: str) -> bool:
 def report_words(report: ActionReport) -> str:
     """What became of an action, in a sentence."""
     verb = "would be done" if report.dry_run else "done"
-    words = f"{report.action}: {count(report.done)} {verb}"
+    words = f"{report.action.replace('_', ' ')}: {count(report.done)} {verb}"
     if report.matched and report.matched != report.done:
         words += f" of {count(report.matched)}"
     if report.failed_count:
@@ -251,7 +251,7 @@ def report_words(report: ActionReport) -> str:
     if not report.complete:
         words += "; not all that match were dealt with, repeat it"
     if report.note:
-        words += f". {report.note}"
+        words += f" ({report.note})"
     return words
 
 

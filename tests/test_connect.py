@@ -56,6 +56,22 @@ def open_url(url, **options):
     assert store.limits.key_length == 3
 
 
+def test_a_store_of_another_package_need_not_know_migrations(install: Install) -> None:
+    install("dove", "from leasedkeyq import MemoryStore\ndef open_url(url): return MemoryStore()")
+    assert isinstance(connect("dove://", migrate=False), MemoryStore)
+    code = """
+from leasedkeyq import MemoryStore
+
+def open_url(url, migrate=True):
+    store = MemoryStore()
+    store.migrates = migrate
+    return store
+"""
+    install("crane", code)
+    assert vars(connect("crane://", migrate=False))["migrates"] is False
+    assert vars(connect("crane://"))["migrates"] is True
+
+
 def test_what_another_package_opens_must_be_a_store(install: Install) -> None:
     install("raven", "def open_url(url): return url")
     with pytest.raises(TypeError, match="'raven_store:open_url' did not return a Store"):

@@ -45,7 +45,7 @@ def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
         migrate: Bring what is stored up to date, if it is of an older version. With False nothing
             is changed or made by opening: a store of an older version refuses everything but
             `Store.schema_state`, `Store.diagnose` and `Store.close`. A store of another package
-            gets it as an option.
+            gets it as an option, if it has one of that name.
         options: Passed to the store, such as ``limits=`` or ``durability=``.
 
     Raises:
@@ -57,13 +57,16 @@ def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
     limits = options.get("limits")
     if limits is not None and not isinstance(limits, _class("model.requests", "Limits")):
         raise TypeError(f"limits must be a leasedkeyq.stores.Limits, got {type(limits).__name__}")
-    if not migrate and parts.scheme not in _WITHOUT_VERSIONS:
-        options["migrate"] = False
     opener = _BUILT_IN.get(parts.scheme)
     if opener is not None:
+        if not migrate and parts.scheme not in _WITHOUT_VERSIONS:
+            options["migrate"] = False
         return opener(url, parts, options)
     for entry in _entries().select(name=parts.scheme):
-        opened = entry.load()(url, **options)
+        theirs = entry.load()
+        if not migrate and _has_option(theirs, "migrate"):
+            options["migrate"] = False
+        opened = theirs(url, **options)
         if not isinstance(opened, _class("stores.store", "Store")):
             raise TypeError(f"the entry point {entry.value!r} did not return a Store")
         return cast("Store", opened)
@@ -71,6 +74,13 @@ def connect(url: str, *, migrate: bool = True, **options: Any) -> "Store":
         f"no store for the scheme {parts.scheme!r} in {url!r}; known are {', '.join(schemes())}. "
         "If another package has it, that is not installed here"
     )
+
+
+def _has_option(opener: Callable[..., Any], name: str) -> bool:
+    # Only a store of another package that is not to migrate needs it.
+    from inspect import signature  # noqa: PLC0415
+
+    return name in signature(opener).parameters
 
 
 def schemes() -> list[str]:

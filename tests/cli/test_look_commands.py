@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +244,40 @@ def test_a_closed_pipe_ends_a_command_quietly(shell: Shell) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_tables_fit_the_terminal(
+    colour: bool, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.put("a queue with a name that is rather long, as some people like them", "k" * 300)
+    shell.bury("mail", "[bold]no markup[/bold]" * 9, "ValueError: " + "x" * 300, "kind" * 20)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    for words in (["queues"], ["list", "mail"]):
+        out = shell(*words).out
+        assert ("\x1b[" in out) == colour
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in out.splitlines()]
+        assert len(lines) in (2, 3)
+        assert max(map(len, lines)) <= 80
+    assert "[bold]" in out
+
+
+def test_ctrl_c_ends_a_command_quietly(shell: Shell) -> None:
+    shell.put("mail", "a")
+    command = [sys.executable, "-m", "leasedkeyq", "queues", shell.url, "--watch", "--every", "1h"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"QUEUE")
+        assert process.stdout.readline().startswith(b"mail")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
 
 
 def test_tables_fit_a_line() -> None:

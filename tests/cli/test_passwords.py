@@ -54,7 +54,8 @@ def test_no_command_prints_a_password(name: str, shell: Shell, tmp_path: Path) -
         done = shell.bare(name, url, *words, *given)
         assert done.code != 0, url
         assert CANARY not in done.out + done.err, url
-    done = shell.bare(name, url, *words, url, url, url)
+    url = next(iter(urls))
+    done = shell.bare(name, url, *words_of(name, url, tmp_path), url, url, url)
     assert done.code == 2
     assert CANARY not in done.out + done.err
 

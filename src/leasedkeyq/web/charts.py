@@ -15,7 +15,7 @@ from leasedkeyq.web.words import iso, short_count, span
 
 Values: TypeAlias = Sequence[float | None]
 _Scale: TypeAlias = Callable[[float], float]
-_Writer: TypeAlias = Callable[[float], str]
+_NumberWriter: TypeAlias = Callable[[float], str]
 
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 24
@@ -201,7 +201,7 @@ def _legend(tracks: Sequence[Track], kind: str) -> Markup:
     return Markup('<span class="legend">{}</span>').format(Markup("").join(parts))
 
 
-def _in_words(title: str, tracks: Sequence[Track], write: _Writer) -> str:
+def _in_words(title: str, tracks: Sequence[Track], write: _NumberWriter) -> str:
     words: list[str] = []
     for track in tracks:
         known = [value for value in track.values if value is not None]

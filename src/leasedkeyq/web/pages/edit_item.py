@@ -24,7 +24,6 @@ from leasedkeyq.web.pages.item import asked_item, item_number
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit, report_words
 
-UNPROCESSABLE: Final = 422
 NOW: Final = frozenset({"0", "now"})
 
 
@@ -142,7 +141,7 @@ async def _content(
         "current": shown_text(readable_exact(found.raw)),
         "has_live": False,
     }
-    return Content(f"Edit {found.key}", data, extra, UNPROCESSABLE if errors else 200)
+    return Content(f"Edit {found.key}", data, extra)
 
 
 async def _again(

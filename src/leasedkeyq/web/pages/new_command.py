@@ -12,7 +12,6 @@ from leasedkeyq.web.item_query import seconds_of, whole_number
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit
 
-UNPROCESSABLE: Final = 422
 TERMS: Final = ("lane", "key", "priority", "delay")
 """The fields beside the arguments."""
 
@@ -96,9 +95,8 @@ async def _content(
         "lanes": lanes,
         "has_live": False,
     }
-    wrong = bool(errors) or (form is not None and not form.right)
     title = f"New command {chosen.name}" if chosen else "New command"
-    return Content(title, data, extra, UNPROCESSABLE if wrong else 200)
+    return Content(title, data, extra)
 
 
 def _check_terms(terms: dict[str, str]) -> dict[str, str]:

@@ -254,7 +254,9 @@ class Operator:
         layout = await self.layout()
         grouping = ErrorGrouping()
         letters = 0
-        queues = layout.known if queue_or_lane is None else layout.queues_of(queue_or_lane)
+        named = layout.known if queue_or_lane is None else layout.queues_of(queue_or_lane)
+        counts = await self.store.count(named) if named else {}
+        queues = [queue for queue in named if counts[queue].buried]
         for queue in queues:
             cursor: str | None = None
             while True:

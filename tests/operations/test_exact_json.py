@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasedkeyq.operations.exact_json import (
-    Members,
+    ExactMembers,
     NotJsonError,
     Number,
     plain,
@@ -20,7 +20,7 @@ from leasedkeyq.operations.exact_json import (
 def test_numbers_keep_their_digits() -> None:
     text = '{"id":12345678901234567890123456789,"sum":0.10,"far":1e400,"less":-0}'
     value = read_exact(text)
-    assert value == Members(
+    assert value == ExactMembers(
         [
             ("id", Number("12345678901234567890123456789")),
             ("sum", Number("0.10")),

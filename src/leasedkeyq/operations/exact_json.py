@@ -19,13 +19,13 @@ class Number(str):
     __slots__ = ()
 
 
-class Members(tuple[tuple[str, "Exact"], ...]):
+class ExactMembers(tuple[tuple[str, "Exact"], ...]):
     """The members of an object, in order."""
 
     __slots__ = ()
 
 
-Exact: TypeAlias = "str | Number | bool | list[Exact] | Members | None"
+Exact: TypeAlias = "str | Number | bool | list[Exact] | ExactMembers | None"
 """A value of JSON: a `Number`, a text, true, false, null, a list, or the members of an object."""
 
 
@@ -38,7 +38,7 @@ def _constant(name: str) -> Number:
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=_constant
+    object_pairs_hook=ExactMembers, parse_int=Number, parse_float=Number, parse_constant=_constant
 )
 
 
@@ -84,7 +84,7 @@ def plain(value: Exact) -> Any:
         case Number():
             # A number of thousands of digits stays text: Python refuses to read it.
             return value if len(value) > LONGEST_NUMBER else json.loads(value)
-        case Members():
+        case ExactMembers():
             return {name: plain(member) for name, member in value}
         case list():
             return [plain(member) for member in value]
@@ -104,7 +104,7 @@ def _write(value: Exact, add: Callable[[str], None], indent: int | None, line: s
             add("false")
         case None:
             add("null")
-        case Members():
+        case ExactMembers():
             _write_all("{}", [(_text(name), member) for name, member in value], add, indent, line)
         case _:
             _write_all("[]", [("", member) for member in value], add, indent, line)

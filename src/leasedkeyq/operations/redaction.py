@@ -10,7 +10,7 @@ import msgspec
 from leasedkeyq.model.requests import Attempt, StoredItem
 from leasedkeyq.operations.exact_json import (
     Exact,
-    Members,
+    ExactMembers,
     Number,
     plain,
     read_exact,
@@ -180,8 +180,8 @@ class Redaction:
         if self._is_hidden(path, plain(value) if self._functions else None):
             secrets.extend(_exact_leaves(value))
             return HIDDEN
-        if isinstance(value, Members):
-            return Members(
+        if isinstance(value, ExactMembers):
+            return ExactMembers(
                 (name, self._walk_exact(member, (*path, name), secrets)) for name, member in value
             )
         if isinstance(value, list):
@@ -240,7 +240,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 def _exact_leaves(value: Exact) -> Iterator[str]:
     """The texts and numbers in a hidden value; numbers as they are written, and as Python does."""
-    if isinstance(value, Members):
+    if isinstance(value, ExactMembers):
         for _, member in value:
             yield from _exact_leaves(member)
     elif isinstance(value, list):

@@ -14,7 +14,7 @@ import msgspec
 
 from leasedkeyq.operations.exact_json import (
     Exact,
-    Members,
+    ExactMembers,
     NotJsonError,
     Number,
     plain,
@@ -104,7 +104,7 @@ def new_form(schema: Schema | None, arguments: str = "") -> CommandForm:
         given = read_exact(arguments)
     except NotJsonError:
         return CommandForm(fields=fields)
-    members = dict(given) if isinstance(given, Members) else {}
+    members = dict(given) if isinstance(given, ExactMembers) else {}
     return CommandForm(
         fields=tuple(
             _with(field, value=_typed(field, members[field.argument]))
@@ -137,7 +137,7 @@ def read_form(schema: Schema | None, given: Mapping[str, str]) -> CommandForm:
         else:
             if read is not _LEFT_OUT:
                 members.append((field.argument, cast("Exact", read)))
-    arguments = Members(members)
+    arguments = ExactMembers(members)
     if any(field.error for field in fields) or schema is None:
         return CommandForm(fields=tuple(fields))
     others: list[str] = []

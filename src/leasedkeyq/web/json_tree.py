@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from leasedkeyq.operations.exact_json import Exact, Members, NotJsonError, Number, read_exact
+from leasedkeyq.operations.exact_json import Exact, ExactMembers, NotJsonError, Number, read_exact
 
 RowKind: TypeAlias = Literal["open", "close", "leaf", "more"]
 ValueType: TypeAlias = Literal["object", "list", "text", "number", "boolean", "null", ""]
@@ -37,7 +37,7 @@ class TreeRow(msgspec.Struct, frozen=True, kw_only=True):
         place: The place in a list, from 0; None for other values.
         type: The type of the value.
         text: A value as people read it: a text without quotes and escapes, a number to the digit.
-        count: Members of a list or an object; members or characters that are left out.
+        count: ExactMembers of a list or an object; members or characters that are left out.
         unfolded: Whether a list or an object is unfolded at first.
         whole: Whether `text` is all of the value, so that it can be copied.
     """
@@ -74,7 +74,7 @@ def json_tree(text: str, *, show_all: bool = False) -> JsonTree:
         value = read_exact(text)
     except NotJsonError as error:
         return JsonTree(problem=str(error))
-    builder = _Builder(show_all=show_all)
+    builder = _TreeBuilder(show_all=show_all)
     rows = tuple(builder.rows(value))
     return JsonTree(
         rows=rows,
@@ -98,7 +98,7 @@ class _Level:
         self.left = left
 
 
-class _Builder:
+class _TreeBuilder:
     def __init__(self, *, show_all: bool) -> None:
         self.left_out = False
         self._rest = ALL_ROWS if show_all else MOST_ROWS
@@ -124,10 +124,10 @@ class _Builder:
             level.left -= 1
             name, place, member = following
             shown_name = None if name is None else shown_text(name)
-            if not isinstance(member, list | Members):
+            if not isinstance(member, list | ExactMembers):
                 yield self._leaf(shown_name, place, member)
                 continue
-            is_object = isinstance(member, Members)
+            is_object = isinstance(member, ExactMembers)
             yield TreeRow(
                 kind="open" if member else "leaf",
                 name=shown_name,
@@ -168,9 +168,9 @@ class _Builder:
 
 
 def _members(
-    value: "list[Exact] | Members", most: int
+    value: "list[Exact] | ExactMembers", most: int
 ) -> Iterator[tuple[str | None, int | None, Exact]]:
-    if isinstance(value, Members):
+    if isinstance(value, ExactMembers):
         for name, member in value[:most]:
             yield name, None, member
     else:

@@ -26,7 +26,7 @@ from leasedkeyq.web.bulk_actions import (
 )
 from leasedkeyq.web.bulk_runs import PATIENCE, BulkRun, TooManyRunsError
 from leasedkeyq.web.item_query import ItemQuery, ItemStamp, whole_number
-from leasedkeyq.web.pages.items import ItemRow, item_row
+from leasedkeyq.web.pages.items import ListedItem, item_row
 from leasedkeyq.web.screens import Action, Content, Screen
 from leasedkeyq.web.visit import Visit, report_words
 
@@ -49,7 +49,7 @@ class ChosenItem(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     stamp: str
-    row: ItemRow | None
+    row: ListedItem | None
     problem: str = ""
 
 

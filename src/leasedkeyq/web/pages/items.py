@@ -18,7 +18,7 @@ LONGEST_PREVIEWED: Final = 100_000
 """Characters of a value that the JSON of a listing has; the page of the item has all."""
 
 
-class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
+class ListedItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item in a listing.
 
     Attributes:
@@ -78,7 +78,7 @@ async def items(visit: Visit) -> Content:
     return Content(f"Items of {query.queue}", data, extra)
 
 
-def item_row(visit: Visit, item: ItemView) -> ItemRow:
+def item_row(visit: Visit, item: ItemView) -> ListedItem:
     """An item as a listing shows it."""
     text = item.raw_result if item.state == "done" and item.raw_result else item.raw
     preview = shown_text(text[:PREVIEW])
@@ -86,7 +86,7 @@ def item_row(visit: Visit, item: ItemView) -> ItemRow:
         item = msgspec.structs.replace(item, raw="", value=None)
     if len(item.raw_result) > LONGEST_PREVIEWED:
         item = msgspec.structs.replace(item, raw_result="", result=None)
-    return ItemRow(
+    return ListedItem(
         item=item,
         preview=preview if len(text) <= PREVIEW else f"{preview}…",
         error=item.error.partition("\n")[0],

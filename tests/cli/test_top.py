@@ -234,7 +234,7 @@ def test_a_lively_store_on_a_terminal(tmp_path: Path) -> None:
         assert screen.settings == screen.before
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_the_terminal_as_it_was(sent: signal.Signals, tmp_path: Path) -> None:
     with empty_store("sqlite", tmp_path) as url:
         asyncio.run(make(url))

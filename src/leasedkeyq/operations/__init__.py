@@ -1,6 +1,7 @@
 """What an operator sees and does: what the command line and the web page have in common.
 
-`operator` has the `Operator`, which looks and acts; `views` is what they show, as plain data.
+`operator` has the `Operator`, which looks and acts; `feed` tells what happens, and `series` what
+has happened in the last two days; `views` is what they show, as plain data.
 `doctor` finds what goes wrong, and `bench` measures a store.
 All of it uses the contract of stores and the names of lanes, so that it works on every store. In
 the package, only `web` and `cli` may import it; programs import the names below. Begin with
@@ -8,14 +9,20 @@ the package, only `web` and `cli` may import it; programs import the names below
 """
 
 from leasedkeyq.operations.doctor import examine, examine_url
+from leasedkeyq.operations.feed import Feed
 from leasedkeyq.operations.operator import Operator
+from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.operations.views import (
     ActionReport,
     ErrorGroup,
     ErrorGroups,
+    FeedEvent,
+    FeedOutcome,
     ItemFilter,
     ItemPage,
     ItemView,
+    LaneSeries,
+    LaneTotals,
     LaneView,
     MatchCount,
     ParameterView,
@@ -30,6 +37,8 @@ from leasedkeyq.operations.views import (
 
 __all__ = [
     "Operator",
+    "Feed",
+    "SeriesReader",
     "examine",
     "examine_url",
     # What it shows
@@ -48,6 +57,10 @@ __all__ = [
     "TypeView",
     "ParameterView",
     "StoreStats",
+    "FeedEvent",
+    "FeedOutcome",
+    "LaneSeries",
+    "LaneTotals",
     # What it has done
     "ActionReport",
 ]

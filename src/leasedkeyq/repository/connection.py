@@ -189,5 +189,5 @@ def _opener(
             f"{os.fspath(source)!r} is no document (.yaml, .yml or .json); for another store write "
             f"its URL, such as sqlite:///{path}"
         )
-    said = {name: value for name, value in document.items() if value is not None}
+    said: dict[str, Any] = {name: value for name, value in document.items() if value is not None}
     return Path(os.path.realpath(path)), partial(connect, path.as_uri(), form="repository", **said)

@@ -21,7 +21,7 @@ from leasedkeyq.lanes import (
     UnregisteredCommandError,
 )
 from leasedkeyq.lanes.durable import workflow
-from leasedkeyq.lanes.presence.catalog import CATALOG_QUEUE
+from leasedkeyq.lanes.presence.catalog_records import CATALOG_QUEUE
 from leasedkeyq.model.requests import Limits
 from tests.lanes.support import Build, clock, everywhere, now, on_a_store
 from tests.lanes.trouble import Trouble

@@ -30,7 +30,7 @@ from leasedkeyq.cli.supervisor import (
     WorkerProcess,
     WorkerSlot,
 )
-from leasedkeyq.lanes.running.resident_memory import resident_memory
+from leasedkeyq.telemetry import resident_memory
 from tests.cli.test_worker import APP, PATIENCE, Worker, command, producer, result, worker
 
 ROOT = Path(__file__).resolve().parents[2]

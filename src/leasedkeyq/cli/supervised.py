@@ -17,7 +17,7 @@ import msgspec
 
 from leasedkeyq.cli.health import Health
 from leasedkeyq.cli.probe import WorkerProbe
-from leasedkeyq.lanes.running.resident_memory import resident_memory
+from leasedkeyq.telemetry import resident_memory
 
 logger = logging.getLogger("leasedkeyq.cli.worker")
 

@@ -29,6 +29,7 @@ from leasedkeyq.telemetry.metrics import (
     MetricsSnapshot,
     SeriesSnapshot,
 )
+from leasedkeyq.telemetry.process_memory import resident_memory
 from leasedkeyq.telemetry.store_metrics import StoreMetrics, StoreSnapshot, VerbSnapshot
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "StoreMetrics",
     "StoreSnapshot",
     "VerbSnapshot",
+    "resident_memory",
     # What an instrument of your own implements
     "AttemptEnd",
     "AttemptStart",

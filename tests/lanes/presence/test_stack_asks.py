@@ -121,6 +121,11 @@ def test_a_worker_answers_while_its_event_loop_is_blocked(kind: str, tmp_path: P
                 assert "time.sleep(seconds)" in answer.frames[-1].source
                 assert "the event loop of its worker has been blocked for" in answer.note
                 assert "by lane 'work': command 'blocking' of key 'b'" in answer.note
+                [record] = await until(
+                    lambda: read_workers(store), lambda seen: bool(seen[0].presence.blocked)
+                )
+                assert record.alive
+                assert {one.key for one in record.presence.running} == {"w", "b"}
                 # A command that the blocked one holds up says so, too.
                 other = await answer_of(store, waits, "sleep_inside")
                 assert "command 'blocking' of key 'b'" in other.note

@@ -46,7 +46,6 @@ from leasedkeyq.lanes.presence.records import (
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.pending_write import PendingWrite
-from leasedkeyq.lanes.running.resident_memory import resident_memory
 from leasedkeyq.model.requests import (
     Ack,
     Cancel,
@@ -59,6 +58,7 @@ from leasedkeyq.model.requests import (
 )
 from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.telemetry.process_memory import resident_memory
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -13,9 +13,9 @@ import msgspec
 
 from leasedkeyq.lanes.running.job import BATCH, CURRENT, Job
 from leasedkeyq.lanes.running.processes import PoolProcess, ProcessPool
-from leasedkeyq.lanes.running.resident_memory import resident_memory
 from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
 from leasedkeyq.lanes.running.threads import ThreadCall, ThreadPool
+from leasedkeyq.telemetry.process_memory import resident_memory
 
 SAMPLED_FOR = 60.0
 """Seconds for which a stack is looked at after somebody has asked for it."""

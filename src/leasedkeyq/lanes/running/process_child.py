@@ -35,9 +35,9 @@ from leasedkeyq.lanes.running.error_text import error_line, traceback_text
 from leasedkeyq.lanes.running.job import CURRENT, WORKER, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import join
-from leasedkeyq.lanes.running.resident_memory import resident_memory
 from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
 from leasedkeyq.stores.finite import check_finite
+from leasedkeyq.telemetry.process_memory import resident_memory
 
 HEADER = 4
 """Bytes before each frame that say how long it is."""

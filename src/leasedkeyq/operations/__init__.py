@@ -8,10 +8,9 @@ the package, only `web` and `cli` may import it; programs import the names below
 `views`.
 """
 
-from leasedkeyq.operations.doctor import examine, examine_url
-from leasedkeyq.operations.feed import Feed
-from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.series import SeriesReader
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from leasedkeyq.operations.views import (
     ActionReport,
     ErrorGroup,
@@ -34,6 +33,31 @@ from leasedkeyq.operations.views import (
     WorkerLane,
     WorkerView,
 )
+
+if TYPE_CHECKING:
+    from leasedkeyq.operations.doctor import examine, examine_url
+    from leasedkeyq.operations.feed import Feed
+    from leasedkeyq.operations.operator import Operator
+    from leasedkeyq.operations.series import SeriesReader
+else:
+    # A command that only looks starts without the others: they take long to import.
+    _LAZY = {
+        "examine": "doctor",
+        "examine_url": "doctor",
+        "Feed": "feed",
+        "Operator": "operator",
+        "SeriesReader": "series",
+    }
+
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = getattr(import_module(f"leasedkeyq.operations.{_LAZY[name]}"), name)
+        return globals()[name]
+
+    def __dir__():
+        return sorted({*globals(), *_LAZY})
+
 
 __all__ = [
     "Operator",

@@ -62,9 +62,8 @@ async def confirm(visit: Visit) -> Content:
     if not stamps and (not query.queue or visit.query("mode") == "chosen"):
         raise HTTPException(400, "Choose items first: tick their boxes, then press the button.")
     operator = visit.shown.operator
-    back = f"/items?{visit.request.url.query}" if query.queue else "/items"
-    data: dict[str, Any] = {"action": action, "query": query, "at": 0.0}
-    extra: dict[str, Any] = {"has_live": False, "back": back, "priority": visit.query("priority")}
+    data: dict[str, Any] = {"action": action, "query": query}
+    extra: dict[str, Any] = {"has_live": False, "priority": visit.query("priority")}
     if stamps:
         chosen = [await _chosen(visit, stamp, action) for stamp in stamps]
         data |= {

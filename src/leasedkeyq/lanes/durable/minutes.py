@@ -127,8 +127,9 @@ class DurationBuckets:
         """Put the fresh ones into their buckets."""
         fresh = self.fresh
         if fresh:
-            # A clock that was set back makes them negative: they count as 0.
-            self.total += sum(seconds for seconds in fresh if seconds > 0)
+            if not min(fresh) >= 0:  # by a clock that was set back: that counts as 0
+                fresh[:] = [seconds if seconds > 0 else 0.0 for seconds in fresh]
+            self.total += sum(fresh)
             self.buckets.update(map(bisect_left, repeat(LIMITS), fresh))
             fresh.clear()
 

@@ -56,7 +56,7 @@ def test_no_command_prints_a_password(name: str, shell: Shell, tmp_path: Path) -
         assert CANARY not in done.out + done.err, url
     url = next(iter(urls))
     done = shell.bare(name, url, *words_of(name, url, tmp_path), url, url, url)
-    assert done.code == 2
+    assert done.code in (2, 3)  # `tail` takes any number of words
     assert CANARY not in done.out + done.err
 
 

@@ -255,7 +255,7 @@ class Operator:
         grouping = ErrorGrouping()
         letters = 0
         named = layout.known if queue_or_lane is None else layout.queues_of(queue_or_lane)
-        counts = await self.store.count(named) if named else {}
+        counts: Mapping[str, Counts] = await self.store.count(named) if named else {}
         queues = [queue for queue in named if counts[queue].buried]
         for queue in queues:
             cursor: str | None = None

@@ -7,6 +7,7 @@ import logging
 import mimetypes
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,8 +184,10 @@ class Dashboard:
         # One password at a time: each check takes 32 MiB and a tenth of a second.
         self.password_checks = asyncio.Semaphore(1)
         self._open_pages = 0
-        self._files = {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
-        self._templates = self._environment()
+        self._files = _static_files()
+        self._templates = _environment()
+        # Stands for the token of a form in parts that are made once for several browsers.
+        self._token_mark = f"@{secrets.token_urlsafe(16)}@"
         self._app = Starlette(
             routes=self._routes(),
             exception_handlers={
@@ -335,7 +338,7 @@ class Dashboard:
             context = {**self._context(visit, screen, content), "form_token": self._token_mark}
             template = self._templates.get_template(screen.template)
             # A block that is rendered by itself does not see what its template imports.
-            for name in self._macros:
+            for name in _macros():
                 module = self._templates.get_template(name).make_module(context)
                 context[name.removesuffix(".html")] = module
             parts = {"trouble": ""}
@@ -377,24 +380,6 @@ class Dashboard:
             **content.data,
             **content.extra,
         }
-
-    def _environment(self) -> Environment:
-        # Stands for the token of a form in parts that are made once for several browsers.
-        self._token_mark = f"@{secrets.token_urlsafe(16)}@"
-        environment = Environment(
-            loader=PackageLoader("leasedkeyq.web", "templates"),
-            autoescape=select_autoescape(default=True, default_for_string=True),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._macros = environment.list_templates(
-            filter_func=lambda name: name.endswith("parts.html")
-        )
-        for name in ("count", "short_count", "span", "size", "share", "rate", "moment", "iso"):
-            environment.filters[name] = getattr(words, name)
-        environment.filters["static"] = self.static_path
-        return environment
 
     def static_path(self, name: str) -> str:
         """The path of a static file, with a mark that changes when the file does."""
@@ -505,6 +490,32 @@ _STATUS_WORDS: Final = {
     500: "This page has failed",
     503: "The store does not answer",
 }
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, compiled once for all pages of a process."""
+    environment = Environment(
+        loader=PackageLoader("leasedkeyq.web", "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("count", "short_count", "span", "size", "share", "rate", "moment", "iso"):
+        environment.filters[name] = getattr(words, name)
+    return environment
+
+
+@cache
+def _macros() -> list[str]:
+    """The templates that are imported by others."""
+    return _environment().list_templates(filter_func=lambda name: name.endswith("parts.html"))
+
+
+@cache
+def _static_files() -> dict[str, StaticFile]:
+    return {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
 
 
 def _as_viewer(user: User) -> User:

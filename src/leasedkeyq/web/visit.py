@@ -132,6 +132,10 @@ class Visit:
         """The address of a page about no store, or of a static file."""
         return _address(f"{self.request.scope['root_path']}{path}", query)
 
+    def static(self, name: str) -> str:
+        """The address of a static file, such as ``"style.css"``."""
+        return self.root(self.dashboard.static_path(name))
+
     def path(self, path: str = "/", /, **query: object) -> str:
         """The address of a page about the same store: ``visit.path("/queue", queue="mail")``.
 

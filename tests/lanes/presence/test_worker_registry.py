@@ -21,6 +21,7 @@ from leasedkeyq.lanes.presence.directory import (
     resume_lane,
 )
 from leasedkeyq.lanes.presence.records import MOST_RUNNING, WORKERS_QUEUE, LaneLoad
+from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import Answer, Cancel, Change, Counts, Extend, Limits, Put
 from tests.lanes.durable.workers_support import PARTS, Diary, memory, worker
 from tests.lanes.support import clock, now
@@ -318,3 +319,36 @@ async def test_items_of_another_version_are_left_out() -> None:
         await asyncio.sleep(1)
         await store.put([Put(WORKERS_QUEUE, (("worker:odd", b"\xff[]"),))])
         assert len(await read_workers(store)) == 1
+
+
+async def test_commands_run_while_nothing_can_be_told() -> None:
+    """The store refuses what a worker tells of itself, and of others that have died."""
+
+    class Refusing(MemoryStore):
+        refuses = False
+
+        async def do_put(self, requests: Sequence[Put]) -> Any:
+            if self.refuses and requests[0].queue == WORKERS_QUEUE:
+                raise OSError("no disk")
+            return await super().do_put(requests)
+
+        async def do_edit(self, edit: Edit) -> Any:
+            if self.refuses and edit.queue == WORKERS_QUEUE:
+                raise OSError("no disk")
+            return await super().do_edit(edit)
+
+    store = Refusing(clock=clock)
+    dead, _ = worker(store, Diary())
+    await dead.start()
+    await asyncio.sleep(4)
+    await kill(dead)
+    await asyncio.sleep(20)
+    store.refuses = True
+    manager, note = worker(store, Diary())
+    await manager.start()
+    handle = await manager.submit("x", note("a"))
+    async with asyncio.timeout(5):
+        await handle
+    store.refuses = False
+    await manager.close()
+    await dead.close()

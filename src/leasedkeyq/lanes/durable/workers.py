@@ -279,11 +279,13 @@ class WorkerGroup:
         for lane in self._lanes.values():
             if lane.id not in self._decided:
                 lane.paused = PAUSED + lane.id in paused
-        await forget_dead(self._store, found, self._store_time() - GRACE)
         if not shared:
+            # Commands need not wait until this worker has told of itself.
             self.known.set()
             self._wake()
+            await self._forget_dead(found)
             return await self._beat()
+        await self._forget_dead(found)
         self._divide(shared, found)
         self._wake()
         await self._list()
@@ -301,6 +303,10 @@ class WorkerGroup:
             return None
         await self._list()
         return self._until_beat()
+
+    async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
+        """Take away workers that have died, and questions that nobody has answered."""
+        await forget_dead(self._store, found, self._store_time() - GRACE)
 
     def _until_beat(self) -> float:
         """Seconds until it is time to tell that this worker lives."""

@@ -3,7 +3,7 @@
 `live.py` beside it runs all of it, with the web page. In this folder, by hand:
 
     leasedkeyq worker shop:manager      a worker
-    python shop.py                      customers who place orders
+    python shop.py                      customers who place orders, and an office
     leasedkeyq top sqlite:///shop.db    what happens
 """
 
@@ -13,6 +13,7 @@ import random
 import time
 from datetime import timedelta
 
+from leasedkeyq import connect
 from leasedkeyq.lanes import (
     LaneConfig,
     QueueManagerBuilder,
@@ -21,6 +22,7 @@ from leasedkeyq.lanes import (
     current_command,
     track,
 )
+from leasedkeyq.operations import ItemFilter, Operator
 
 CUSTOMERS = ["ada", "bob", "cleo", "dan", "eve", "fay", "gus", "hal", "ida", "jon"]
 ARTICLES = ["book", "lamp", "chair", "pen", "kettle", "bicycle"]
@@ -43,6 +45,8 @@ mail = LaneConfig(
 )
 background = LaneConfig(0, 2, lease_time=6, retry_policy=RetryPolicy.fixed(1, 3))
 
+URL = os.environ.get("SHOP_STORE", "sqlite:///shop.db")
+
 manager = (
     QueueManagerBuilder()
     .with_lane("payments", orders.with_global_concurrency(3), 0)
@@ -51,7 +55,7 @@ manager = (
     .with_lane("shipping", orders, 3)
     .with_lane("images", background, 4)
     .with_lane("reports", background, 5)
-    .with_storage(os.environ.get("SHOP_STORE", "sqlite:///shop.db"))
+    .with_storage(URL)
     .build()
 )
 
@@ -74,7 +78,7 @@ async def charge(customer: str, number: int, euros: int) -> str:
     """Ask the bank for money, which does not always answer."""
     await asyncio.sleep(random.uniform(0.2, 1.2))
     if euros > 100:
-        raise PermissionError(f"card of {customer} declined for {euros} euros")
+        raise PermissionError(f"card of {customer!r} declined for {euros} euros")
     if random.random() < 0.15:
         raise ConnectionError(f"the bank did not answer about order {number}")
     await manager.submit(send_mail(customer, "receipt", number))
@@ -87,7 +91,7 @@ async def send_mail(customer: str, template: str, number: int) -> None:
     """Send a mail; the lane sends four a second."""
     await asyncio.sleep(0.1)
     if template == "receipt" and number % 40 == 0:
-        raise ValueError(f"no address for {customer}")
+        raise ValueError(f"no address for {customer!r}")
 
 
 @manager.command("parcel.pack", lane="shipping", key=of_customer)
@@ -135,5 +139,23 @@ async def place_orders() -> None:
         await asyncio.sleep(random.uniform(0.5, 2.5))
 
 
+async def settle_payments() -> None:
+    """The office talks to customers whose card was declined, and gives their orders up.
+
+    A declined payment holds the later ones of its customer: without this they would wait for ever.
+    """
+    declined = ItemFilter(states=("buried",), older_than=90)
+    async with connect(URL) as store:
+        while True:
+            await asyncio.sleep(30)
+            await Operator(store).bulk("remove", "payments", declined, actor="office")
+
+
+async def main() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(place_orders())
+        tasks.create_task(settle_payments())
+
+
 if __name__ == "__main__":
-    asyncio.run(place_orders())
+    asyncio.run(main())

@@ -1,78 +1,23 @@
 """``leasedkeyq top`` in tmux: a real terminal, at the sizes that people have."""
 
-import secrets
+import asyncio
+import os
 import shlex
-import shutil
-import subprocess
+import signal
 import sys
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from leasedkeyq import connect
 from leasedkeyq.cli.output import cells
-from tests.cli.lively import PATIENCE, environment, lively_worker
+from tests.browser.tmux import Tmux, tmux
+from tests.cli.lively import lively_worker
 from tests.servers.urls import empty_store
 
-
-class Tmux:
-    """A tmux server of its own, with one window."""
-
-    def __init__(self, columns: int, lines: int, *command: str) -> None:
-        self._name = f"leasedkeyq-{secrets.token_hex(4)}"
-        size = ("-x", str(columns), "-y", str(lines))
-        words = shlex.join(command)
-        # The shell stays when the command has ended, so that the screen can be looked at.
-        script = f"{words}; echo ended with $?; exec sleep 600"
-        self.call("-f", "/dev/null", "new-session", "-d", *size, script)
-        self.call("set-option", "-g", "status", "off")
-        self.call("resize-window", *size)
-
-    def call(self, *words: str) -> str:
-        done = subprocess.run(
-            ["tmux", "-L", self._name, *words],
-            env=environment(LC_ALL="C.UTF-8", TERM="xterm-256color", PYTHONIOENCODING="utf-8"),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )
-        return done.stdout
-
-    @property
-    def lines(self) -> list[str]:
-        return self.call("capture-pane", "-p").split("\n")[:-1]
-
-    def until(self, condition: Callable[[str], object]) -> list[str]:
-        """Wait until the screen is as it should be; returns its lines."""
-        ends = time.monotonic() + PATIENCE
-        while True:
-            lines = self.lines
-            if condition("\n".join(lines)):
-                return lines
-            assert time.monotonic() < ends, "\n".join(lines)
-            time.sleep(0.1)
-
-    def shows(self, *parts: str) -> list[str]:
-        return self.until(lambda text: all(part in text for part in parts))
-
-    def press(self, *keys: str) -> None:
-        self.call("send-keys", *keys)
-
-    def end(self) -> None:
-        self.call("kill-server")
-
-
-@contextmanager
-def tmux(columns: int, lines: int, *command: str) -> Generator[Tmux]:
-    assert shutil.which("tmux"), "these tests need tmux: apt-get install tmux"
-    window = Tmux(columns, lines, *command)
-    try:
-        yield window
-    finally:
-        window.end()
+GIVEN_BACK = {"cursor_flag": "1", "wrap_flag": "1", "alternate_on": "0"}
+"""How a terminal is set that no program has taken."""
 
 
 @pytest.mark.parametrize("columns, lines", [(80, 24), (120, 40)])
@@ -108,15 +53,14 @@ def test_top_in_a_real_terminal(columns: int, lines: int, tmp_path: Path) -> Non
         window.shows("pause the selected lane")
         window.press("x")
         other = (120, 40) if columns == 80 else (80, 24)
-        window.call("resize-window", "-x", str(other[0]), "-y", str(other[1]))
+        window.resize(*other)
         window.until(lambda text: text.count("\n") == other[1] - 1 and "\n q quit" in text)
         shown = window.shows(">FAILURES", "LANES")
         assert all(cells(line) <= other[0] for line in shown)
         window.press("q")
         shown = window.shows("ended with 0")
         assert not any("LANES" in line for line in shown)  # the screen from before is back
-        cursor, wraps = window.call("display-message", "-p", "#{cursor_flag} #{wrap_flag}").split()
-        assert (cursor, wraps) == ("1", "1")
+        assert window.modes == GIVEN_BACK
 
 
 def test_ctrl_c_and_ctrl_z(tmp_path: Path) -> None:
@@ -137,3 +81,70 @@ def test_ctrl_c_and_ctrl_z(tmp_path: Path) -> None:
         window.press("echo it said $?; stty -a | grep -o '[- ]echo '", "Enter")
         window.shows("it said 0")
         assert any(line.strip() == "echo" for line in window.lines)
+
+
+def is_drawn(window: Tmux, columns: int, lines: int) -> bool:
+    """Whether each part of the picture is on the screen once, at its place, and nothing else."""
+    shown = window.lines
+    titles = [line[1:].split()[0] for line in shown if line[1:2].isupper()]
+    lanes = [line.split()[0] for line in shown if line.startswith("  ") and "/4 " in line]
+    return (
+        window.fits(columns, lines)
+        and shown[0].startswith(" leasedkeyq top")
+        and shown[-1].startswith(" q quit")
+        and titles == ["LANES", "RUNNING", "FAILURES"]
+        and sum("1 worker" in line for line in shown) == 1
+        and lanes == ["images", "mail", "reports"]
+    )
+
+
+def test_nothing_of_another_size_stays_on_the_screen(tmp_path: Path) -> None:
+    with (
+        empty_store("sqlite", tmp_path) as url,
+        lively_worker(url),
+        tmux(80, 24, sys.executable, "-m", "leasedkeyq", "top", url) as window,
+    ):
+        window.shows("1 worker", "images", "page ")
+        for size in ((120, 40), (60, 16), (150, 24), (80, 50), (80, 24)):
+            window.resize(*size)
+            window.until(lambda _, size=size: is_drawn(window, *size))
+        window.resize(30, 8)
+        window.until(lambda text: "has 30x8" in text and "LANES" not in text)
+        window.resize(80, 24)
+        window.until(lambda _: is_drawn(window, 80, 24))
+
+
+def press_q(window: Tmux, _: int) -> None:
+    window.press("q")
+
+
+def press_ctrl_c(window: Tmux, _: int) -> None:
+    window.press("C-c")
+
+
+def kill(_: Tmux, pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("leave", [press_q, press_ctrl_c, kill])
+def test_the_terminal_is_as_it_was(leave: Callable[[Tmux, int], None], tmp_path: Path) -> None:
+    async def put(url: str) -> None:
+        async with connect(url) as store:
+            await store.queue("letters").put("ada", "hello")
+
+    with empty_store("sqlite", tmp_path) as url:
+        asyncio.run(put(url))
+        program = shlex.join([sys.executable, "-m", "leasedkeyq", "top", url])
+        folder = shlex.quote(str(tmp_path))
+        script = (
+            f"trap : INT; cd {folder}; echo before; stty -g > before; "
+            f"sh -c 'echo $$ > pid; exec \"$@\"' sh {program}; echo left with $?; stty -g > after"
+        )
+        with tmux(80, 24, "sh", "-c", script) as window:
+            window.shows("letters", "q quit")
+            assert window.modes != GIVEN_BACK
+            leave(window, int((tmp_path / "pid").read_text()))
+            shown = window.shows("left with 0", "ended with 0")
+            assert window.modes == GIVEN_BACK
+    assert [line for line in shown if line.strip()] == ["before", "left with 0", "ended with 0"]
+    assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()

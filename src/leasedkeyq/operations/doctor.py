@@ -477,8 +477,8 @@ class _StoreExamination:
                 self._add(
                     "worker-died",
                     "note",
-                    "the worker died without saying so: its commands run again elsewhere when their "
-                    "leases expire",
+                    "the worker died without saying so: its commands run again elsewhere when "
+                    "their leases expire",
                     f"worker {worker.id} (process {worker.pid} on {worker.host})",
                     "find out why: memory, a kill, a crash of its machine",
                 )

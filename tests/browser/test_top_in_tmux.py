@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_ctrl_c_and_ctrl_z(tmp_path: Path) -> None:
         assert any(line.strip() == "echo" for line in window.lines)
 
 
-def is_drawn(window: Tmux, columns: int, lines: int) -> bool:
+def is_drawn(window: Tmux, columns: int, lines: int, _: str = "") -> bool:
     """Whether each part of the picture is on the screen once, at its place, and nothing else."""
     shown = window.lines
     titles = [line[1:].split()[0] for line in shown if line[1:2].isupper()]
@@ -107,11 +108,11 @@ def test_nothing_of_another_size_stays_on_the_screen(tmp_path: Path) -> None:
         window.shows("1 worker", "images", "page ")
         for size in ((120, 40), (60, 16), (150, 24), (80, 50), (80, 24)):
             window.resize(*size)
-            window.until(lambda _, size=size: is_drawn(window, *size))
+            window.until(partial(is_drawn, window, *size))
         window.resize(30, 8)
         window.until(lambda text: "has 30x8" in text and "LANES" not in text)
         window.resize(80, 24)
-        window.until(lambda _: is_drawn(window, 80, 24))
+        window.until(partial(is_drawn, window, 80, 24))
 
 
 def press_q(window: Tmux, _: int) -> None:

@@ -17,12 +17,14 @@ from starlette.routing import Mount  # noqa: E402
 
 from leasedkeyq.web import User, dashboard  # noqa: E402
 
+users: Any = auth  # Django says little about its types
+
 
 async def authenticate(request: Request) -> User | None:
     """Staff of Django may look, and superusers change things; None: somebody else."""
     asked: Any = HttpRequest()
     asked.session = SessionStore(request.cookies.get("sessionid"))
-    user: Any = await auth.aget_user(asked)
+    user = await users.aget_user(asked)
     if not user.is_active or not user.is_staff:
         return None
     return User(name=user.get_username(), role="operator" if user.is_superuser else "viewer")

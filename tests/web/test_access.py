@@ -20,6 +20,7 @@ from leasedkeyq.web.pages import ACTIONS, SCREENS
 from tests.web.browsers import SAME, TOKEN, VIEWER, Browser, form_token, open_page
 
 OVERVIEW = "/s/memory/"
+HASH = f"scrypt$32768$8$1$c2FsdA${'A' * 43}"  # of no password
 
 
 def page(**options: Any) -> Dashboard:
@@ -179,6 +180,7 @@ def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     misuses: list[tuple[dict[str, Any], str]] = [
         ({"users": [User(name="ada")]}, "no password hash"),
+        ({"token": TOKEN, "users": [User(name="token", password_hash=HASH)]}, "has a token"),
         ({"token": TOKEN, "authenticate": lambda request: None}, "replaces the login"),
         ({"secret": "short"}, "at least 16 bytes"),
         ({"base_path": "queues/"}, "looks like /queues"),
@@ -223,6 +225,13 @@ async def test_a_session_ends_by_logging_out_wherever_its_cookie_is() -> None:
         assert done.status_code == 303
         for who in (browser, thief):
             assert (await who.get(OVERVIEW)).status_code == 303
+
+
+async def test_whoever_has_not_logged_in_ends_no_session() -> None:
+    app = page(token=TOKEN)
+    async with Browser(app) as browser:
+        await browser.post("/logout")
+        assert not app.sessions._ended, "enough of these would push out the sessions that ended"
 
 
 async def test_a_login_begins_a_new_session() -> None:
@@ -449,6 +458,9 @@ async def test_without_authentication_only_this_machine_is_answered() -> None:
         ("192.168.1.7", {}, 403),
         ("127.0.0.1", {"x_forwarded_for": "192.168.1.7"}, 403),
         ("127.0.0.1", {"forwarded": "for=192.168.1.7"}, 403),
+        ("127.0.0.1", {"x_forwarded_host": "jobs.example.com"}, 403),
+        ("127.0.0.1", {"via": "1.1 proxy"}, 403),
+        ("", {}, 403),  # behind a Unix socket there is a proxy
     ]:
         async with Browser(page(), client=client) as browser:
             answer = await browser.get(OVERVIEW, **headers)

@@ -170,6 +170,22 @@ async def test_a_failure_is_shared_and_not_repeated_at_once() -> None:
     assert looks == 1
 
 
+async def test_a_store_that_is_back_is_seen_soon() -> None:
+    poller = Poller(2.0)
+
+    async def time_out() -> None:
+        await asyncio.sleep(30)
+        raise OSError("out of reach")
+
+    async def look() -> str:
+        return "back"
+
+    with pytest.raises(OSError, match="out of reach"):
+        await poller.look("a", time_out)
+    await asyncio.sleep(2)
+    assert await poller.look("a", look) == "back"
+
+
 async def test_looks_are_bounded() -> None:
     poller = Poller(2.0)
 

@@ -98,12 +98,16 @@ class Poller:
             self._looks.clear()
 
         async def run() -> T:
+            # After an error: the store may be back soon, however long the error took to come.
+            pause = self.interval * 0.9
             try:
-                return await make()
+                found = await make()
+                pause = (loop.time() - began) * SHARE
+                return found
             finally:
-                took = loop.time() - began
+                now = loop.time()
                 # A little less than the interval: a tick must not find the look before its own.
-                shared.until = loop.time() + max(self.interval * 0.9 - took, took * SHARE)
+                shared.until = max(began + self.interval * 0.9, now + pause)
 
         task = loop.create_task(run(), name="leasedkeyq web: look at a store")
         task.add_done_callback(_read_error)

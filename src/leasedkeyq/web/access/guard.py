@@ -32,11 +32,14 @@ Authenticate: TypeAlias = Callable[[Request], User | Awaitable[User | None] | No
 VISITOR: Final = "leasedkeyq.web.visitor"
 FORM: Final = "leasedkeyq.web.form"
 TOKEN_FIELD: Final = "form_token"  # the name of a field
+OPERATOR_TOKEN: Final = "token"  # the names of those who have a token and no name
+VIEWER_TOKEN: Final = "viewer token"
 SHORTEST_TOKEN: Final = 16
 MOST_FIELDS: Final = 2_000
 LONGEST_ADDRESS: Final = 16 * 1024
 MOST_HEADERS: Final = 64 * 1024
 LOGIN_BODY: Final = 16 * 1024
+PROXY_HEADERS: Final = frozenset({"forwarded", "via", "x-real-ip"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 ERROR_STATUS: Final = 400
 
@@ -94,8 +97,8 @@ class Credentials:
         self._sessions = sessions
         self.tokens: list[tuple[str, User]] = []
         for secret, user in (
-            (token, User(name="token", role="operator")),
-            (viewer_token, User(name="viewer token", role="viewer")),
+            (token, User(name=OPERATOR_TOKEN, role="operator")),
+            (viewer_token, User(name=VIEWER_TOKEN, role="viewer")),
         ):
             if secret is not None:
                 check_token(secret)
@@ -109,6 +112,9 @@ class Credentials:
                 )
             if user.name in self.users:
                 raise ValueError(f"there are two users with the name {user.name!r}")
+            if user.name in (OPERATOR_TOKEN, VIEWER_TOKEN):
+                # Its sessions could not be told from those of whoever has the token.
+                raise ValueError(f"{user.name!r} is what whoever has a token is called here")
             self.users[user.name] = user
 
     def __bool__(self) -> bool:
@@ -315,9 +321,12 @@ class RequestGuard:
 
     def _check_local(self, request: Request) -> None:
         """Without authentication, the page is for people on this machine."""
+        # A server behind a Unix socket names no client: what connects to it is a proxy.
         client = request.client.host if request.client else ""
-        forwarded = {"forwarded", "x-forwarded-for", "x-real-ip"} & set(request.headers.keys())
-        if forwarded or (client and not is_loopback(client)):
+        forwarded = any(
+            name in PROXY_HEADERS or name.startswith("x-forwarded-") for name in request.headers
+        )
+        if forwarded or not is_loopback(client):
             raise HTTPException(
                 403,
                 "This page has no authentication, so it answers only programs on its own machine. "

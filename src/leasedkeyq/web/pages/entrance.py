@@ -60,7 +60,9 @@ async def log_in(visit: Visit) -> Response:
 
 async def log_out(visit: Visit) -> Response:
     """End the session, here and wherever else its cookie is."""
-    visit.dashboard.sessions.end(visit.visitor.session)
+    if visit.visitor.session.user:
+        # Others are not remembered: enough of them would let a session that has ended live again.
+        visit.dashboard.sessions.end(visit.visitor.session)
     response = RedirectResponse(visit.root("/"), 303)
     session = visit.dashboard.sessions.new()
     response.headers.append("set-cookie", visit.dashboard.guard.set_cookie(visit.request, session))

@@ -493,7 +493,8 @@ class Store(Closable, ABC):
         after which a page begins in this order, as text: that of the last item of the page before,
         or any other. So the items of a page have ids above its cursor, or with `newest_first`
         below it. A page costs the same wherever it begins, and however many items are in other
-        states while those in the given ones are a few thousand. A `prefix` is searched for.
+        states while those in the given ones are a few thousand. A `prefix` is searched for; but on
+        SQLite and PostgreSQL one that at most some thousand keys have costs no more than these.
 
         Items that are added or change state between two calls may be missed, none is told twice.
         A `limit` below 1, an unknown state or a cursor that is none raise a `ValueError`.

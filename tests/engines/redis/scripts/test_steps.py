@@ -210,6 +210,29 @@ def test_a_search_looks_at_many_keys_in_one_call(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_items_of_a_state_are_found_at_once_where_the_page_begins(
+    server: Server, prefix: str, newest_first: bool
+) -> None:
+    """The newest of those that come due later: then the others of their state are not looked at."""
+
+    async def main() -> None:
+        store = opened(server, prefix)
+        await store.put([many(5000)])
+        await store.put([Put("q", tuple((f"later{n:04}", b"1") for n in range(1500)), delay=600.0)])
+        await store.browse("q", limit=1)
+        with server.client() as client:
+            client.config_resetstat()
+            page = await store.browse("q", states=["scheduled"], newest_first=newest_first)
+            all_looked_at = "cmdstat_zmscore" in client.info("commandstats")
+        numbers = range(1499, 1399, -1) if newest_first else range(100)
+        assert [item.key for item in page.items] == [f"later{n:04}" for n in numbers]
+        assert all_looked_at is not newest_first
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_keys_with_many_results_are_looked_at_in_steps(
     server: Server, prefix: str, told: list[bytes]
 ) -> None:

@@ -357,8 +357,10 @@ if reads then
     end
     -- What follows `after` in an index, until a page was found or enough was looked at. `key_of` tells the key of an
     -- entry, if that can be told without its record; `show` is given the entries of the prefix, some at a time.
-    local function add_all(index, key_of, show)
+    -- With `only_if_near`, little is looked at, and nothing added if that is too little. Answers whether it was added.
+    local function add_all(index, key_of, show, only_if_near)
       local from, block, looked, enough = after, most, 0, #found + most
+      local span, before = only_if_near and CHUNK or SPAN, #found
       while true do
         local entries = call(range, index, '(' .. text(from), last, 'WITHSCORES', 'LIMIT', 0, block)
         local names, ids = {}, {}
@@ -369,11 +371,17 @@ if reads then
         end
         show(names, ids)
         if #entries < 2 * block then
-          return
+          return true
         end
         from, looked = tonumber(entries[#entries]), looked + block + #names
-        if #found >= enough or looked >= SPAN then
-          return look_no_further(from)
+        if only_if_near and #found < enough and looked >= span then
+          for number = #found, before + 1, -1 do
+            found[number] = nil
+          end
+          return false
+        elseif #found >= enough or looked >= span then
+          look_no_further(from)
+          return true
         end
         block = min(2 * block, 500)
       end
@@ -443,7 +451,13 @@ if reads then
       local few = (states[AVAILABLE] and call('ZCARD', queue.r) or 0)
         + (states[SCHEDULED] and call('ZCARD', queue.t) or 0)
         + (states[IN_FLIGHT] and call('HLEN', queue.l) or 0)
-      if few <= FEW and 2 * few < call('ZCARD', queue.o) then
+      local function the_key(key)
+        return key
+      end
+      local is_few = few <= FEW and 2 * few < call('ZCARD', queue.o)
+      -- But where a page begins there often are the wanted ones: the oldest are leased, the newest are scheduled.
+      local near = is_few and few > CHUNK and add_all(queue.o, the_key, show_heads, true)
+      if is_few and not near then
         local keys, ids, key_of = keys_in(queue, states, prefixed), {}, {}
         for first = 1, #keys, CHUNK do
           local final = min(first + CHUNK - 1, #keys)
@@ -454,13 +468,13 @@ if reads then
             end
           end
         end
-        for _, id in ipairs(first_of(ids)) do
-          add(id, live(queue, key_of[id]))
+        local first, chosen = first_of(ids), {}
+        for number, id in ipairs(first) do
+          chosen[number] = key_of[id]
         end
-      else
-        add_all(queue.o, function(key)
-          return key
-        end, show_heads)
+        show_heads(chosen, first)
+      elseif not near then
+        add_all(queue.o, the_key, show_heads)
       end
     end
     if states[BUFFERED] and not states[IN_LINE] and call('HLEN', queue.l) <= 4 * CHUNK then

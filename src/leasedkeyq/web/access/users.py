@@ -26,7 +26,7 @@ LONGEST_PASSWORD: Final = 1024
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who uses the web page.
 
-    Args:
+    Attributes:
         name: What the page and the audit log call them.
         role: What they may do: a ``"viewer"`` only looks.
         password_hash: Made by `hash_password`, or by ``leasedkeyq web --hash-password``; needed for

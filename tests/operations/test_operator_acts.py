@@ -268,6 +268,51 @@ async def test_a_waiting_item_is_edited_in_its_place() -> None:
         assert (await operator.edit("q", 999, value="1", actor="ann")).matched == 0
 
 
+async def test_an_edit_overwrites_no_newer_value() -> None:
+    async with MemoryStore(clock=clock) as store:
+        operator = on(store)
+        await operator.put("q", "k", '{"n": 1}', actor="ann")
+        seen = await the(operator, "q", "k")
+        await operator.put("q", "k", '{"n": 2}', actor="producer")
+        late = await operator.edit("q", seen.id, value="3", expected=seen.raw, actor="ann")
+        assert (late.done, late.failed_count) == (0, 1)
+        now = await the(operator, "q", "k")
+        assert (now.id, now.raw) == (seen.id, '{"n": 2}')
+        await store.claim([Claim((("q", 1),))])
+        leased = await operator.edit("q", seen.id, value="3", expected=now.raw, actor="ann")
+        assert (leased.done, leased.failed_count) == (0, 1)
+
+
+async def test_an_item_that_is_not_what_was_seen_is_left_alone() -> None:
+    async with MemoryStore(clock=clock) as store:
+        operator = on(store)
+        for key in ("a", "b", "c"):
+            await operator.put("q", key, "1", actor="ann")
+        seen = [await the(operator, "q", key) for key in ("a", "b", "c")]
+        await store.claim([Claim((("q", 1),))])
+        await operator.remove("q", "c", actor="bob")
+        report = await operator.change_seen("remove", seen, actor="ann")
+        assert (report.done, report.matched, report.failed_count) == (1, 3, 2)
+        assert (await the(operator, "q", "a")).state == "in_flight", "its lease goes on"
+        assert await operator.item("q", "b") is None
+        refused = await operator.change_seen("requeue", [await the(operator, "q", "a")], actor="a")
+        assert refused.failed[0][2] == "it cannot be done: it is leased"
+        with pytest.raises(ValueError, match="priority goes with"):
+            await operator.change_seen("priority", seen, actor="ann")
+
+
+async def test_the_queues_of_leasedkeyq_itself_are_left_alone() -> None:
+    async with MemoryStore(clock=clock) as store:
+        operator = on(store)
+        internal = "leasedkeyq.audit"
+        with pytest.raises(ValueError, match="one of leasedkeyq itself"):
+            await operator.bury(internal, "changes", actor="ann")
+        with pytest.raises(ValueError, match="one of leasedkeyq itself"):
+            await operator.release(internal, "changes", force=True, actor="ann")
+        with pytest.raises(ValueError, match="one of leasedkeyq itself"):
+            await operator.submit(internal, "any", key="changes", unchecked=True, actor="ann")
+
+
 async def test_the_arguments_of_a_command_are_edited() -> None:
     async with MemoryStore(clock=clock) as store:
         manager, send = mail_manager(store)

@@ -22,7 +22,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.operations.item_search import ItemSearch
+from leasedkeyq.operations.item_search import SearchPart
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.stores.store import LIVE_STATES, Store
 
@@ -59,6 +59,28 @@ class Cancelling(Protocol):
         ...
 
 
+class ItemSource(Protocol):
+    """Finds items; `ItemSearch` is one."""
+
+    async def page(self, cursor: str | None = None, limit: int = 100, /) -> SearchPart:
+        """The next items."""
+        ...
+
+
+class SeenItems:
+    """Items that were found already, for `BulkChange`."""
+
+    def __init__(self, items: Sequence[StoredItem]) -> None:
+        self._items = items
+
+    async def page(self, cursor: str | None = None, limit: int = 100, /) -> SearchPart:
+        """The next items."""
+        begin = int(cursor or 0)
+        some = [*self._items[begin : begin + limit]]
+        more = begin + limit < len(self._items)
+        return SearchPart(some, str(begin + limit) if more else None, len(some))
+
+
 class BulkChange:
     """An action on all items that a search finds.
 
@@ -75,7 +97,7 @@ class BulkChange:
         self,
         store: Store,
         verb: BulkVerb,
-        search: ItemSearch,
+        search: ItemSource,
         access: Cancelling,
         *,
         priority: int | None = None,

@@ -33,7 +33,14 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.operations import audit
-from leasedkeyq.operations.bulk import BULK_VERBS, STATES_OF, BulkChange, BulkProgress, BulkVerb
+from leasedkeyq.operations.bulk import (
+    BULK_VERBS,
+    STATES_OF,
+    BulkChange,
+    BulkProgress,
+    BulkVerb,
+    SeenItems,
+)
 from leasedkeyq.operations.burying import bury_waiting
 from leasedkeyq.operations.error_groups import ErrorGrouping
 from leasedkeyq.operations.item_search import ItemSearch
@@ -437,6 +444,7 @@ class Operator:
         async def work() -> ActionReport:
             from leasedkeyq.lanes.submit_terms import SubmitTerms  # noqa: PLC0415 - as `_access`
 
+            self._refuse_internal(lane)
             raw = as_json(arguments, "the arguments")
             terms = SubmitTerms.checked(
                 if_present, priority, delay, deadline, timeout, unique_for=unique_for
@@ -538,6 +546,7 @@ class Operator:
         """
 
         async def work() -> ActionReport:
+            self._refuse_internal(queue_or_lane)
             found = await self._find(await self.layout(), queue_or_lane, key_or_id)
             if found is None:
                 return ActionReport(action="bury")
@@ -560,6 +569,7 @@ class Operator:
         """
 
         async def work() -> ActionReport:
+            self._refuse_internal(queue_or_lane)
             queue = (await self.layout()).queue_of(queue_or_lane, key)
             [found] = await self.store.look(queue, [key])
             if not found:
@@ -639,6 +649,7 @@ class Operator:
         value: str | bytes | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        expected: str | None = None,
         unchecked: bool = False,
         actor: str,
         action: str = "edit",
@@ -651,6 +662,8 @@ class Operator:
             value: Its new value, or the new arguments of a command, as JSON text.
             priority: Its new priority, as stores have it: higher goes first.
             delay: Seconds until it is available; 0: now.
+            expected: What its value is, as `ItemView.raw` tells it. If it is another one by then,
+                because somebody has put a newer one, nothing is changed.
             unchecked: Whether arguments need not fit the type of their command.
             actor: Who does it.
             action: What the audit log calls it.
@@ -669,7 +682,10 @@ class Operator:
             if found is None:
                 return ActionReport(action=action)
             raw = None if value is None else as_json(value, "the value")
-            envelope = envelope_of(found, layout.lane_of(found.queue))
+            lane = layout.lane_of(found.queue)
+            if expected is not None and item_view(found, lane).raw != expected:
+                return _one(action, found, "its value has changed meanwhile")
+            envelope = envelope_of(found, lane)
             if raw is not None and envelope is not None:
                 if not unchecked:
                     await self._check_command(found.queue, found.kind, raw, known=False)
@@ -678,6 +694,15 @@ class Operator:
             change = Amend(
                 found.queue, found.key, found.id, value=raw, priority=priority, delay=wait
             )
+            if expected is not None:
+
+                def amend(items: Sequence[StoredItem]) -> list[Put | Change]:
+                    same = any((item.id, item.value) == (found.id, found.value) for item in items)
+                    return [change] if same else []
+
+                answers = await self.store.edit(found.queue, amend, keys=[found.key])
+                why = "" if answers and answers[0] else "it has changed meanwhile, or is gone"
+                return _one(action, found, why)
             [answer] = await self.store.settle([change])
             if isinstance(answer, LeasedKeyQError):
                 raise answer
@@ -811,11 +836,7 @@ class Operator:
         """
 
         async def work() -> ActionReport:
-            if verb not in BULK_VERBS:
-                raise ValueError(f"verb must be one of {', '.join(BULK_VERBS)}; got {verb!r}")
-            if (priority is None) == (verb == "priority"):
-                raise ValueError("priority goes with the action 'priority', which needs it")
-            checks.put_options(priority, None)
+            self._check_verb(verb, priority)
             self._refuse_internal(queue_or_lane or "")
             states = STATES_OF[verb]
             if wanted.states:
@@ -839,7 +860,67 @@ class Operator:
             f"bulk {verb}", actor, queue_or_lane or "all queues", _filter_words(wanted), work
         )
 
+    async def change_seen(
+        self,
+        verb: BulkVerb,
+        seen: Sequence[ItemView],
+        *,
+        priority: int | None = None,
+        actor: str,
+    ) -> ActionReport:
+        """Do something to some items as they were seen, in bounded steps.
+
+        An item that is in another state by then, or at another attempt, is left alone, and told of
+        in the report: a lease that has begun meanwhile goes on.
+
+        Args:
+            verb: As in `bulk`.
+            seen: The items.
+            priority: As in `bulk`.
+            actor: Who does it.
+
+        Raises:
+            ValueError: There is no such action, a priority is missing, or a queue is internal.
+            StoreError: The store is out of reach. What was dealt with before stays so.
+        """
+
+        async def work() -> ActionReport:
+            self._check_verb(verb, priority)
+            stored: list[StoredItem] = []
+            failed: list[tuple[str, str, str]] = []
+            for view in seen:
+                self._refuse_internal(view.queue)
+                item = await self._by_id((view.queue,), view.id)
+                if item is None or (item.state, item.attempt) != (view.state, view.attempt):
+                    failed.append(
+                        (view.queue, str(view.id), "it has changed meanwhile, or is gone")
+                    )
+                elif item.state not in STATES_OF[verb]:
+                    why = f"it cannot be done: {_state_words(item.state)}"
+                    failed.append((view.queue, str(view.id), why))
+                else:
+                    stored.append(item)
+            access = await self._access()
+            action = BulkChange(self.store, verb, SeenItems(stored), access, priority=priority)
+            report = await action.run()
+            return msgspec.structs.replace(
+                report,
+                matched=len(seen),
+                failed=(*failed, *report.failed),
+                failed_count=len(failed) + report.failed_count,
+            )
+
+        queues = ", ".join(dict.fromkeys(view.queue for view in seen))
+        return await self._act(verb, actor, queues, ", ".join(str(view.id) for view in seen), work)
+
     # How it acts
+
+    def _check_verb(self, verb: BulkVerb, priority: int | None) -> None:
+        if verb not in BULK_VERBS:
+            raise ValueError(f"verb must be one of {', '.join(BULK_VERBS)}; got {verb!r}")
+        if (priority is None) == (verb == "priority"):
+            raise ValueError("priority goes with the action 'priority', which needs it")
+        checks.put_options(priority, None)
 
     async def _act(
         self,

@@ -13,8 +13,6 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.operations.bulk import BulkVerb
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ActionReport, ItemFilter, ItemView, MatchCount
 from leasedkeyq.web.bulk_actions import (
@@ -182,49 +180,24 @@ async def apply_to_chosen(
     priority: int | None,
     actor: str,
 ) -> ActionReport:
-    """Do something to items, one by one, unless they have changed since they were shown."""
-    done = 0
+    """Do something to items, unless they have changed since they were shown."""
+    seen: list[ItemView] = []
     failed: list[tuple[str, str, str]] = []
     for stamp in stamps:
         item = await operator.item(stamp.queue, stamp.id)
         problem = problem_of(stamp, item, action)
-        if not problem and item is not None:
-            try:
-                report = await act_on(operator, action.name, item, priority, actor)
-            except (LeasedKeyQError, ValueError, LookupError) as error:
-                problem = str(error)
-            else:
-                done += report.done
-                if not report.done:
-                    problem = report.failed[0][2] if report.failed else "it was not there any more"
-        if problem:
+        if item is not None and not problem:
+            seen.append(item)
+        else:
             failed.append((stamp.queue, str(stamp.id), problem))
         await asyncio.sleep(0)  # others go on meanwhile
-    return ActionReport(
-        action=action.name,
-        done=done,
+    report = await operator.change_seen(action.name, seen, priority=priority, actor=actor)
+    return msgspec.structs.replace(
+        report,
         matched=len(stamps),
-        failed=tuple(failed[:MOST_FAILED]),
-        failed_count=len(failed),
+        failed=(*failed, *report.failed)[:MOST_FAILED],
+        failed_count=len(failed) + report.failed_count,
     )
-
-
-async def act_on(
-    operator: Operator, action: BulkVerb, item: ItemView, priority: int | None, actor: str
-) -> ActionReport:
-    """Do something to one item."""
-    match action:
-        case "requeue":
-            return await operator.requeue(item.queue, item.id, actor=actor)
-        case "cancel":
-            return await operator.cancel(item.queue, item.id, actor=actor)
-        case "priority":
-            assert priority is not None
-            return await operator.set_priority(item.queue, item.id, priority, actor=actor)
-        case "run_now":
-            return await operator.run_now(item.queue, item.id, actor=actor)
-        case "remove":
-            return await operator.remove(item.queue, item.id, actor=actor)
 
 
 async def _count(visit: Visit, queue: str, wanted: ItemFilter) -> MatchCount:

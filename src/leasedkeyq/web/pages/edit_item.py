@@ -79,6 +79,7 @@ async def save(visit: Visit) -> Response:
             value=value,
             priority=priority,
             delay=delay,
+            expected=None if value is None else found.raw,
             actor=visit.actor,
         )
     except (LeasedKeyQError, ValueError) as error:

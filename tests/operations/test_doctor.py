@@ -18,6 +18,7 @@ from leasedkeyq import MemoryStore, __version__, connect
 from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE
 from leasedkeyq.lanes.presence.records import WORKER, WORKERS_QUEUE, Member, ServedLane
 from leasedkeyq.operations import doctor
+from leasedkeyq.operations.burying import BURYING
 from leasedkeyq.operations.doctor import examine, examine_url, only_grows
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import WorkerView
@@ -234,12 +235,15 @@ async def test_commands_that_nobody_knows_or_can_read() -> None:
     async with manager:
         await asyncio.sleep(1)
         await submitted(store, "mail", "forgotten")
+        await submitted(store, "mail", f"{BURYING}0.0:send")
         await store.put([Put("mail", (("odd", b"no envelope"),), kind="send")])
         # What a worker cannot read it gives up; here it has not come to it yet.
         await manager.pause("mail")
         await store.put([Put("mail", (("odd", b"no envelope"),), kind="send")])
         findings = await found(store)
         assert "'forgotten'" in findings["type-unknown"].what
+        assert BURYING not in findings["type-unknown"].what
+        assert BURYING in findings["command-half-buried"].what  # its key is named so here
         assert findings["command-undecodable"].severity == "error"
         assert findings["lane-paused"].severity == "note"
 

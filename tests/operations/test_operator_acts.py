@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import KeyAlreadyPresentError, MemoryStore
+from leasedkeyq import KeyAlreadyPresentError, MemoryStore, StoreError
 from leasedkeyq.lanes import (
     CommandCancelledError,
     CommandPayloadError,
@@ -15,6 +15,7 @@ from leasedkeyq.lanes import (
     UnknownLaneError,
     UnknownScheduleError,
 )
+from leasedkeyq.operations.burying import BURYING
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ItemFilter, ItemView
 from leasedkeyq.stores import Claim, Put, Store
@@ -233,6 +234,58 @@ async def test_bury_says_by_whom() -> None:
         running = await operator.bury("q", "c", actor="ann")
         assert (running.done, running.failed_count) == (0, 1)
         assert (await operator.bury("q", "nobody", actor="ann")).matched == 0
+
+
+class _ProcessEndsError(BaseException):
+    pass
+
+
+async def test_a_bury_that_is_stopped_leaves_the_command_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MemoryStore(clock=clock) as store:
+        operator = on(store)
+        await store.put([Put("q", (("a", b"1"),), delay=600.0, kind="send")])
+        before = await the(operator, "q", "a")
+        for error in (asyncio.CancelledError(), StoreError("away")):
+
+            async def fail(self: Store, claims: object, error: BaseException = error) -> None:
+                raise error
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Store, "claim", fail)
+                with pytest.raises(type(error)):
+                    await operator.bury("q", "a", actor="ann")
+            after = await the(operator, "q", "a")
+            assert (after.state, after.kind, after.due) == ("scheduled", "send", before.due)
+
+
+async def test_a_bury_whose_process_died_is_finished_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MemoryStore(clock=clock) as store:
+        operator = on(store)
+        await store.put([Put("q", (("a", b"1"),), delay=600.0, kind="send")])
+        [before] = (await store.browse("q")).items
+
+        async def fail(*arguments: object, **options: object) -> None:
+            raise _ProcessEndsError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "claim", fail)
+            patched.setattr(Store, "edit", fail)
+            with pytest.raises(_ProcessEndsError):
+                await operator.bury("q", "a", actor="ann")
+        left = await the(operator, "q", "a")
+        assert (left.state, left.kind) == ("available", f"{BURYING}{before.due!r}:send")
+        await store.put([Put("q", (("a", b"2"),), "append", kind="send")])
+        refused = await operator.bury("q", "a", actor="ann")
+        assert "try again" in refused.failed[0][2]
+        again = await the(operator, "q", "a")
+        assert (again.state, again.kind, again.due) == ("scheduled", "send", before.due)
+        assert (await operator.bury("q", "a", actor="ann")).done == 1
+        [dead] = (await store.browse("q", states=("buried",))).items
+        assert (dead.id, dead.kind, dead.value) == (before.id, "send", b"1")
 
 
 async def test_release_gives_a_lease_back() -> None:

@@ -22,6 +22,7 @@ from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE, UNREADABLE, read
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.model.findings import SEVERITIES, Finding, Severity
 from leasedkeyq.model.requests import Counts, StoredItem, StoredState
+from leasedkeyq.operations.burying import BURYING
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.operations.store_layout import is_internal
@@ -323,8 +324,11 @@ class _StoreExamination:
         complete = bool(serving) and all(len(worker.types) < MOST_TYPES for worker in serving)
         unknown: Counter[str] = Counter()
         unreadable: list[str] = []
+        half_buried: list[str] = []
         for queue in lane.queues if waiting else ():
             for item in await self._page(queue, "available"):
+                if item.kind.startswith(BURYING):
+                    half_buried.append(item.key)
                 if item.kind.startswith("leasedkeyq."):
                     continue  # an item on its way elsewhere
                 if not _is_command(item):
@@ -339,6 +343,15 @@ class _StoreExamination:
                 f"{_named([*unknown])}",
                 where,
                 "deploy workers that register these types, or remove the commands",
+            )
+        if half_buried:
+            self._add(
+                "command-half-buried",
+                "warning",
+                f"somebody has begun to bury {len(half_buried):,} commands, and may have died "
+                f"meanwhile: {_named(half_buried)}",
+                where,
+                f"leasedkeyq bury {lane.name} KEY finishes it, and requeue takes it back then",
             )
         if unreadable:
             self._add(

@@ -551,7 +551,7 @@ class Operator:
             if found is None:
                 return ActionReport(action="bury")
             error = f"buried by {actor}: {reason}" if reason else f"buried by {actor}"
-            return _one("bury", found, await bury_waiting(self.store, found, error))
+            return _one("bury", found, await bury_waiting(self.store, found, error, self._clock))
 
         return await self._act("bury", actor, queue_or_lane, str(key_or_id), work)
 

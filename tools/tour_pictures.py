@@ -43,7 +43,7 @@ OUT = ROOT / "build" / "tour"
 ASSETS = ROOT / "docs" / "assets"
 SHOWN = {"overview": "light", "item": "dark", "dead-letters": "light", "queue": "dark"}
 """The pictures of the documents: which screen, and whether light or dark."""
-COLOURS = 96
+COLOURS = 220
 """Colours of a picture in the documents: enough for text and charts, and a third of the size."""
 BATCH = 200
 """Minutes that are written at a time."""

@@ -31,6 +31,23 @@ def test_bars_stand_on_each_other() -> None:
     assert first.split("V")[1].partition("h")[0] == second.split(" ")[1].partition("V")[0]
 
 
+@pytest.mark.parametrize(
+    "highest, marks",
+    [
+        (0.5, ["0 s", "200 ms", "400 ms", "600 ms"]),
+        (58, ["0 s", "20 s", "40 s", "1 min"]),
+        (100, ["0 s", "1 min", "2 min"]),
+        (3500, ["0 s", "20 min", "40 min", "1 h"]),
+        (5000, ["0 s", "1 h", "2 h"]),
+        (100_000, ["0 s", "1 d", "2 d"]),
+    ],
+)
+def test_marks_of_spans_fit_beside_the_chart(highest: float, marks: list[str]) -> None:
+    svg = chart("Waiting", [Track("p50", [highest], "flight")], 0, 60, unit="span")
+    found = ET.fromstring(f"<all>{svg}</all>").iter("text")
+    assert [one.text for one in found if one.get("text-anchor") == "end"] == marks
+
+
 def test_texts_are_escaped_and_there_is_no_code() -> None:
     evil = '"><script>alert(1)</script>'
     svg = str(chart(evil, [Track(evil, [1, None], "flight"), Track("b", [1], "dead")], 0, 60))

@@ -26,6 +26,7 @@ RIGHT: Final = 8
 TOP: Final = 12
 BOTTOM: Final = 20
 GRID_LINES: Final = 4
+MINUTE: Final = 60
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 
@@ -109,7 +110,7 @@ def chart(
     """
     number = max((len(track.values) for track in tracks), default=0)
     highest = _highest(tracks, number, stacked=kind == "bars")
-    top, marks = _scale(highest, whole=unit == "count")
+    top, marks = _scale(highest, whole=True) if unit == "count" else _span_scale(highest)
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     write = short_count if unit == "count" else span
 
@@ -263,6 +264,15 @@ def _scale(highest: float, *, whole: bool) -> tuple[float, list[float]]:
         gap = max(1.0, gap)
     lines = ceil(highest / gap - 0.001)
     return gap * lines, [gap * line for line in range(lines + 1)]
+
+
+def _span_scale(highest: float) -> tuple[float, list[float]]:
+    """As `_scale` for seconds: at whole minutes, hours or days, so that the marks are short."""
+    seconds = next((one for one in (DAY, HOUR, MINUTE) if highest > one), 0)
+    if not seconds:
+        return _scale(highest, whole=False)
+    top, marks = _scale(highest / seconds, whole=True)
+    return top * seconds, [mark * seconds for mark in marks]
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:

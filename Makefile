@@ -15,6 +15,8 @@ DEMO_ARGS ?=
 # Half of the time of the tests is waiting, for real clocks and servers.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 2 * $$1 }')
 TORTURE_TIMEOUT ?= 7200
+# Seconds for one test: a browser on a busy machine is slow.
+BROWSER_TIMEOUT ?= 600
 # The folder, and files elsewhere that try more under TORTURE=1.
 TORTURE_TESTS := tests/torture tests/doors/test_doors.py tests/engines/redis/scripts/test_caps.py \
 	tests/lanes/durable/test_progress_on_stores.py tests/local/test_stress.py
@@ -77,7 +79,7 @@ pytest: $(STAMPS)/test installed ## Run the tests only, against the built wheel
 test-browser: $(STAMPS)/browser installed ## Run the tests in Chromium and tmux, which must be installed
 	$(call say,pytest tests/browser)
 	@$(BIN)/python -P tools/where.py $(ENV_DIR)
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal tests/browser $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(BROWSER_TIMEOUT) tests/browser $(PYTEST_ARGS)
 
 .PHONY: torture
 torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full length

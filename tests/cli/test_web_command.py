@@ -116,7 +116,9 @@ def test_a_server_that_answers_and_ends_at_once(cheap_hashes: None, tmp_path: Pa
                 server.send_signal(signal.SIGTERM)
                 assert server.wait(30) in (0, -signal.SIGTERM)
                 assert time.monotonic() - began < 15
-        assert TOKEN not in server.communicate()[1]
+        logged = server.communicate()[1]
+        assert TOKEN not in logged
+        assert "ERROR" not in logged, "an open page ends properly"
     finally:
         server.kill()
         server.communicate()

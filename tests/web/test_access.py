@@ -374,8 +374,42 @@ async def test_requests_are_bounded() -> None:
         await browser.log_in()
         many = "&".join("f=" for _ in range(MOST_FIELDS + 1)).encode()
         assert (await post("/logout", content=many, headers=form)).status_code == 400
-        assert (await browser.get("/s/memory/?" + "a" * 20_000)).status_code == 414
+        assert (await browser.get("/s/memory/?" + "a" * 50_000)).status_code == 414
         assert (await browser.get("/s/memory/", x_long="a" * 70_000)).status_code == 431
+
+
+async def test_a_form_that_is_cut_off_is_nothing_for_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[Any] = []
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/login",
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 50000),
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await page(token=TOKEN)(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not caplog.text
+
+
+async def test_a_name_that_no_store_takes_is_the_fault_of_the_address() -> None:
+    async with Browser(page()) as browser:
+        answer = await browser.get("/s/memory/item.json?queue=q&key=%00")
+        assert answer.status_code == 400
+        assert "NUL" in answer.json()["error"]
 
 
 async def test_a_viewer_changes_nothing() -> None:

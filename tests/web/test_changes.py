@@ -13,7 +13,7 @@ from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.web import dashboard
 from leasedkeyq.web.access.audit import AUDIT_QUEUE, MOST_ENTRIES, AuditLog
 from leasedkeyq.web.visit import report_words
-from tests.web.browsers import TOKEN, Browser
+from tests.web.browsers import TOKEN, Browser, form_token
 
 
 async def test_the_last_changes_are_kept() -> None:
@@ -90,6 +90,16 @@ async def test_a_lane_is_paused_and_resumed_and_that_is_remembered(
         assert told[-1]["who"] == "token"
         assert told[-1]["target"] == "lane mail"
     await manager.close()
+
+
+async def test_a_long_message_fits_into_a_cookie() -> None:
+    app = dashboard(MemoryStore())
+    async with Browser(app) as browser:
+        await browser.get("/s/memory/")
+        fields = {"lane": "\N{SNOWMAN}" * 1400}
+        token = form_token(app, browser)
+        done = await browser.post("/s/memory/lanes/pause", fields, token=token)
+        assert len(done.headers["set-cookie"]) < 4096, "a browser would forget it"
 
 
 async def test_a_tool_changes_something_by_its_token_alone() -> None:

@@ -20,10 +20,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from leasedkeyq import __version__
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, UnstorableError
 from leasedkeyq.operations.redaction import HideRule, Redaction
 from leasedkeyq.web import words
 from leasedkeyq.web.access.guard import Authenticate, Credentials, RequestGuard
@@ -38,7 +38,8 @@ from leasedkeyq.web.visit import Visit, json_response
 STATIC: Final = Path(__file__).parent / "static"
 MESSAGE_COOKIE: Final = "leasedkeyq_message"
 THEME_COOKIE: Final = "leasedkeyq_theme"
-LONGEST_MESSAGE: Final = 1_000
+LONGEST_MESSAGE: Final = 1_500
+"""Bytes: a browser forgets a cookie of more than 4,096."""
 MOST_OPEN_PAGES: Final = 500
 LIVE: Final = "live_"
 PING: Final = 20
@@ -134,6 +135,23 @@ class StaticFile:
         self.content = path.read_bytes()
         self.kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         self.mark = hashlib.sha256(self.content).hexdigest()[:12]
+
+
+class LiveResponse(EventSourceResponse):
+    """Events that end properly when the server does, too: it would log an error for each."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        open_ended = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal open_ended
+            open_ended = bool(message.get("more_body", True))
+            await send(message)
+
+        await super().__call__(scope, receive, send_and_note)
+        if open_ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Dashboard:
@@ -295,7 +313,7 @@ class Dashboard:
                     f"{MOST_OPEN_PAGES} pages are open already. This one does not update itself.",
                     {"retry-after": "30"},
                 )
-            return EventSourceResponse(self._events(visit, screen), ping=PING, send_timeout=30)
+            return LiveResponse(self._events(visit, screen), ping=PING, send_timeout=30)
 
         return endpoint
 
@@ -430,6 +448,8 @@ class Dashboard:
         return response
 
     async def _on_store_error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, UnstorableError):
+            return self._refusal(request, 400, str(error))  # no key or queue can have such a name
         logger.warning("a page could not be made: %s: %s", request.scope["path"], error)
         return self._refusal(request, 503, str(error))
 
@@ -443,7 +463,9 @@ class Dashboard:
         self, visit: Visit, response: Response, message: str, *, good: bool
     ) -> None:
         """Show a message on the next page of this browser."""
-        text = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
+        raw = message.encode(errors="backslashreplace")
+        cut = raw[:LONGEST_MESSAGE].decode(errors="ignore")
+        text = f"{cut}…" if len(raw) > LONGEST_MESSAGE else cut
         signed = self.sessions.sign(
             "message", msgspec.json.encode((visit.visitor.session.nonce, good, text))
         )

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leasedkeyq.web.access.guard import is_loopback
+from leasedkeyq.web.access.guard import LONGEST_ADDRESS, MOST_HEADERS, is_loopback
 from leasedkeyq.web.app import Dashboard
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ BACKLOG: Final = 512
 LAST_ANSWERS: Final = 3
 """Seconds for requests that are under way at the end."""
 MOST_CONNECTIONS: Final = 2000
+LONGEST_REQUEST_HEAD: Final = LONGEST_ADDRESS + MOST_HEADERS
 
 
 class UnprotectedAddressError(ValueError):
@@ -85,6 +86,7 @@ def serve(
         timeout_graceful_shutdown=LAST_ANSWERS,
         limit_concurrency=MOST_CONNECTIONS,
         backlog=BACKLOG,
+        h11_max_incomplete_event_size=LONGEST_REQUEST_HEAD,
         proxy_headers=proxy is not None,
         forwarded_allow_ips=proxy,
         ssl_certfile=certificate,

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,7 +36,8 @@ OPERATOR_TOKEN: Final = "token"  # the names of those who have a token and no na
 VIEWER_TOKEN: Final = "viewer token"
 SHORTEST_TOKEN: Final = 16
 MOST_FIELDS: Final = 2_000
-LONGEST_ADDRESS: Final = 16 * 1024
+LONGEST_ADDRESS: Final = 48 * 1024
+"""Characters: an address may name 200 items that were chosen."""
 MOST_HEADERS: Final = 64 * 1024
 LOGIN_BODY: Final = 16 * 1024
 PROXY_HEADERS: Final = frozenset({"forwarded", "via", "x-real-ip"})
@@ -446,7 +447,9 @@ def _check_request(request: Request, *, static: bool) -> None:
     """
     method = request.method
     if len(request.scope.get("query_string", b"")) + len(request.scope["path"]) > LONGEST_ADDRESS:
-        raise HTTPException(414, f"An address may have {LONGEST_ADDRESS:,} characters here.")
+        raise HTTPException(
+            414, f"An address may have {LONGEST_ADDRESS:,} characters here: choose fewer items."
+        )
     if sum(len(name) + len(value) for name, value in request.scope["headers"]) > MOST_HEADERS:
         raise HTTPException(431, f"The headers may have {MOST_HEADERS:,} bytes here.")
     if method not in ("GET", "HEAD") and (static or method != "POST"):
@@ -587,7 +590,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The body of a request, if it is not larger than `limit`.
 
     Raises:
-        HTTPException: 413.
+        HTTPException: 413, or 400 if the client has gone meanwhile.
     """
     refused = HTTPException(413, f"A request may have {limit:,} bytes here, and this has more.")
     length = request.headers.get("content-length", "")
@@ -595,9 +598,13 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise refused
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise refused
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise refused
+            parts.append(part)
+    except ClientDisconnect:
+        # Anybody can do that, as often as they like: it is nothing for the log.
+        raise HTTPException(400, "The form has ended before its end.") from None
     return b"".join(parts)

@@ -11,6 +11,7 @@ import pytest
 from leasedkeyq import connect
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
 from leasedkeyq.lanes.presence.directory import read_types
+from leasedkeyq.operations.change_log import AuditEntry, AuditLog
 from leasedkeyq.stores import Claim, Store
 from tests.cli.commands import Shell, sqlite_shell
 
@@ -135,6 +136,26 @@ def test_bury_release_priority_and_run_now(shell: Shell) -> None:
     assert (again.code, again.err) == (4, "leasedkeyq: b of q: it is not leased: it waits\n")
     assert shell("release", "q", "nobody", "--yes").code == 1
     assert shell("run-now", "q", "nobody").code == 1
+
+
+def test_changes_are_kept_in_the_store_for_the_web_page(shell: Shell) -> None:
+    shell.put("q", "a", "b")
+    assert shell("put", "q", "c", "1").code == 0
+    assert shell("remove-all", "q", "--dry-run").code == 0
+    assert shell("remove", "q", "nobody", "--yes").code == 1
+    assert shell("remove", "q", "a", "--yes").code == 0
+    assert shell("remove-all", "q", "--prefix", "b", "--yes").code == 0
+    kept: list[AuditEntry] = []
+
+    async def look(store: Store) -> None:
+        kept.extend(await AuditLog(store, "jobs").last())
+
+    shell.on_store(look)
+    assert [(entry.who, entry.action, entry.target, entry.outcome) for entry in kept] == [
+        ("ann", "bulk remove", "q key_prefix='b'", "done"),
+        ("ann", "remove", "q a", "done"),
+    ]
+    assert kept[0].client.startswith("command line on ")
 
 
 def shop(store: Store) -> tuple[QueueManager, Any]:

@@ -8,10 +8,10 @@ import pytest
 from leasedkeyq import MemoryStore
 from leasedkeyq.errors import StoreError
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
+from leasedkeyq.operations.change_log import AUDIT_QUEUE, MOST_ENTRIES, AuditLog
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.web import dashboard
-from leasedkeyq.web.access.audit import AUDIT_QUEUE, MOST_ENTRIES, AuditLog
 from leasedkeyq.web.visit import report_words
 from tests.web.browsers import TOKEN, Browser, form_token
 

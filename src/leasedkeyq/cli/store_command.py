@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -128,7 +129,7 @@ class StoreSession:
 
         async def main() -> T:
             async with self.open(create=create) as store:
-                return await work(Operator(store))
+                return await work(Operator(store, changes_from=f"command line on {gethostname()}"))
 
         return asyncio.run(main())
 

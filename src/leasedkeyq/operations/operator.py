@@ -94,6 +94,8 @@ class Operator:
         store: The store.
         clock: Unix time, for ages.
         redaction: What of values is hidden: in all that is shown, and from searches by error.
+        changes_from: From where changes are made, such as ``"command line"``. If it is given, the
+            last changes but `put` and `submit` are kept in the store, for the page *Changes*.
     """
 
     def __init__(
@@ -102,10 +104,12 @@ class Operator:
         *,
         clock: Callable[[], float] = time.time,
         redaction: Redaction | None = None,
+        changes_from: str = "",
     ) -> None:
         self.store = store
         self._clock = clock
         self._redaction = redaction or Redaction()
+        self._changes_from = changes_from
 
     # Looking
 
@@ -937,8 +941,29 @@ class Operator:
             report = await work()
         except BaseException as error:
             audit.record_failure(action, error, actor=actor, queue=queue, target=target)
+            if not isinstance(error, LeasedKeyQError | ValueError):  # those are refusals
+                await self._remember(action, actor, f"{queue} {target}", type(error).__name__)
             raise
-        return audit.record(report, actor=actor, queue=queue, target=target, action=action)
+        audit.record(report, actor=actor, queue=queue, target=target, action=action)
+        if report.matched and not report.dry_run:
+            await self._remember(action, actor, f"{queue} {target}", audit.result_of(report))
+        return report
+
+    async def _remember(self, action: str, actor: str, target: str, outcome: str) -> None:
+        """Keep a change in the store, if it is to be kept."""
+        # Scripts put and submit all day long: that would push out what people have done.
+        if not self._changes_from or action in ("put", "submit"):
+            return
+        from leasedkeyq.operations.change_log import AuditLog  # noqa: PLC0415 - who looks needs none
+
+        log = AuditLog(self.store, self.store.name, self._clock)
+        await log.add(
+            who=actor,
+            client=self._changes_from,
+            action=action,
+            target=target.strip(),
+            outcome=outcome,
+        )
 
     async def _change_one(
         self,

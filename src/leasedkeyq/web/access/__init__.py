@@ -2,5 +2,5 @@
 
 `users` are those who log in, with the hashes of their passwords, `sessions` the signed cookies by
 which they stay logged in, `login_limit` slows down guessing. `guard` stands before every request.
-`audit` remembers changes. Only `web` imports this folder. Begin with `guard`.
+Only `web` imports this folder. Begin with `guard`.
 """

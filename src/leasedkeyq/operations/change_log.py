@@ -1,4 +1,7 @@
-"""Who has changed what by the web page: kept in the store, for the page *Changes*."""
+"""Who has changed what by the web page or on the command line: kept in the store.
+
+The page *Changes* shows it.
+"""
 
 import logging
 import time
@@ -18,7 +21,7 @@ LONGEST_TEXT: Final = 300
 KEPT_APART: Final = 10 * 365 * 24 * 3600.0
 """The item is never due, so that nothing that claims from all queues leases it."""
 
-logger = logging.getLogger("leasedkeyq.web")
+logger = logging.getLogger("leasedkeyq.operations")
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +30,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: When, as Unix time.
         who: The name of the user; ``"(local)"`` without authentication.
-        client: The address that the request came from.
+        client: The address that the request came from, or ``"command line"`` and a host.
         action: What was done, as a verb: ``"requeue"``.
         target: What it was done to: a lane, a schedule, a queue and id, a filter. No values.
         outcome: What became of it, in words.

@@ -93,6 +93,10 @@ def test_a_damaged_backup_changes_nothing(shell: Shell, tmp_path: Path) -> None:
     short = tmp_path / "s.jsonl.gz"
     short.write_bytes(gzip.compress(whole)[:-20])
     assert shell.bare("import", target, str(short)).code == 4
+    packed = bytearray(gzip.compress(whole))
+    packed[10] ^= 0xFF  # the first of the compressed bytes
+    short.write_bytes(packed)
+    assert "damaged or cut" in shell.bare("import", target, str(short)).err
     assert shell.bare("import", target, str(tmp_path / "none")).code == 2
     assert not (tmp_path / "other.db").exists()
 

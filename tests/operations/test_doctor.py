@@ -127,6 +127,8 @@ async def test_leases_without_end_or_holder() -> None:
     await lease(store, "mine", None, f"{here}:{os.getpid()}")
     await lease(store, "elsewhere", 600.0, "another-host:1")
     await lease(store, "odd", 600.0, "a name of its own")
+    for number in ("²", "9" * 12, "9" * 90):  # none is that of a process
+        await lease(store, f"odd {number}", 600.0, f"{here}:{number}")
     findings = await found(store)
     assert [*findings] == ["lease-without-expiry"]
     assert "'mine'" in findings["lease-without-expiry"].what

@@ -51,6 +51,8 @@ GROWTH_FACTOR: Final = 1.5
 GROWTH_LEAST: Final = 100
 """A lane only grows if, over this span in so many looks, it never got shorter, and has grown by
 this factor and so many commands."""
+LARGEST_PROCESS: Final = 2**31 - 1
+"""The number of a process is at most this."""
 MOST_TYPES: Final = 1000
 """A worker with so many command types may know others that it does not tell of."""
 
@@ -529,7 +531,8 @@ def _is_command(item: StoredItem | None) -> bool:
 def _is_gone(holder: str, workers: Sequence[WorkerView]) -> bool:
     """Whether the process that holds a lease has ended, as far as can be told from here."""
     host, _, number = holder.rpartition(":")
-    if not host or not number.isdigit():
+    # A holder is any text that a program chose, and not every number is that of a process.
+    if not host or not number.isdecimal() or int(number) > LARGEST_PROCESS:
         return False
     pid = int(number)
     known = [worker.alive for worker in workers if (worker.host, worker.pid) == (host, pid)]

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import os
 import sys
+import zlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -238,7 +239,7 @@ def _input(file: str | None) -> Generator[IO[bytes]]:
     with opened as lines:
         try:
             yield lines
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise CommandFailedError(f"{path}: it is damaged or cut: {error}", REFUSED) from error
 
 

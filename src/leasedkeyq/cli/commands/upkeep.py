@@ -8,7 +8,7 @@ import click
 from leasedkeyq.cli.choices import SPAN, json_option
 from leasedkeyq.cli.exit_codes import DONE, ERRORS_FOUND, REFUSED, WARNINGS_FOUND
 from leasedkeyq.cli.output import counted, echo_json, printable
-from leasedkeyq.cli.store_command import StoreCommand, StoreSession, hidden, open_store
+from leasedkeyq.cli.store_command import StoreCommand, StoreSession, hidden
 
 if TYPE_CHECKING:
     from leasedkeyq.model.findings import Finding, SchemaState
@@ -106,9 +106,7 @@ def migrate(
     """
     if as_sql and yes:
         raise click.UsageError("--sql prints what would be done, and --yes does it: give one")
-    state = asyncio.run(_state(session, create=False)) if not yes else None
-    if yes:
-        state = asyncio.run(_migrated(session))
+    state = asyncio.run(_state(session, migrate=yes))
     if as_json:
         echo_json(state)
     elif state is None:
@@ -134,13 +132,7 @@ def _print_state(state: "SchemaState", *, done: bool) -> None:
         click.echo("nothing was changed; --yes does it, --sql prints it", err=True)
 
 
-async def _state(session: StoreSession, *, create: bool) -> "SchemaState | None":
-    """Look without changing anything."""
-    options = {**session.options, "migrate": False}
-    async with open_store(session.url, options, create=create) as store:
-        return await store.schema_state()
-
-
-async def _migrated(session: StoreSession) -> "SchemaState | None":
-    async with session.open(create=True) as store:
+async def _state(session: StoreSession, *, migrate: bool) -> "SchemaState | None":
+    """What is there; opening a store migrates it, or changes nothing."""
+    async with session.open(create=migrate) as store:
         return await store.schema_state()

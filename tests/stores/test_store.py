@@ -97,7 +97,7 @@ async def test_a_closed_store_does_not_ask_its_engine(verb: str) -> None:
 async def test_a_failure_in_place_of_the_answer_is_raised(verb: str) -> None:
     store = MemoryStore()
 
-    async def fails(*_: Any) -> StoreError:
+    async def fails(*_: Any, **__: Any) -> StoreError:
         return BROKEN
 
     setattr(store, f"do_{verb}", fails)
@@ -237,7 +237,7 @@ async def test_what_an_engine_raises_is_the_cause_of_a_store_error(
 ) -> None:
     store = MemoryStore()
 
-    async def fails(*_: Any) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
         raise failure
 
     call = CALLS.get(verb, MemoryStore.close)
@@ -254,7 +254,7 @@ async def test_an_engine_that_fails_before_it_waits_and_one_that_cannot_watch(
 ) -> None:
     store = MemoryStore()
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise failure
 
     for verb, call in CALLS.items():
@@ -272,7 +272,7 @@ async def test_errors_of_the_contract_and_cancellations_pass_as_they_are(verb: s
     store = MemoryStore()
     for error in (BROKEN, StoreDamagedError("torn"), QueueFullError("full"), CancelledError()):
 
-        async def fails(*_: Any, error: BaseException = error) -> None:
+        async def fails(*_: Any, error: BaseException = error, **__: Any) -> None:
             raise error
 
         setattr(store, f"do_{verb}", fails)

@@ -166,7 +166,7 @@ def open_store(url: str, options: dict[str, Any], *, create: bool = False) -> "S
         _check_file(url)
     try:
         # A look must not bring a store up to date that older programs still use.
-        return connect(url, migrate=create, **options)
+        return connect(url, **({"migrate": create} | options))
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
 

@@ -1,13 +1,18 @@
 """Stacks of coroutines and threads, taken from outside."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
+import msgspec
 import pytest
 
+from leasedkeyq.lanes.running import processes
+from leasedkeyq.lanes.running.process_child import ChildStack, ProcessCall, frame
+from leasedkeyq.lanes.running.processes import PoolProcess
 from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
 
 
@@ -133,3 +138,21 @@ def test_a_deep_stack_is_told_by_its_end() -> None:
     frames = deep(300)
     assert len(frames) == 100
     assert frames[-1].function.endswith("thread_stack")
+
+
+async def test_an_answer_of_a_process_that_comes_late_does_not_spoil_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "STACK_LIMIT", 0.05)
+    here, there = socket.socketpair()
+    nothing: Any = None
+    process = PoolProcess(asyncio.get_running_loop(), nothing, here)
+    process.call = ProcessCall("work", msgspec.Raw(b"{}"), 7, "x", "x", "", "a", 1, None)
+    first, second = (frame(ChildStack(asked, "x", 7, (), 4096)) for asked in (1, 2))
+    with here, there:
+        there.sendall(first[:9])
+        assert process.ask_stack() is None
+        there.sendall(first[9:] + second)
+        answer = process.ask_stack()
+    assert answer is not None
+    assert answer.asked == 2

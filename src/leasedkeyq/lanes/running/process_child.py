@@ -173,9 +173,9 @@ def _attend(child: "Child", lifeline: int, questions: socket.socket) -> None:
     events.register(questions, select.POLLIN)
     while not any(place == lifeline for place, _ in events.poll()):
         try:
-            asked = questions.recv(1)
-            if asked:
-                questions.sendall(frame(child.stack(asked[0])), socket.MSG_DONTWAIT)
+            asked = questions.recv(256)
+            if asked:  # the worker has given up on all but the last
+                questions.sendall(frame(child.stack(asked[-1])), socket.MSG_DONTWAIT)
         except Exception:  # a question must not keep the process from ending with its worker
             asked = b""
         if not asked:

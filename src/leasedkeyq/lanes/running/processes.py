@@ -122,6 +122,8 @@ class PoolProcess(asyncio.Protocol):
         self._questions = questions
         self._asking = threading.Lock()
         self._asked = 0
+        self._answered = b""
+        """What has come of an answer that is not whole yet."""
         self.ended: Future[int] = loop.create_future()
         self._loop = loop
         self._process = process
@@ -188,17 +190,18 @@ class PoolProcess(asyncio.Protocol):
             self._asking.release()
 
     def _receive_stack(self, until: float) -> bytes:
-        received = b""
         wanted = HEADER
-        while len(received) < wanted:
+        while True:
+            if len(self._answered) >= HEADER:
+                wanted = HEADER + int.from_bytes(self._answered[:HEADER], "big")
+            if len(self._answered) == wanted > HEADER:
+                received, self._answered = self._answered, b""
+                return received[HEADER:]
             self._questions.settimeout(max(0.001, until - time.monotonic()))
-            some = self._questions.recv(wanted - len(received))
+            some = self._questions.recv(wanted - len(self._answered))
             if not some:
                 raise EOFError
-            received += some
-            if len(received) == HEADER == wanted:
-                wanted += int.from_bytes(received, "big")
-        return received[HEADER:]
+            self._answered += some  # if the rest comes too late, the next call goes on from here
 
     def kill(self) -> None:
         """End it at once, with all processes that it has started."""

@@ -129,7 +129,7 @@ async def test_what_a_later_version_has_written_is_left_out() -> None:
 
 
 async def test_a_clock_that_is_behind_the_store_hides_nothing() -> None:
-    store = MemoryStore(clock=clock)
+    store = MemoryStore(clock=lambda: clock() + 6030)
     await write(store, WorkerMinute(START + 6000, "one", {"x": values(4)}))
     reader = SeriesReader(store, clock=clock)
     await reader.refresh()
@@ -175,3 +175,14 @@ async def write_and_read(url: str) -> None:
         assert (found.submitted, found.started, found.completed) == (5, 5, 5)
         assert found.run_p95 is not None
         assert await reader.refresh() == 0
+
+
+async def test_a_worker_whose_clock_is_ahead_does_not_move_the_time_of_all() -> None:
+    store = MemoryStore(clock=clock)
+    reader = SeriesReader(store, clock=clock)
+    await asyncio.sleep(61)
+    await write(store, WorkerMinute(START, "one", {"x": values(3)}))
+    await write(store, WorkerMinute(START + 86400 * 60, "ahead", {"x": values(4)}))
+    await reader.refresh()
+    assert reader.lane("x", since=START).completed == (3, 4)
+    assert reader.totals("x", 3600).completed == 7

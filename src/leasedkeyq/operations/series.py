@@ -69,9 +69,13 @@ class SeriesReader:
                 except msgspec.MsgspecError:
                     self._unread += 1  # a later version has written it
                     continue
-                self._newest = max(self._newest, minute.at)
+                # The store knows when it was written. A worker that has claimed nothing yet knows
+                # no clock but its own, which may be far ahead.
+                written = item.ended_at or minute.at
+                at = min(minute.at, int(written // MINUTE) * MINUTE)
+                self._newest = max(self._newest, at)
                 for name, lane in minute.lanes.items():
-                    self._add(name, minute.at, lane, item.ended_at or minute.at)
+                    self._add(name, at, lane, written)
             read += len(page)
         self._drop()
         return read

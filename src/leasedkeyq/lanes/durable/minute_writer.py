@@ -85,7 +85,7 @@ class MinuteWriter:
     Args:
         store: Where it is written.
         lanes: The lanes of the worker.
-        clock: Unix time, until the store has told its own.
+        clock: The time of the store as far as it is known, until a claim has told it.
 
     Attributes:
         ahead: The clock of the store, less that of the event loop, as the last claim told; None
@@ -195,7 +195,7 @@ class MinuteWriter:
                 logger.warning(text, error, exc_info=unforeseen)
                 return
             for key in minutes:
-                del self._unwritten[key]
+                self._unwritten.pop(key, None)  # the oldest may have been dropped meanwhile
 
     async def _gauge(self, minute: WorkerMinute, *, only_counted: bool) -> None:
         """Add to a minute how its lanes stand, and those in which somebody else did something."""

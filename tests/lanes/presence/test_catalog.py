@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import MemoryStore
+from leasedkeyq import MemoryStore, StoreError
 from leasedkeyq.lanes import (
     KeyLimit,
     LaneConfig,
@@ -25,7 +25,9 @@ from leasedkeyq.lanes.presence.directory import (
     read_lanes,
     read_types,
 )
-from leasedkeyq.model.requests import Cancel, Limits, Put
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
+from leasedkeyq.model.edit import Edit
+from leasedkeyq.model.requests import Answer, Cancel, Limits, Purge, Put
 from tests.lanes.support import clock
 
 
@@ -292,3 +294,45 @@ async def test_records_of_another_version_are_left_out() -> None:
         await store.settle([Cancel(CATALOG_QUEUE, key, b"\xff", 100.0)])
     assert [record.name for record in await read_lanes(store)] == ["mail"]
     assert await read_types(store) == []
+
+
+class Unlisted(MemoryStore):
+    """Fails to write the catalog as often as it is told."""
+
+    failures = 0
+
+    async def do_edit(self, edit: Edit) -> list[Answer]:
+        if edit.queue == CATALOG_QUEUE and self.failures:
+            self.failures -= 1
+            raise StoreError("out of order")
+        return await super().do_edit(edit)
+
+
+async def test_commands_run_where_the_catalog_cannot_be_written() -> None:
+    store = Unlisted(clock=clock)
+    store.failures = 10**6
+    builder = QueueManagerBuilder(clock=clock).with_storage(store).with_partition_sharing()
+    manager = builder.with_lane("mail", LaneConfig(1, 4, partitions=2), 5).build()
+
+    @manager.command("add")
+    async def add(one: int) -> int:
+        return one + 1
+
+    async with manager:
+        async with asyncio.timeout(100):
+            assert await (await manager.submit("mail", add(1))) == 2
+        assert await read_lanes(store) == []
+        store.failures = 0
+        await asyncio.sleep(200)
+        assert [record.name for record in await read_lanes(store)] == ["mail"]
+
+
+async def test_a_store_that_has_lost_everything_is_told_again() -> None:
+    store = MemoryStore(clock=clock)
+    manager = build(store)
+    async with manager:
+        await asyncio.sleep(5)
+        await store.settle([Purge(WORKERS_QUEUE), Purge(CATALOG_QUEUE)])
+        assert await read_lanes(store) == []
+        await asyncio.sleep(40)
+        assert [record.name for record in await read_lanes(store)] == ["mail"]

@@ -22,7 +22,17 @@ from leasedkeyq.lanes.presence.directory import (
 )
 from leasedkeyq.lanes.presence.records import MOST_RUNNING, WORKERS_QUEUE, LaneLoad
 from leasedkeyq.model.edit import Edit
-from leasedkeyq.model.requests import Answer, Cancel, Change, Counts, Extend, Limits, Put
+from leasedkeyq.model.requests import (
+    Answer,
+    Cancel,
+    Capabilities,
+    Change,
+    Claim,
+    Counts,
+    Extend,
+    Limits,
+    Put,
+)
 from tests.lanes.durable.workers_support import PARTS, Diary, memory, worker
 from tests.lanes.support import clock, now
 
@@ -178,6 +188,54 @@ async def test_an_idle_worker_renews_one_lease_and_asks_for_nothing() -> None:
     assert store.asked.count("Extend") == pytest.approx(3 * 50 / 3, abs=6)
     for manager in workers:
         await manager.close()
+
+
+class Dear(Counting):
+    """As a file, which is written anew with each change."""
+
+    capabilities = Capabilities(durability="none", cross_process=False, minute_series=False)
+
+
+async def test_a_store_that_is_dear_to_write_is_told_once_a_minute() -> None:
+    store = Dear()
+    manager, _ = worker(store, Diary())
+    async with manager:
+        await asyncio.sleep(30)
+        store.asked.clear()
+        await asyncio.sleep(300)
+        assert (await only(store)).alive
+    assert store.asked[:6].count("Extend") == 5
+
+
+async def test_workers_that_come_and_go_cost_the_others_little() -> None:
+    store = Counting()
+    others = [worker(store, Diary())[0] for _ in range(10)]
+    manager, _ = worker(store, Diary())
+    await manager.start()
+    await asyncio.sleep(30)
+    store.asked.clear()
+    for other in others:
+        await other.start()
+    await asyncio.sleep(0.2)
+    looks = store.asked.count("browse")
+    assert looks <= 4 * len(others)  # and not as many as there are pairs of them
+    await asyncio.sleep(30)
+    store.asked.clear()
+    for other in others:
+        await other.close()
+    await asyncio.sleep(1)
+    assert not {"claim", "sweep"} & set(store.asked)
+    assert store.asked.count("browse") <= 3 * len(others)
+    await manager.close()
+
+
+async def test_a_worker_of_the_version_before_was_not_seen_in_the_future() -> None:
+    store = memory()
+    await store.put([Put(WORKERS_QUEUE, (("worker:old", b'{"lanes":{"x":2},"types":"ab"}'),))])
+    await store.claim([Claim(((WORKERS_QUEUE, 1),), 1, "worker:old", 30.0)])
+    record = await only(store)
+    assert record.alive
+    assert record.seen_at <= clock()
 
 
 async def test_a_worker_that_dies_is_shown_as_dead_for_an_hour() -> None:

@@ -207,7 +207,6 @@ class StoreEngine(LaneEngine):
         """
         self._drains: set[asyncio.Event] = set()
         self._heartbeat = Heartbeat(store, lanes, self._held, self._has, self._not_renewed)
-        self._minutes = MinuteWriter(store, lanes, clock)
         self._alarm: TimerHandle | None = None
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._events = EventPublisher(
@@ -232,6 +231,7 @@ class StoreEngine(LaneEngine):
                 ran=lambda job: (self.bound_loop or self._loop).time() - job.started_at,
             ),
         )
+        self._minutes = MinuteWriter(store, lanes, self._workers.store_time)
         self.loop_watch.keeper = self.lease_guard = LeaseGuard(
             store,
             lanes,
@@ -584,6 +584,7 @@ class StoreEngine(LaneEngine):
         self._wanted.set()  # so that it sees that nothing more is to be started
         self._workers.known.set()
         self._workers.end()
+        settled = False
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._workers.written()
@@ -595,14 +596,18 @@ class StoreEngine(LaneEngine):
                             await asyncio.wait(list(self._errands))
                         await self._outbox.empty.wait()
                     await self.dlq.settled()
+                    settled = True
                     await self._minutes.flush()
                     await self._events.flush()
         except TimeoutError:
-            logger.error(  # noqa: TRY400
-                "%d commands are not settled: the store does not answer; they run again when "
-                "their leases have expired",
-                len(self._outbox),
-            )
+            if settled:
+                logger.warning("the last minute value of lanes is lost: the store does not answer")
+            else:
+                logger.error(  # noqa: TRY400
+                    "%d commands are not settled: the store does not answer; they run again when "
+                    "their leases have expired",
+                    len(self._outbox),
+                )
         self._letting_go = True
         self.loop_watch.stop()
         self._workers.close()

@@ -66,12 +66,19 @@ LONGEST_LEASE = 30.0
 SHORTEST_LEASE = 5.0
 """Seconds for which a worker that shares no partitions is taken to live after it has told so. One
 that does is taken to live for the lease time of its lanes."""
+RARE_LEASE = 180.0
+"""The same on a store for which each write is dear: see `Capabilities.minute_series`."""
 LONGEST_BEAT = 10.0
 """Seconds between two renewals, at most."""
 FIRST_BEAT = 0.7
 """Seconds after which a new worker tells what it does, at most."""
+LOOK_GAP = 0.25
+"""Seconds between two looks of a worker that shares no partitions: when many workers start or end,
+each of them is news for all."""
 CATALOG_EVERY = 86400.0
 """Seconds after which a worker tells again which lanes and command types it has."""
+CATALOG_AGAIN = 60.0
+"""The same after it could not be told."""
 TELL_BLOCKED = 2.0
 """Seconds after which another thread tells that the event loop is blocked, and hears questions."""
 HEAR_EVERY = 1.0
@@ -133,6 +140,9 @@ class WorkerGroup:
         """Lanes of which a look at the store that is under way may tell old news."""
         self._writing: Task[None] | None = None
         self._news = asyncio.Event()
+        self._looked = -inf
+        self._hurry = asyncio.Event()
+        """Set when there is something that cannot wait for the next look."""
         self._loop: AbstractEventLoop | None = None
         self._name = ""
         self._host = ""
@@ -233,6 +243,8 @@ class WorkerGroup:
         heard = True
         try:
             while True:
+                if heard and not self._shared():
+                    await self._wait_for_more()
                 self._news.clear()
                 try:
                     seconds = await (self._look() if heard else self._beat())
@@ -262,6 +274,16 @@ class WorkerGroup:
             self.known.set()
             unwatch()
 
+    async def _wait_for_more(self) -> None:
+        """Let news gather, if the last look was a moment ago and nothing is in a hurry."""
+        if asyncio.get_running_loop().time() < self._looked + LOOK_GAP:
+            try:
+                async with asyncio.timeout_at(self._looked + LOOK_GAP):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+        self._hurry.clear()
+
     async def _look(self) -> float | None:
         """See what is paused and which workers live; returns the seconds until the next look."""
         shared = self._shared()
@@ -270,19 +292,24 @@ class WorkerGroup:
         elif self._ended:
             await self._go()
             return None
+        self._looked = asyncio.get_running_loop().time()
         self._decided = set(self._unwritten)
         found = await self._browse()
         self._heard(found)
         if self._lease is not None:
             self._answers.hear(self._name.removeprefix(WORKER), found)
         paused = {item.key for item in found if item.key.startswith(PAUSED)}
+        changed = not self.known.is_set()
         for lane in self._lanes.values():
-            if lane.id not in self._decided:
-                lane.paused = PAUSED + lane.id in paused
+            is_paused = PAUSED + lane.id in paused
+            if lane.id not in self._decided and lane.paused is not is_paused:
+                lane.paused = is_paused
+                changed = True
         if not shared:
             # Commands need not wait until this worker has told of itself.
             self.known.set()
-            self._wake()
+            if changed:
+                self._wake()
             await self._forget_dead(found)
             return await self._beat()
         await self._forget_dead(found)
@@ -306,7 +333,7 @@ class WorkerGroup:
 
     async def _forget_dead(self, found: Sequence[StoredItem]) -> None:
         """Take away workers that have died, and questions that nobody has answered."""
-        await forget_dead(self._store, found, self._store_time() - GRACE)
+        await forget_dead(self._store, found, self.store_time() - GRACE)
 
     def _until_beat(self) -> float:
         """Seconds until it is time to tell that this worker lives."""
@@ -323,11 +350,13 @@ class WorkerGroup:
         if shared:
             lease_time = min(lane.lease_time for lane in shared)
             return lease_time, min(LONGEST_BEAT, *(lane.heartbeat for lane in shared))
+        if not self._store.capabilities.minute_series:
+            return RARE_LEASE, RARE_LEASE / 3
         shortest = min((lane.lease_time for lane in list(self._lanes.values())), default=inf)
         lease_time = max(SHORTEST_LEASE, min(LONGEST_LEASE, shortest))
         return lease_time, lease_time / 3
 
-    def _store_time(self) -> float:
+    def store_time(self) -> float:
         """The time of the store, as far as it is known."""
         if self._clock_offset is None:
             return self._clock()
@@ -338,12 +367,18 @@ class WorkerGroup:
         now = asyncio.get_running_loop().time()
         contents = self._catalog.contents
         if contents != self._listed or now >= self._list_again:
-            try:
-                await self._catalog.write(self._store_time())
-            except LimitExceededError as error:
-                logger.info("the lanes of this worker are not shown to operators: %s", error)
-            self._listed = contents
             self._list_again = now + CATALOG_EVERY
+            try:
+                await self._catalog.write(self.store_time())
+            except StoreClosedError:
+                raise
+            except Exception as error:  # commands do not depend on it
+                unforeseen = None if isinstance(error, LeasedKeyQError) else error
+                text = "the lanes of this worker are not shown to operators: %s"
+                logger.info(text, error, exc_info=unforeseen)
+                if not isinstance(error, LimitExceededError):
+                    self._list_again = now + CATALOG_AGAIN
+            self._listed = contents
 
     async def _browse(self) -> list[StoredItem]:
         found: list[StoredItem] = []
@@ -391,6 +426,8 @@ class WorkerGroup:
                 self._renewed = loop.time()
                 self._set_clock(claimed.expires_at, lease_time)
         self._told = value
+        if joins:
+            self._listed = None  # the store may have lost the catalog with the lease
         if shares != self._told_shares or (joins and me.lanes):
             self._told_shares = shares
             await tell_workers(self._store)
@@ -547,16 +584,19 @@ class WorkerGroup:
 
     def look(self) -> None:
         """Share out anew: there is another lane."""
+        self._hurry.set()
         self._news.set()
 
     def leave(self) -> None:
         """Let the other workers have the partitions of this one. It goes on to tell of itself."""
         self._leaving = True
+        self._hurry.set()
         self._news.set()
 
     def end(self) -> None:
         """Let no worker know this one any more, and end."""
         self._leaving = self._ended = True
+        self._hurry.set()
         self._news.set()
 
     async def _go(self) -> None:

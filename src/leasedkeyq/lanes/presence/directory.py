@@ -96,7 +96,9 @@ def _worker(item: StoredItem) -> WorkerRecord | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     if alive:
-        seen_at = item.put_at if item.due is None else item.due - member.lease_time
+        seen_at = item.put_at
+        if item.due is not None and member.lease_time:  # an older version does not tell the latter
+            seen_at = item.due - member.lease_time
     else:
         ended = [attempt.ended_at for attempt in item.history] or [item.put_at]
         seen_at = ended[-1] - member.lease_time

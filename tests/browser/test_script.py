@@ -49,12 +49,12 @@ def test_light_and_dark_are_kept(page: Page, site: Site) -> None:
 def test_live_parts_come_and_can_be_paused(page: Page, site: Site) -> None:
     page.goto(site.path(HOME))
     expect(page.locator("#pause .word")).to_have_text("Live", timeout=30_000)
-    page.evaluate("document.querySelector('[data-live=totals]').innerHTML = 'old'")
-    # What was sent before is not sent again: another connection brings all parts.
     page.keyboard.press("p")
     expect(page.locator("#pause .word")).to_have_text("Paused")
+    page.evaluate("document.querySelector('[data-live=totals]').innerHTML = 'old'")
     page.wait_for_timeout(3000)
     assert page.inner_text("[data-live=totals]") == "old"
+    # What was sent before is not sent again: another connection brings all parts.
     page.keyboard.press("p")
     expect(page.locator("[data-live=totals]")).to_contain_text("Waiting", timeout=30_000)
 

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -134,7 +135,9 @@ def test_the_terminal_is_as_it_was(leave: Callable[[Tmux, int], None], tmp_path:
             await store.queue("letters").put("ada", "hello")
 
     with empty_store("sqlite", tmp_path) as url:
-        asyncio.run(put(url))
+        # In a thread: the browser of other tests has an event loop in this one.
+        with ThreadPoolExecutor() as thread:
+            thread.submit(lambda: asyncio.run(put(url))).result()
         program = shlex.join([sys.executable, "-m", "leasedkeyq", "top", url])
         folder = shlex.quote(str(tmp_path))
         script = (

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import time
 
 import pytest
@@ -12,6 +13,11 @@ from leasedkeyq.testing import VirtualTimeLoop
 # Times without a zone are local ones. Tests of that change the zone, the others rely on this one.
 os.environ["TZ"] = "UTC"
 time.tzset()
+
+# A shell ignores Ctrl-C for what it runs in the background, and the programs that tests interrupt
+# would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -167,7 +167,11 @@ def interrupted_move(shell: Shell, target: Path, how: signal.Signals, items: int
     command = [sys.executable, "-c", code, "move", shell.url, f"sqlite:///{target}"]
     with subprocess.Popen(command, stdout=-1, stderr=-1) as process:
         end = time.monotonic() + 60
-        while not target.exists() or not names(shell, f"sqlite:///{target}"):
+        while True:
+            # The file may be there while its tables are not: a look refuses it then.
+            look = shell.bare("queues", f"sqlite:///{target}", "--json")
+            if look.code == 0 and any(view["available"] for view in look.json):
+                break
             assert process.poll() is None
             assert time.monotonic() < end
         process.send_signal(how)

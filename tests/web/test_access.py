@@ -621,3 +621,31 @@ async def test_a_store_that_does_not_answer_is_told() -> None:
         async with open_page(app, browser, "/s/memory/overview.live") as live:
             await asyncio.sleep(5)
             assert "closed" in live.part("trouble")
+
+
+async def test_a_store_that_hangs_is_told_and_the_page_goes_on_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    app = dashboard(store)
+    goes_on = asyncio.Event()
+    count = store.count
+
+    async def hang(*given: Any, **named: Any) -> Any:
+        await goes_on.wait()
+        return await count(*given, **named)
+
+    monkeypatch.setattr(store, "count", hang)
+    path = "/s/memory/overview.live"
+    async with Browser(app) as browser, open_page(app, browser, path) as live:
+        answer = await browser.get(OVERVIEW)
+        assert answer.status_code == 503
+        assert "has not answered for 20 s" in answer.text
+        assert "has not answered for 5 s" in live.part("trouble")
+        goes_on.set()
+        await asyncio.sleep(70)
+        assert live.part("trouble") == ""
+        assert live.part("totals")
+        await store.queue("new").put("k", 1)
+        await asyncio.sleep(70)
+        assert "queue=new" in live.part("rows")

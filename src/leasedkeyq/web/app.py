@@ -42,6 +42,9 @@ LONGEST_MESSAGE: Final = 1_500
 """Bytes: a browser forgets a cookie of more than 4,096."""
 MOST_OPEN_PAGES: Final = 500
 LIVE: Final = "live_"
+PATIENCE: Final = 20
+LIVE_PATIENCE: Final = 5
+"""Seconds until a page, and one that is open, says that the store does not answer."""
 PING: Final = 20
 RETRY: Final = 3000
 """Milliseconds until a browser asks again after a connection is lost."""
@@ -297,7 +300,11 @@ class Dashboard:
     def _page(self, screen: Screen) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             visit = self._visit(request)
-            content = await screen.content(visit)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    content = await screen.content(visit)
+            except TimeoutError:
+                raise HTTPException(503, _silence(PATIENCE)) from None
             if visit.wants_json:
                 return json_response(content.data, content.status)
             return self.render(visit, screen, content)
@@ -328,7 +335,13 @@ class Dashboard:
                     if not await self._still_allowed(visit):
                         yield {"event": "ended", "data": ""}
                         return
-                    for name, html in (await self._parts(visit, screen)).items():
+                    try:
+                        async with asyncio.timeout(LIVE_PATIENCE):
+                            parts = await self._parts(visit, screen)
+                    except TimeoutError:
+                        # The look goes on; the pages that wait for it say so meanwhile.
+                        parts = {"trouble": _silence(LIVE_PATIENCE)}
+                    for name, html in parts.items():
                         if sent.get(name) != html:
                             sent[name] = html
                             own = html.replace(self._token_mark, visit.form_token)
@@ -538,6 +551,10 @@ def _macros() -> list[str]:
 @cache
 def _static_files() -> dict[str, StaticFile]:
     return {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
+
+
+def _silence(seconds: int) -> str:
+    return f"The store has not answered for {seconds} s. What was shown before may be out of date."
 
 
 def _as_viewer(user: User) -> User:

@@ -9,6 +9,8 @@ T = TypeVar("T")
 MOST_LOOKS: Final = 500
 SHARE: Final = 10
 """A look that takes long is taken more rarely: it takes at most one in so many seconds."""
+LONGEST_PAUSE: Final = 60.0
+"""Seconds: one look that hung, while a server failed over, must not make a page old for long."""
 
 
 class _SharedLook:
@@ -102,7 +104,7 @@ class Poller:
             pause = self.interval * 0.9
             try:
                 found = await make()
-                pause = (loop.time() - began) * SHARE
+                pause = min((loop.time() - began) * SHARE, LONGEST_PAUSE)
                 return found
             finally:
                 now = loop.time()

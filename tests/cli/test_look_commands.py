@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,6 +193,40 @@ def test_completion_knows_commands_and_queues(
     assert completed("leasedkeyq list sqlite:///nowhere.db ma", 3) == []
     monkeypatch.setenv("LEASEDKEYQ_URL", shell.url)
     assert completed("leasedkeyq show ma", 2) == ["plain,mail-out"]
+
+
+def test_bash_completes_behind_a_url_and_in_a_name_with_colons(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.put("mail:eu", "a")
+    shell.put("mail;rm -rf x", "a")
+    shell.put("-rf", "a")
+    assert 'COMP_LINE="$COMP_LINE"' in shell.bare("completion", "bash").out
+    monkeypatch.setenv("_LEASEDKEYQ_COMPLETE", "bash_complete")
+    monkeypatch.setattr(store_command, "COMPLETION_TIME", 60.0)
+    monkeypatch.setenv("COMP_WORDBREAKS", " \t\n\"'@><=;|&(:")
+
+    def completed(line: str, behind: str = "") -> list[str]:
+        monkeypatch.setenv("COMP_LINE", line + behind)
+        monkeypatch.setenv("COMP_POINT", str(len(line)))
+        return shell.bare().out.split()
+
+    assert completed("leasedkeyq qu") == ["plain,queues"]
+    # What a shell would run is not offered.
+    assert completed(f"leasedkeyq list {shell.url} ") == ["plain,mail:eu"]
+    assert completed(f"leasedkeyq list {shell.url} ma", " --json") == ["plain,mail:eu"]
+    assert completed(f"leasedkeyq list {shell.url} mail:e") == ["plain,eu"]
+    assert completed(f"leasedkeyq list --store={shell.url} mail:") == ["plain,eu"]
+    assert completed(f"leasedkeyq list {shell.url} mail:eu --state=bur") == ["plain,buried"]
+
+
+def test_closed_streams_lead_nowhere(shell: Shell) -> None:
+    shell.put("mail", "a")
+    code = (
+        f"from leasedkeyq.__main__ import main; raise SystemExit(main(['queues', {shell.url!r}]))"
+    )
+    command = f"{sys.executable} -c {shlex.quote(code)} <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=60, check=False).returncode == 0
 
 
 def test_without_the_extra_only_the_worker_runs() -> None:

@@ -221,6 +221,7 @@ group = CommandGroup(
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command; returns the exit code. Errors are one line on standard error."""
+    _replace_closed_streams()
     for word in (*arguments, os.environ.get(URL_VARIABLE, "")):
         if "@" in word or "://" in word:
             hidden.add(word.partition("=")[2] if word.startswith("--") else word)
@@ -228,6 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
+            import_module("leasedkeyq.cli.commands.completion")  # it knows bash better
             return shell_complete(group, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
         # Not `group.main`: that ends the process where a pipe is closed.
         with group.make_context(PROGRAM, [*(arguments or ["--help"])]) as context:
@@ -277,6 +279,16 @@ def explained(error: Exception) -> tuple[str, int]:
 
 def _complain(text: str) -> None:
     click.echo(hidden.hide(text), err=True)
+
+
+def _replace_closed_streams() -> None:
+    """Let a stream that the caller has closed, as by ``>&-``, lead nowhere: it is None otherwise.
+
+    It takes the number of the stream, too, which the file of a store would get.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for good
 
 
 def _leave_pipe() -> None:

@@ -36,6 +36,8 @@ ACTOR_VARIABLE = "LEASEDKEYQ_ACTOR"
 COMPLETION_TIME = 1.0
 """Seconds that completion may take to ask the store for the names of its queues."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?:file|sqlite|unix|memory):")
+_HARMLESS = re.compile(r"\w[\w.:@%+,/=#-]*")
+"""A name that a shell takes as it is: completion puts it into the line of whoever types there."""
 _WORDS = "words"
 PATIENCE: dict[str, dict[str, Any]] = {
     "postgres": {"patience": 5.0},
@@ -320,7 +322,9 @@ def _queue_names(url: str, options: dict[str, Any]) -> list[str]:
     async def names() -> list[str]:
         async with asyncio.timeout(COMPLETION_TIME), open_store(url, options) as store:
             return sorted(
-                name for name in await store.count() if not name.startswith("leasedkeyq.")
+                name
+                for name in await store.count()
+                if not name.startswith("leasedkeyq.") and _HARMLESS.fullmatch(name)
             )
 
     try:

@@ -162,8 +162,18 @@ def test_attempts_are_forgiven_in_time_and_bounded() -> None:
     assert limit.wait("ada") == 0
     now += 13
     assert limit.wait("eve") == 0
+    limit.failed("eve")
     limit.succeeded("eve")
-    assert limit._failures == {}
+    limit.failed("eve")
+    assert limit.wait("eve") > 0, "a login of one's own lets nobody guess on"
+    limit.failed("ada")
+    limit.succeeded("ada")
+    assert "ada" not in limit._failures
+    for number in range(5):
+        limit.failed(f"2001:db8::{number}")
+    assert limit.wait("2001:db8::ffff:1") > 0, "a network of one client"
+    assert limit.wait("2001:db8:1::1") == 0
+    assert limit.wait("::ffff:192.0.2.1") == limit.wait("192.0.2.1") == 0
     for number in range(20_000):
         limit.failed(str(number))
     assert len(limit._failures) == 10_000

@@ -34,7 +34,9 @@ from leasedkeyq.model.requests import (
     Release,
     Requeue,
     StoredItem,
+    StoredState,
 )
+from leasedkeyq.stores import store as store_module
 from leasedkeyq.telemetry import StoreCall, StoreInstrument
 
 ONE = Put("q", (("a", b"1"),))
@@ -333,3 +335,30 @@ async def test_a_call_in_the_place_of_a_verb_is_checked_and_observed_as_that_ver
         ("put", ("q",), {}, StoreError),
         ("put", ("q",), {}, StoreClosedError),
     ]
+
+
+class Forwards(MemoryStore):
+    """Knows nothing of `newest_first`."""
+
+    async def do_browse(  # type: ignore[override] # as a store that was written before it
+        self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
+    ) -> list[StoredItem]:
+        return await super().do_browse(queue, states, prefix, after, limit, newest_first=False)
+
+
+@pytest.mark.parametrize("at_once", [2, 500])
+async def test_a_store_that_cannot_list_backwards_is_walked_through(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "WALKED_AT_ONCE", at_once)
+    store = Forwards()
+    await store.put([Put("q", tuple((f"k{n}", b"") for n in range(7)))])
+    page = await store.browse("q", limit=3)
+    assert [item.key for item in page.items] == ["k0", "k1", "k2"]
+    told: list[str] = []
+    cursor: str | None = None
+    for _ in range(3):
+        page = await store.browse("q", limit=3, cursor=cursor, newest_first=True)
+        told += [item.key for item in page.items]
+        cursor = page.cursor
+    assert (told, cursor) == (["k6", "k5", "k4", "k3", "k2", "k1", "k0"], None)

@@ -41,8 +41,10 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from inspect import Parameter, signature
 from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, final
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
@@ -79,6 +81,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("leasedkeyq")
 
+WALKED_AT_ONCE: Final = 500
+"""Items that are read at a time from a store that cannot list backwards, to find the newest."""
 NO_ITEMS: Final = Counts()
 LIVE_STATES: Final[tuple[StoredState, ...]] = (
     "available",
@@ -504,8 +508,35 @@ class Store(Closable, ABC):
         after = check_browse(states, prefix, cursor, limit, newest_first=newest_first)
         # One more than the page has tells whether another page follows.
         listing = (queue, states, prefix, after, limit + 1)
-        found = await self._ask("browse", self.do_browse, *listing, newest_first=newest_first)
+        if _lists_backwards(type(self)):
+            found = await self._ask("browse", self.do_browse, *listing, newest_first=newest_first)
+        else:
+            found = await self._walk(*listing, newest_first=newest_first)
         return page_of(found, limit)
+
+    async def _walk(
+        self,
+        queue: str,
+        states: Sequence[StoredState],
+        prefix: str,
+        after: int,
+        limit: int,
+        *,
+        newest_first: bool,
+    ) -> Sequence[StoredItem]:
+        """As `do_browse`, of a store that only lists by ascending ids: the rest is passed over."""
+        do_browse: Callable[..., Awaitable[Sequence[StoredItem] | StoreError]] = self.do_browse
+        if not newest_first:
+            return await self._ask("browse", do_browse, queue, states, prefix, after, limit)
+        newest: deque[StoredItem] = deque(maxlen=limit)
+        last = 0
+        while True:
+            asked = (queue, states, prefix, last, WALKED_AT_ONCE)
+            found = await self._ask("browse", do_browse, *asked)
+            newest.extend(item for item in found if item.id < after)
+            if len(found) < WALKED_AT_ONCE or found[-1].id >= after:
+                return [*reversed(newest)]
+            last = found[-1].id
 
     @final
     async def results(self, queue: str, ids: Sequence[int]) -> list[StoredItem | None]:
@@ -729,3 +760,11 @@ def _unless_failed(answers: list[T]) -> list[T]:
         if isinstance(answer, StoreError) and not isinstance(answer, UnstorableError):
             raise answer
     return answers
+
+
+@cache
+def _lists_backwards(store: type[Store]) -> bool:
+    """Whether the engine knows `newest_first`: one that was written before it does not."""
+    parameters = signature(store.do_browse).parameters
+    others = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    return others or "newest_first" in parameters

@@ -90,7 +90,8 @@ async def _pages(
     store: Store, queue: str, states: Sequence[StoredState], prefix: str
 ) -> AsyncIterator[tuple[StoredItem, ...]]:
     cursor: str | None = None
-    limit = MOST_ITEMS
+    # How large values are is not known yet: each may be as large as the store takes.
+    limit = max(1, min(MOST_ITEMS, MOST_BYTES // store.limits.value_size))
     while True:
         page = await store.browse(queue, states=states, prefix=prefix, cursor=cursor, limit=limit)
         if page.items:

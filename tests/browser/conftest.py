@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from tests.test_documents import ROOT
 
 TOKEN = "a-token-for-the-tests-only"
 DESK: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
+PATIENCE = 60_000
+"""Milliseconds that anything may take on a busy machine."""
+expect.set_options(timeout=PATIENCE)
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
 
@@ -78,6 +89,7 @@ def page(site: Site, browser: Browser, request: pytest.FixtureRequest) -> Genera
 
     context.route("**/*", elsewhere)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.on("console", lambda said: trouble.append(said.text) if is_trouble(said) else None)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     log_in(page, site)

@@ -69,6 +69,7 @@ def test_rows_are_chosen_by_keys_and_changed_after_a_question(page: Page, site: 
     page.get_by_label("Priority").fill("42")
     page.locator("main").get_by_role("button", name="Set priority").click()
     expect(page.get_by_role("status")).to_contain_text("priority: 2 done", timeout=PATIENCE)
+    page.wait_for_load_state()  # the script, which listens to keys, runs last
     page.keyboard.press("/")
     expect(page.get_by_label("Key")).to_be_focused()
 

@@ -22,6 +22,7 @@ from leasedkeyq.operations.views import ItemView, ScheduleView
 HIDDEN_MARK: Final = "[hidden"
 HIDDEN: Final = "[hidden]"
 UNREADABLE: Final = "[hidden: it is not JSON, so its fields cannot be told apart]"
+UNKNOWN: Final = "[hidden: its value is not kept, so what to hide in its errors is not known]"
 SHORT: Final = 6
 """A hidden value of fewer characters is looked for as a word of its own in other texts."""
 
@@ -42,7 +43,10 @@ class Redaction:
               it. The whole value has the path ``()``.
 
     Values, results, progress and arguments are gone through. What was hidden is hidden in the
-    errors and the history of the same item, too. Keys are shown: they are what items are found by.
+    errors and the history of the same item, too, as long as it has this value: of an item that is
+    done, whose value is not kept, no error is shown; what a newer value has replaced is not known,
+    and stays in the errors of attempts before that. Keys are shown: they are what items are found
+    by.
     """
 
     def __init__(self, rules: HideRule | Iterable[HideRule] = ()) -> None:
@@ -109,15 +113,16 @@ class Redaction:
         raw_result, of_raw_result = self.raw(item.raw_result)
         progress, of_progress = self.value(item.progress)
         secrets = (*of_value, *of_raw, *of_result, *of_raw_result, *of_progress)
+        done = item.state == "done"
         return msgspec.structs.replace(
             item,
             value=value,
             raw=raw,
             result=result,
             raw_result=raw_result,
-            progress=self._texts(progress, secrets),
-            error=self.text(item.error, secrets),
-            history=self._history(item.history, secrets),
+            progress=None if done else self._texts(progress, secrets),
+            error=_unknown(item.error) if done else self.text(item.error, secrets),
+            history=_unknown_history(item) if done else self._history(item.history, secrets),
         )
 
     def stored(self, item: StoredItem) -> StoredItem:
@@ -127,6 +132,10 @@ class Redaction:
         """
         if not self.active or not (item.error or item.history):
             return item
+        if item.state == "done":
+            return msgspec.structs.replace(
+                item, error=_unknown(item.error), history=_unknown_history(item)
+            )
         envelope = envelope_of(item)
         raw = item.value if envelope is None else bytes(envelope.payload)
         _, secrets = self.raw(raw.decode("utf-8", "backslashreplace"))
@@ -213,6 +222,17 @@ class Redaction:
         if _is_sequence(value):
             return [self._texts(place, secrets) for place in value]
         return value
+
+
+def _unknown(error: str) -> str:
+    return UNKNOWN if error else ""
+
+
+def _unknown_history(item: ItemView | StoredItem) -> tuple[Attempt, ...]:
+    """The attempts of an item that is done: a store keeps its result, not what it was given."""
+    return tuple(
+        Attempt(past.number, past.ended_at, past.how, _unknown(past.error)) for past in item.history
+    )
 
 
 def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:

@@ -87,3 +87,9 @@ def test_a_password_is_hidden_as_it_was_written_and_as_it_is_read() -> None:
     short = HiddenSecrets()
     short.add("redis://ann:a@host")
     assert short.hide("redis://ann:a@host was not there") == "redis://ann:***@host was not there"
+
+
+def test_passwords_in_options_of_a_client_are_hidden() -> None:
+    secrets = HiddenSecrets()
+    secrets.add("redis://h", {"client_options": {"username": "shop", "password": "hunter2"}})
+    assert secrets.hide("AUTH shop hunter2 refused") == "AUTH shop *** refused"

@@ -44,9 +44,7 @@ class HiddenSecrets:
         if password is not None:
             secrets.append(password)
         secrets += [text for name, text in _QUERY.findall(url) if _SECRET_NAME.search(name)]
-        for name, value in (options or {}).items():
-            if _SECRET_NAME.search(name):
-                secrets.append(str(value))
+        secrets += _secret_values(options or {})
         for secret in secrets:
             self._secrets.update(_spellings(secret))
 
@@ -60,6 +58,16 @@ class HiddenSecrets:
             elif secret:
                 text = text.replace(f":{secret}@", f":{STARS}@")
         return text
+
+
+def _secret_values(options: Mapping[str, Any]) -> Iterable[str]:
+    """The secrets of options, also of those that have options in them, such as client_options."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            inner: Mapping[str, Any] = value
+            yield from _secret_values(inner)
+        elif _SECRET_NAME.search(name):
+            yield str(value)
 
 
 def _spellings(secret: str) -> Iterable[str]:

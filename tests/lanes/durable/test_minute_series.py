@@ -20,8 +20,9 @@ from leasedkeyq.lanes.durable.minutes import (
     merged,
     quantile,
 )
+from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.edit import Edit
-from leasedkeyq.model.requests import Answer, Capabilities, Counts, Limits
+from leasedkeyq.model.requests import Ack, Answer, Capabilities, Change, Counts, Limits
 from tests.lanes.support import EPOCH, clock
 
 CONFIG = LaneConfig(0, 4, retry_policy=RetryPolicy.fixed(1, 5.0))
@@ -170,6 +171,31 @@ async def test_closing_does_not_fail_where_the_last_part_cannot_be_written() -> 
         store.fails = "before"
     store.fails = ""
     assert await written(store) == []
+
+
+@pytest.mark.parametrize("queue", [SERIES_QUEUE, WORKERS_QUEUE])
+async def test_closing_ends_though_the_store_does_not_answer(
+    queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(MemoryStore):
+        async def do_edit(self, edit: Edit) -> list[Answer]:
+            if edit.queue == queue:
+                await asyncio.sleep(10**6)
+            return await super().do_edit(edit)
+
+        async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
+            if requests[0].queue == queue and isinstance(requests[0], Ack):
+                await asyncio.sleep(10**6)
+            return await super().do_settle(requests)
+
+    manager, work = manager_on(Silent(clock=clock))
+    await manager.start()
+    await (await manager.submit("x", work()))
+    async with asyncio.timeout(60):
+        await manager.close()
+    [said] = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said.endswith("the store does not answer")
+    assert "commands" not in said  # all of them are settled
 
 
 async def test_a_small_store_gets_a_minute_in_parts(caplog: pytest.LogCaptureFixture) -> None:

@@ -602,6 +602,8 @@ class StoreEngine(LaneEngine):
         except TimeoutError:
             if settled:
                 logger.warning("the last minute value of lanes is lost: the store does not answer")
+            elif not self._errands and not len(self._outbox):
+                logger.warning("the worker ends, and cannot tell it: the store does not answer")
             else:
                 logger.error(  # noqa: TRY400
                     "%d commands are not settled: the store does not answer; they run again when "

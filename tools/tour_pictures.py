@@ -216,6 +216,8 @@ def main() -> int:
         print("no chromium: apt install chromium", file=sys.stderr)
         return 1
     OUT.mkdir(parents=True, exist_ok=True)
+    # The shop is closed then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         folder.mkdir(exist_ok=True)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from playwright.sync_api import Browser, sync_playwright
@@ -205,6 +206,10 @@ def small(source: Path, target: Path) -> None:
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size // 1024} KB")
 
 
+def end(*_: object) -> NoReturn:
+    sys.exit(1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the pictures of the tour.")
     parser.add_argument("--minutes", type=float, default=4, help="for how long the shop runs first")
@@ -217,7 +222,7 @@ def main() -> int:
         return 1
     OUT.mkdir(parents=True, exist_ok=True)
     # The shop is closed then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, end)
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         folder.mkdir(exist_ok=True)

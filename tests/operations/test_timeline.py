@@ -11,7 +11,8 @@ NOW = 1000.0
 
 def item(**more: Any) -> ItemView:
     plain: dict[str, Any] = {"id": 1, "queue": "q", "key": "k", "state": "available"}
-    return ItemView(**(plain | {"put_at": 900.0} | more))
+    plain["put_at"] = 900.0
+    return ItemView(**(plain | more))
 
 
 def titles(view: ItemView) -> list[str]:

@@ -340,7 +340,8 @@ async def test_a_call_in_the_place_of_a_verb_is_checked_and_observed_as_that_ver
 class Forwards(MemoryStore):
     """Knows nothing of `newest_first`."""
 
-    async def do_browse(  # type: ignore[override] # as a store that was written before it
+    # As a store that was written before there was such an argument.
+    async def do_browse(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, queue: str, states: Sequence[StoredState], prefix: str, after: int, limit: int, /
     ) -> list[StoredItem]:
         return await super().do_browse(queue, states, prefix, after, limit, newest_first=False)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 STARS = "***"
@@ -64,8 +64,7 @@ def _secret_values(options: Mapping[str, Any]) -> Iterable[str]:
     """The secrets of options, also of those that have options in them, such as client_options."""
     for name, value in options.items():
         if isinstance(value, Mapping):
-            inner: Mapping[str, Any] = value
-            yield from _secret_values(inner)
+            yield from _secret_values(cast("Mapping[str, Any]", value))
         elif _SECRET_NAME.search(name):
             yield str(value)
 

@@ -21,7 +21,7 @@ BURYING = "leasedkeyq.burying:"
 """How the type begins of a command that is being buried."""
 
 
-class _Plan(NamedTuple):
+class _BuryingPlan(NamedTuple):
     """What an item was before anything was done to it."""
 
     kind: str
@@ -52,7 +52,7 @@ async def bury_waiting(
     if item.state == "scheduled":
         [values] = await store.look(queue, [key])
         parked = bool(item.kind) and len(values) == 1
-        plan = _Plan(item.kind, item.due or 0.0, parked, let_go=True)
+        plan = _BuryingPlan(item.kind, item.due or 0.0, parked, let_go=True)
     if not plan.let_go:
         return await _bury(store, item, error, plan)
     try:
@@ -69,16 +69,16 @@ async def bury_waiting(
         raise
 
 
-def _begun(item: StoredItem) -> _Plan:
+def _begun(item: StoredItem) -> _BuryingPlan:
     """An item that is available; also one that somebody has begun to bury, and has died then."""
     if item.kind.startswith(BURYING):
         due, _, kind = item.kind.removeprefix(BURYING).partition(":")
         with suppress(ValueError):  # anybody may put an item of such a kind
-            return _Plan(kind, float(due), parked=True, let_go=True)
-    return _Plan(item.kind, 0.0, parked=False, let_go=False)
+            return _BuryingPlan(kind, float(due), parked=True, let_go=True)
+    return _BuryingPlan(item.kind, 0.0, parked=False, let_go=False)
 
 
-async def _bury(store: Store, item: StoredItem, error: str, plan: _Plan) -> str:
+async def _bury(store: Store, item: StoredItem, error: str, plan: _BuryingPlan) -> str:
     """Bury an item that is available."""
     queue, key = item.queue, item.key
     claim = Claim(((queue, 1),), 1, key, LEASE_TIME, holder=this_process())
@@ -110,7 +110,7 @@ async def _bury(store: Store, item: StoredItem, error: str, plan: _Plan) -> str:
 
 
 async def _take_back(
-    store: Store, item: StoredItem, plan: _Plan, clock: Callable[[], float]
+    store: Store, item: StoredItem, plan: _BuryingPlan, clock: Callable[[], float]
 ) -> None:
     """Let a scheduled item be what it was, if it is still there and nobody works on it."""
 
@@ -127,7 +127,7 @@ async def _take_back(
         return  # the store is away: what it has of the item tells all of it
 
 
-def _scheduled_again(head: StoredItem, plan: _Plan, now: float) -> list[Put | Change]:
+def _scheduled_again(head: StoredItem, plan: _BuryingPlan, now: float) -> list[Put | Change]:
     queue, key = head.queue, head.key
     wait = max(0.0, plan.due - now)
     kind = plan.kind if plan.parked else None

@@ -17,6 +17,7 @@ from leasedkeyq.errors import StoreError
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import (
     Ack,
+    Amend,
     Answer,
     Cancel,
     Change,
@@ -95,6 +96,8 @@ def _wrap(request: Any) -> Any:
     if isinstance(request, Put):
         items = tuple((key, live(value)) for key, value in request.items)
         return msgspec.structs.replace(request, items=items)
+    if isinstance(request, Amend) and request.value is not None:
+        return msgspec.structs.replace(request, value=live(request.value))
     if isinstance(request, Ack | Cancel) and request.keep > 0:
         value = b"null" if request.result is None else request.result
         return msgspec.structs.replace(request, result=finished(request.key, value))

@@ -18,7 +18,7 @@ from leasedkeyq.lanes import (
     current_command,
 )
 from leasedkeyq.lanes.durable.prefetch import ENOUGH, MOST_PREFETCHED, PATIENCE, PrefetchLine
-from leasedkeyq.lanes.durable.workers import WorkerGroup
+from leasedkeyq.lanes.durable.workers import LOOK_GAP, WorkerGroup
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.edit import Edit
 from leasedkeyq.model.requests import Answer, Change, Claim, Claimed
@@ -278,7 +278,8 @@ async def test_pausing_gives_it_back_at_once(elsewhere: bool) -> None:
     manager, _, handles = await rig.blocked()
     other, _ = rig.worker()
     await (other if elsewhere else manager).pause("jobs")
-    await asyncio.sleep(2 * TRIP)
+    # A worker that has just looked at the others waits a moment for more news.
+    await asyncio.sleep(2 * TRIP + elsewhere * LOOK_GAP)
     assert await rig.store.leased() == 1
     rig.gate.set()
     await asyncio.sleep(10.0)

@@ -28,8 +28,8 @@ import msgspec
 from playwright.sync_api import Browser, sync_playwright
 
 from leasedkeyq import connect
-from leasedkeyq.lanes.durable.kept import keep
-from leasedkeyq.lanes.durable.minutes import (
+from leasedkeyq.lanes.durable.reports.kept import keep
+from leasedkeyq.lanes.durable.reports.minutes import (
     MINUTE,
     SERIES_KEPT,
     SERIES_QUEUE,

@@ -11,7 +11,7 @@ import pytest
 from leasedkeyq import connect
 from leasedkeyq.cli.commands.tail import line
 from leasedkeyq.cli.output import cells
-from leasedkeyq.lanes.durable.event_batches import LISTENER
+from leasedkeyq.lanes.durable.reports.event_batches import LISTENER
 from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.operations.views import FeedEvent
 from tests.cli.commands import sqlite_shell

@@ -7,7 +7,7 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import CommandCancelledError
-from leasedkeyq.operations import bulk
+from leasedkeyq.operations.items import bulk
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ActionReport, ItemFilter
 from leasedkeyq.stores import Claim, Put

@@ -7,7 +7,12 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.operations.cron_words import _field, cron_words, every_words, timetable_words
+from leasedkeyq.operations.schedules.cron_words import (
+    _field,
+    cron_words,
+    every_words,
+    timetable_words,
+)
 
 CASES = {
     "* * * * *": "every minute",

@@ -18,8 +18,8 @@ from leasedkeyq import MemoryStore, __version__, connect
 from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE
 from leasedkeyq.lanes.presence.records import WORKER, WORKERS_QUEUE, Member, ServedLane
 from leasedkeyq.operations import doctor
-from leasedkeyq.operations.burying import BURYING
 from leasedkeyq.operations.doctor import examine, examine_url, only_grows
+from leasedkeyq.operations.items.burying import BURYING
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import WorkerView
 from leasedkeyq.stores import Bury, Claim, Extend, Finding, Limits, Put, Store

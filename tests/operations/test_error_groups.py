@@ -3,7 +3,7 @@
 import pytest
 
 from leasedkeyq.model.requests import Attempt, StoredItem
-from leasedkeyq.operations.error_groups import ErrorGrouping, group_of
+from leasedkeyq.operations.items.error_groups import ErrorGrouping, group_of
 
 SAME = [
     ["TimeoutError: no answer after 3 s", "TimeoutError: no answer after 12.5 s"],

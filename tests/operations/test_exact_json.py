@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasedkeyq.operations.exact_json import (
+from leasedkeyq.operations.items.exact_json import (
     ExactMembers,
     NotJsonError,
     Number,

@@ -10,12 +10,12 @@ import pytest
 
 from leasedkeyq import MemoryStore, connect
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RetryPolicy
-from leasedkeyq.lanes.durable import event_publisher
-from leasedkeyq.lanes.durable.event_batches import EVENTS_QUEUE, LISTENER, LISTENER_LEASE
+from leasedkeyq.lanes.durable.reports import event_publisher
+from leasedkeyq.lanes.durable.reports.event_batches import EVENTS_QUEUE, LISTENER, LISTENER_LEASE
 from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Claim, Limits, Put
-from leasedkeyq.operations import feed as feed_module
-from leasedkeyq.operations.feed import Feed
+from leasedkeyq.operations.live import feed as feed_module
+from leasedkeyq.operations.live.feed import Feed
 from leasedkeyq.operations.views import FeedEvent
 from tests.lanes.support import clock
 from tests.servers.urls import empty_store
@@ -292,7 +292,7 @@ async def test_lanes_of_workers_are_not_compared() -> None:
 
 
 async def test_more_new_items_than_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasedkeyq.operations.queue_looks.MOST_NEW", 10)
+    monkeypatch.setattr("leasedkeyq.operations.live.queue_looks.MOST_NEW", 10)
     store = MemoryStore(clock=clock)
     async with listening(store) as listener:
         await store.queue("plain").put_many([(str(number), 1) for number in range(25)])

@@ -15,7 +15,7 @@ from leasedkeyq.lanes import (
     UnknownLaneError,
     UnknownScheduleError,
 )
-from leasedkeyq.operations.burying import BURYING
+from leasedkeyq.operations.items.burying import BURYING
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ItemFilter, ItemView
 from leasedkeyq.stores import Claim, Put, Store

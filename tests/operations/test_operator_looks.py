@@ -7,7 +7,7 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, UnknownCommandError
-from leasedkeyq.operations.error_groups import group_of
+from leasedkeyq.operations.items.error_groups import group_of
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import ItemFilter
 from leasedkeyq.stores import Put

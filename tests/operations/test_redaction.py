@@ -7,8 +7,8 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
+from leasedkeyq.operations.items.redaction import HIDDEN, UNREADABLE, Redaction
 from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.redaction import HIDDEN, UNREADABLE, Redaction
 from leasedkeyq.operations.views import ItemFilter, ItemView
 
 VALUE = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from leasedkeyq.operations.schema_check import check_value, definitions_of, type_words
+from leasedkeyq.operations.items.schema_check import check_value, definitions_of, type_words
 
 
 class Address(msgspec.Struct, forbid_unknown_fields=True):

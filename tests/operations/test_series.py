@@ -9,7 +9,7 @@ import pytest
 
 from leasedkeyq import MemoryStore, connect
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
-from leasedkeyq.lanes.durable.minutes import (
+from leasedkeyq.lanes.durable.reports.minutes import (
     SERIES_KEPT,
     SERIES_QUEUE,
     DurationBuckets,
@@ -18,8 +18,8 @@ from leasedkeyq.lanes.durable.minutes import (
     WorkerMinute,
 )
 from leasedkeyq.model.requests import Cancel, Put
-from leasedkeyq.operations import series
-from leasedkeyq.operations.series import SeriesReader
+from leasedkeyq.operations.live import series
+from leasedkeyq.operations.live.series import SeriesReader
 from tests.lanes.support import EPOCH, clock
 from tests.servers.urls import KINDS, empty_store
 
@@ -138,7 +138,7 @@ async def test_a_clock_that_is_behind_the_store_hides_nothing() -> None:
 
 
 async def test_many_pages_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasedkeyq.operations.kept_results.PAGE", 7)
+    monkeypatch.setattr("leasedkeyq.operations.items.kept_results.PAGE", 7)
     store = MemoryStore(clock=clock)
     reader = SeriesReader(store, clock=clock)
     for number in range(50):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from leasedkeyq.model.requests import Attempt
-from leasedkeyq.operations.timeline import timeline
+from leasedkeyq.operations.items.timeline import timeline
 from leasedkeyq.operations.views import ItemView
 
 NOW = 1000.0

@@ -8,7 +8,7 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder, RateLimitConfig
-from leasedkeyq.lanes.durable.minutes import SERIES_QUEUE
+from leasedkeyq.lanes.durable.reports.minutes import SERIES_QUEUE
 from leasedkeyq.stores import Bury, Claim, Put
 from leasedkeyq.web import dashboard
 from leasedkeyq.web.pages import SCREENS

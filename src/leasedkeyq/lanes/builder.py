@@ -17,7 +17,7 @@ from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.policies.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.queue import CommandQueue
 from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
-from leasedkeyq.lanes.running.loop_watch import MAX_STALL
+from leasedkeyq.lanes.running.execution.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods
 from leasedkeyq.lanes.storage_store import StorageStore

@@ -42,12 +42,12 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
 from leasedkeyq.lanes.memory_schedules import MemorySchedules
 from leasedkeyq.lanes.resources import NO_RESOURCES, NamedLifespan, Resources
-from leasedkeyq.lanes.running import process_child
 from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
+from leasedkeyq.lanes.running.execution import process_child
+from leasedkeyq.lanes.running.execution.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane, Slots
 from leasedkeyq.lanes.running.lifespan import WorkerLifespan
-from leasedkeyq.lanes.running.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.schedule import Schedule, ScheduleKeeper, declaration

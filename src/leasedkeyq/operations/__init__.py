@@ -1,7 +1,8 @@
 """What an operator sees and does: what the command line and the web page have in common.
 
-`operator` has the `Operator`, which looks and acts; `feed` tells what happens, and `series` what
-has happened in the last two days; `views` is what they show, as plain data.
+`operator` has the `Operator`, which looks and acts, by the parts in `items` and `schedules`. In
+`live`, `feed` tells what happens, and `series` what has happened in the last two days. `views` is
+what they show, as plain data.
 `doctor` finds what goes wrong, and `bench` measures a store.
 All of it uses the contract of stores and the names of lanes, so that it works on every store. In
 the package, only `web` and `cli` may import it; programs import the names below. Begin with
@@ -36,17 +37,17 @@ from leasedkeyq.operations.views import (
 
 if TYPE_CHECKING:
     from leasedkeyq.operations.doctor import examine, examine_url
-    from leasedkeyq.operations.feed import Feed
+    from leasedkeyq.operations.live.feed import Feed
+    from leasedkeyq.operations.live.series import SeriesReader
     from leasedkeyq.operations.operator import Operator
-    from leasedkeyq.operations.series import SeriesReader
 else:
     # A command that only looks starts without the others: they take long to import.
     _LAZY = {
         "examine": "doctor",
         "examine_url": "doctor",
-        "Feed": "feed",
+        "Feed": "live.feed",
         "Operator": "operator",
-        "SeriesReader": "series",
+        "SeriesReader": "live.series",
     }
 
     def __getattr__(name):

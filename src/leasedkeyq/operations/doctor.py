@@ -22,9 +22,9 @@ from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE, UNREADABLE, read
 from leasedkeyq.lanes.errors import CommandPayloadError
 from leasedkeyq.model.findings import SEVERITIES, Finding, Severity
 from leasedkeyq.model.requests import Counts, StoredItem, StoredState
-from leasedkeyq.operations.burying import BURYING
+from leasedkeyq.operations.items.burying import BURYING
+from leasedkeyq.operations.live.series import SeriesReader
 from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.operations.store_layout import is_internal
 from leasedkeyq.operations.views import LaneView, ScheduleView, WorkerView
 from leasedkeyq.stores.store import Store

@@ -20,7 +20,7 @@ from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.outcome import failed_outcome
 from leasedkeyq.model.requests import Cancel, StoredItem
-from leasedkeyq.operations.item_views import envelope_of, is_command
+from leasedkeyq.operations.items.item_views import envelope_of, is_command
 from leasedkeyq.operations.store_layout import StoreLayout
 from leasedkeyq.stores.store import Store
 

@@ -33,7 +33,7 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.operations import audit
-from leasedkeyq.operations.bulk import (
+from leasedkeyq.operations.items.bulk import (
     BULK_VERBS,
     STATES_OF,
     BulkChange,
@@ -41,12 +41,12 @@ from leasedkeyq.operations.bulk import (
     BulkVerb,
     SeenItems,
 )
-from leasedkeyq.operations.burying import bury_waiting
-from leasedkeyq.operations.error_groups import ErrorGrouping
-from leasedkeyq.operations.item_search import ItemSearch
-from leasedkeyq.operations.item_views import envelope_of, item_view
-from leasedkeyq.operations.redaction import Redaction
-from leasedkeyq.operations.schema_check import check_value
+from leasedkeyq.operations.items.burying import bury_waiting
+from leasedkeyq.operations.items.error_groups import ErrorGrouping
+from leasedkeyq.operations.items.item_search import ItemSearch
+from leasedkeyq.operations.items.item_views import envelope_of, item_view
+from leasedkeyq.operations.items.redaction import Redaction
+from leasedkeyq.operations.items.schema_check import check_value
 from leasedkeyq.operations.store_layout import StoreLayout, is_internal
 from leasedkeyq.operations.views import (
     ActionReport,
@@ -310,7 +310,7 @@ class Operator:
     async def schedules(self) -> list[ScheduleView]:
         """The schedules of the store, by name."""
         # It needs the timetables of lanes, which are slow to import.
-        from leasedkeyq.operations.schedule_views import schedule_views  # noqa: PLC0415
+        from leasedkeyq.operations.schedules.schedule_views import schedule_views  # noqa: PLC0415
 
         views = await schedule_views(self.store, self._clock())
         return [self._redaction.schedule(view) for view in views]
@@ -785,7 +785,7 @@ class Operator:
         """
 
         async def work() -> ActionReport:
-            from leasedkeyq.operations.schedule_changes import command_now  # noqa: PLC0415 - slow
+            from leasedkeyq.operations.schedules.schedule_changes import command_now  # noqa: PLC0415 - slow
 
             put = await command_now(self.store, name, await self._access(), self._clock)
             key = put.items[0][0]
@@ -1001,7 +1001,7 @@ class Operator:
     ) -> ActionReport:
         async def work() -> ActionReport:
             # Slow to import, and for schedules only.
-            from leasedkeyq.operations.schedule_changes import change  # noqa: PLC0415
+            from leasedkeyq.operations.schedules.schedule_changes import change  # noqa: PLC0415
 
             done = await change(self.store, name, action, self._clock)
             note = "" if done else f"it was {'' if action == 'pause' else 'not '}paused"

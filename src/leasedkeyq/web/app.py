@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from leasedkeyq import __version__
 from leasedkeyq.errors import LeasedKeyQError, UnstorableError
-from leasedkeyq.operations.redaction import HideRule, Redaction
+from leasedkeyq.operations.items.redaction import HideRule, Redaction
 from leasedkeyq.web import words
 from leasedkeyq.web.access.guard import Authenticate, Credentials, RequestGuard
 from leasedkeyq.web.access.sessions import Sessions

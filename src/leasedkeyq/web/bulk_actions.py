@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from leasedkeyq.model.requests import Counts, StoredState
-from leasedkeyq.operations.bulk import STATES_OF, BulkVerb
+from leasedkeyq.operations.items.bulk import STATES_OF, BulkVerb
 from leasedkeyq.operations.views import ItemFilter, ItemView
 from leasedkeyq.web.item_query import ItemStamp
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from leasedkeyq.operations.exact_json import (
+from leasedkeyq.operations.items.exact_json import (
     Exact,
     ExactMembers,
     NotJsonError,
@@ -21,7 +21,7 @@ from leasedkeyq.operations.exact_json import (
     read_exact,
     write_exact,
 )
-from leasedkeyq.operations.schema_check import (
+from leasedkeyq.operations.items.schema_check import (
     Schema,
     check_value,
     definitions_of,

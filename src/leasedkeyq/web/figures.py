@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 from markupsafe import Markup
 
-from leasedkeyq.operations.series import SeriesReader
+from leasedkeyq.operations.live.series import SeriesReader
 from leasedkeyq.operations.views import LaneSeries, LaneTotals
 from leasedkeyq.web.charts import Track, chart, sparkline
 

@@ -10,7 +10,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from leasedkeyq.operations.exact_json import Exact, ExactMembers, NotJsonError, Number, read_exact
+from leasedkeyq.operations.items.exact_json import (
+    Exact,
+    ExactMembers,
+    NotJsonError,
+    Number,
+    read_exact,
+)
 
 RowKind: TypeAlias = Literal["open", "close", "leaf", "more"]
 ValueType: TypeAlias = Literal["object", "list", "text", "number", "boolean", "null", ""]

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from leasedkeyq.connect import connect
 from leasedkeyq.operations.change_log import AuditLog
+from leasedkeyq.operations.items.redaction import Redaction
+from leasedkeyq.operations.live.series import SeriesReader
 from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.redaction import Redaction
-from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.stores import Store
 from leasedkeyq.web.bulk_runs import BulkRuns
 from leasedkeyq.web.figures import FigureBook, LaneFigures

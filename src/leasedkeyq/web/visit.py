@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.operations.redaction import Redaction
+from leasedkeyq.operations.items.redaction import Redaction
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.web.access.guard import FORM, VISITOR, Visitor, client_of
 from leasedkeyq.web.access.users import User

@@ -10,7 +10,7 @@ import pytest
 
 from leasedkeyq import MemoryStore, StoreError, connect
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder, RetryPolicy
-from leasedkeyq.lanes.durable.minutes import (
+from leasedkeyq.lanes.durable.reports.minutes import (
     SERIES_KEPT,
     SERIES_QUEUE,
     DurationBuckets,

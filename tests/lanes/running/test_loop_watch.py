@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from leasedkeyq.lanes.running.execution.loop_watch import MAX_STALL, TICK, Blocker, LoopWatch
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.lanes.running.loop_watch import MAX_STALL, TICK, Blocker, LoopWatch
 from leasedkeyq.testing import ManualClock
 
 PATIENCE = 60.0
@@ -298,7 +298,7 @@ def test_an_event_loop_that_does_not_run_is_not_blocked(caplog: pytest.LogCaptur
 def test_a_log_that_is_blocked_itself_does_not_block_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leasedkeyq.lanes.running.loop_watch.LOG_PATIENCE", 0.01)
+    monkeypatch.setattr("leasedkeyq.lanes.running.execution.loop_watch.LOG_PATIENCE", 0.01)
 
     class Full(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

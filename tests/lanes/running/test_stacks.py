@@ -10,10 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from leasedkeyq.lanes.running import processes
-from leasedkeyq.lanes.running.process_child import ChildStack, ProcessCall, frame
-from leasedkeyq.lanes.running.processes import PoolProcess
-from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
+from leasedkeyq.lanes.running.execution import processes
+from leasedkeyq.lanes.running.execution.process_child import ChildStack, ProcessCall, frame
+from leasedkeyq.lanes.running.execution.processes import PoolProcess
+from leasedkeyq.lanes.running.execution.stacks import (
+    StackFrame,
+    awaitable_stack,
+    thread_stack,
+    told,
+)
 
 
 async def innermost(gate: asyncio.Event) -> None:

@@ -17,7 +17,7 @@ from leasedkeyq.cli.store_command import StoreCommand, StoreSession
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasedkeyq.operations.feed import Feed
+    from leasedkeyq.operations.live.feed import Feed
     from leasedkeyq.operations.operator import Operator
     from leasedkeyq.operations.views import FeedEvent, FeedOutcome
 
@@ -87,7 +87,7 @@ def tail(
     """
 
     async def work(operator: "Operator") -> None:
-        from leasedkeyq.operations.feed import Feed  # noqa: PLC0415 - the help needs it not
+        from leasedkeyq.operations.live.feed import Feed  # noqa: PLC0415 - the help needs it not
 
         feed = Feed(
             operator.store,

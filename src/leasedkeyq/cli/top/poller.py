@@ -11,9 +11,9 @@ from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
 from leasedkeyq.lanes.running.command_id import parse_command_id
 from leasedkeyq.lanes.running.progress import decode_progress
 from leasedkeyq.model.requests import StoredItem
-from leasedkeyq.operations.feed import Feed
+from leasedkeyq.operations.live.feed import Feed
+from leasedkeyq.operations.live.series import SeriesReader
 from leasedkeyq.operations.operator import Operator
-from leasedkeyq.operations.series import SeriesReader
 from leasedkeyq.operations.views import FeedEvent, QueueView
 
 EVERY = 1.0

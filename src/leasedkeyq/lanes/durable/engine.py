@@ -33,14 +33,14 @@ from leasedkeyq.lanes.durable.envelope import (
     ending,
     retry_note,
 )
-from leasedkeyq.lanes.durable.event_publisher import EventPublisher
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat
 from leasedkeyq.lanes.durable.lease_guard import LeaseGuard
-from leasedkeyq.lanes.durable.minute_writer import MinuteWriter
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, Outbox, report
 from leasedkeyq.lanes.durable.prefetch import Prefetch
+from leasedkeyq.lanes.durable.reports.event_publisher import EventPublisher
+from leasedkeyq.lanes.durable.reports.minute_writer import MinuteWriter
+from leasedkeyq.lanes.durable.reports.stack_answers import StackAnswers
 from leasedkeyq.lanes.durable.results import ResultWatch
-from leasedkeyq.lanes.durable.stack_answers import StackAnswers
 from leasedkeyq.lanes.durable.stats import lane_counts, store_stats, unfinished
 from leasedkeyq.lanes.durable.submission import Submissions
 from leasedkeyq.lanes.durable.unknown_types import UnknownTypes

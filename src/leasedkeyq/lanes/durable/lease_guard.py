@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from leasedkeyq.errors import StoreClosedError
 from leasedkeyq.lanes.durable.heartbeat import Heartbeat, extensions
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
+from leasedkeyq.lanes.running.execution.loop_watch import NOTICE, TICK, log_apart
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.lanes.running.loop_watch import NOTICE, TICK, log_apart
 from leasedkeyq.model.requests import Extend, Refusal
 from leasedkeyq.stores.store import Store
 

@@ -25,7 +25,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, LimitExceededError, StoreClosedError
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
-from leasedkeyq.lanes.durable.stack_answers import StackAnswers
+from leasedkeyq.lanes.durable.reports.stack_answers import StackAnswers
 from leasedkeyq.lanes.presence.catalog import Catalog
 from leasedkeyq.lanes.presence.directory import forget_dead, tell_workers
 from leasedkeyq.lanes.presence.records import (

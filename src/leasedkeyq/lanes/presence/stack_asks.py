@@ -16,7 +16,7 @@ from leasedkeyq.lanes.errors import UnknownCommandError
 from leasedkeyq.lanes.presence.directory import WorkerRecord, read_workers
 from leasedkeyq.lanes.presence.records import ASK, WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
-from leasedkeyq.lanes.running.stacks import StackFrame
+from leasedkeyq.lanes.running.execution.stacks import StackFrame
 from leasedkeyq.model.requests import Cancel, Put, StoredItem
 from leasedkeyq.stores.store import Store
 

@@ -46,8 +46,16 @@ from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.batches import Batches
 from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
-from leasedkeyq.lanes.running.command_stacks import CommandStacks
 from leasedkeyq.lanes.running.error_text import error_line
+from leasedkeyq.lanes.running.execution.command_stacks import CommandStacks
+from leasedkeyq.lanes.running.execution.loop_watch import LoopWatch
+from leasedkeyq.lanes.running.execution.process_child import Failed, ProcessCall, ProcessLoad
+from leasedkeyq.lanes.running.execution.processes import (
+    ProcessDiedError,
+    ProcessPool,
+    ProcessStartError,
+)
+from leasedkeyq.lanes.running.execution.threads import ThreadPool
 from leasedkeyq.lanes.running.job import (
     BATCH,
     CURRENT,
@@ -58,13 +66,9 @@ from leasedkeyq.lanes.running.job import (
     current_command,
 )
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
-from leasedkeyq.lanes.running.loop_watch import LoopWatch
 from leasedkeyq.lanes.running.middleware import Middleware, surrounded
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
-from leasedkeyq.lanes.running.process_child import Failed, ProcessCall, ProcessLoad
-from leasedkeyq.lanes.running.processes import ProcessDiedError, ProcessPool, ProcessStartError
 from leasedkeyq.lanes.running.remote_errors import failure, split
-from leasedkeyq.lanes.running.threads import ThreadPool
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.steps import WorkflowStep

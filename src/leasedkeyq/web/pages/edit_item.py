@@ -9,14 +9,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.operations.exact_json import (
+from leasedkeyq.operations.items.exact_json import (
     NotJsonError,
     plain,
     read_exact,
     readable_exact,
     write_exact,
 )
-from leasedkeyq.operations.schema_check import check_value
+from leasedkeyq.operations.items.schema_check import check_value
 from leasedkeyq.operations.views import ItemView, TypeView
 from leasedkeyq.web.item_query import WAITING, seconds_of, whole_number
 from leasedkeyq.web.json_tree import shown_text

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.operations.timeline import timeline
+from leasedkeyq.operations.items.timeline import timeline
 from leasedkeyq.operations.views import ItemPage, ItemView
 from leasedkeyq.web.bulk_actions import BULK_ACTIONS, BulkAction
 from leasedkeyq.web.item_query import MOST_DIGITS, WAITING, ItemStamp

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leasedkeyq.operations.schedule_runs import ScheduleRun, schedule_runs
+from leasedkeyq.operations.schedules.schedule_runs import ScheduleRun, schedule_runs
 from leasedkeyq.operations.views import ScheduleView
 from leasedkeyq.web.charts import sparkline
 from leasedkeyq.web.json_tree import json_tree

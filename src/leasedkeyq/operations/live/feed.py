@@ -16,7 +16,7 @@ from typing import Final, Self
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
-from leasedkeyq.lanes.durable.event_batches import (
+from leasedkeyq.lanes.durable.reports.event_batches import (
     EVENTS_QUEUE,
     LISTENER,
     LISTENER_LEASE,
@@ -28,8 +28,8 @@ from leasedkeyq.lanes.durable.event_batches import (
 )
 from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Extend, Put, Refusal
-from leasedkeyq.operations.kept_results import KeptResults
-from leasedkeyq.operations.queue_looks import QueueLooks
+from leasedkeyq.operations.items.kept_results import KeptResults
+from leasedkeyq.operations.live.queue_looks import QueueLooks
 from leasedkeyq.operations.store_layout import is_internal
 from leasedkeyq.operations.views import FeedEvent, FeedOutcome
 from leasedkeyq.stores.store import Store

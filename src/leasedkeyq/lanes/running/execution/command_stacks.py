@@ -11,10 +11,15 @@ from typing import Any
 
 import msgspec
 
+from leasedkeyq.lanes.running.execution.processes import PoolProcess, ProcessPool
+from leasedkeyq.lanes.running.execution.stacks import (
+    StackFrame,
+    awaitable_stack,
+    thread_stack,
+    told,
+)
+from leasedkeyq.lanes.running.execution.threads import ThreadCall, ThreadPool
 from leasedkeyq.lanes.running.job import BATCH, CURRENT, Job
-from leasedkeyq.lanes.running.processes import PoolProcess, ProcessPool
-from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
-from leasedkeyq.lanes.running.threads import ThreadCall, ThreadPool
 from leasedkeyq.telemetry.process_memory import resident_memory
 
 SAMPLED_FOR = 60.0

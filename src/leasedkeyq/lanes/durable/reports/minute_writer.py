@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
-from leasedkeyq.lanes.durable.kept import keep
-from leasedkeyq.lanes.durable.minutes import (
+from leasedkeyq.lanes.durable.reports.kept import keep
+from leasedkeyq.lanes.durable.reports.minutes import (
     COUNTERS,
     GAUGES_HOLD,
     MINUTE,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
-from leasedkeyq.operations.error_groups import group_of
-from leasedkeyq.operations.item_views import error_of
+from leasedkeyq.operations.items.error_groups import group_of
+from leasedkeyq.operations.items.item_views import error_of
 from leasedkeyq.operations.views import ItemFilter
 from leasedkeyq.stores.store import LIVE_STATES, Store
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError
-from leasedkeyq.lanes.durable.event_batches import (
+from leasedkeyq.lanes.durable.reports.event_batches import (
     EVENTS_KEPT,
     EVENTS_QUEUE,
     LISTENER,
@@ -25,7 +25,7 @@ from leasedkeyq.lanes.durable.event_batches import (
     published,
     wish_of,
 )
-from leasedkeyq.lanes.durable.kept import keep
+from leasedkeyq.lanes.durable.reports.kept import keep
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.model.requests import Cancel, Change, Put, StoredItem

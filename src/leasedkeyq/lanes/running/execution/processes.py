@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from leasedkeyq.lanes.running.process_child import (
+from leasedkeyq.lanes.running.execution.process_child import (
     HEADER,
     ChildStack,
     Failed,
@@ -53,7 +53,7 @@ import json, socket, sys
 link = socket.socket(fileno={link})
 size = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
 sys.path[:] = json.loads(link.recv(size, socket.MSG_WAITALL))
-from leasedkeyq.lanes.running.process_child import main
+from leasedkeyq.lanes.running.execution.process_child import main
 main(link, {lifeline}, socket.socket(fileno={questions}))
 """
 """What a process does first. Before it knows where the worker imports from, it has no package."""

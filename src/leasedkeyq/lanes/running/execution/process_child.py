@@ -32,10 +32,15 @@ from leasedkeyq.lanes.command import CommandCall, CommandFunction
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.errors import CommandExitError, CommandPayloadError
 from leasedkeyq.lanes.running.error_text import error_line, traceback_text
+from leasedkeyq.lanes.running.execution.stacks import (
+    StackFrame,
+    awaitable_stack,
+    thread_stack,
+    told,
+)
 from leasedkeyq.lanes.running.job import CURRENT, WORKER, Job
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.remote_errors import join
-from leasedkeyq.lanes.running.stacks import StackFrame, awaitable_stack, thread_stack, told
 from leasedkeyq.stores.finite import check_finite
 from leasedkeyq.telemetry.process_memory import resident_memory
 

@@ -2,7 +2,7 @@
 
 A program that listens leases an item in the queue in which workers tell each other things. While
 there is one, each worker writes its events into a queue of the store, as kept results that end by
-themselves. `leasedkeyq.operations.feed` listens.
+themselves. `leasedkeyq.operations.live.feed` listens.
 """
 
 from typing import Any, Final

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasedkeyq.lanes.durable.minutes import (
+from leasedkeyq.lanes.durable.reports.minutes import (
     COUNTERS,
     GAUGES_HOLD,
     MINUTE,
@@ -20,7 +20,7 @@ from leasedkeyq.lanes.durable.minutes import (
     merged,
     quantile,
 )
-from leasedkeyq.operations.kept_results import KeptResults
+from leasedkeyq.operations.items.kept_results import KeptResults
 from leasedkeyq.operations.views import LaneSeries, LaneTotals
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.series import OTHER

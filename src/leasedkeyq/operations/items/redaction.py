@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 import msgspec
 
 from leasedkeyq.model.requests import Attempt, StoredItem
-from leasedkeyq.operations.exact_json import (
+from leasedkeyq.operations.items.exact_json import (
     Exact,
     ExactMembers,
     Number,
@@ -16,7 +16,7 @@ from leasedkeyq.operations.exact_json import (
     read_exact,
     write_exact,
 )
-from leasedkeyq.operations.item_views import envelope_of
+from leasedkeyq.operations.items.item_views import envelope_of
 from leasedkeyq.operations.views import ItemView, ScheduleView
 
 HIDDEN_MARK: Final = "[hidden"

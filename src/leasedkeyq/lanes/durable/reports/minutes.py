@@ -1,7 +1,7 @@
 """Minute values of lanes, as the workers of a store keep them: what is written, and where.
 
 Each worker writes one kept result for each minute in which something happened in its lanes, into a
-queue of the store. They end by themselves after two days. `leasedkeyq.operations.series` reads
+queue of the store. They end by themselves after two days. `leasedkeyq.operations.live.series` reads
 them, those of all workers together.
 """
 

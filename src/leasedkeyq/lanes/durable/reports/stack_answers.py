@@ -15,9 +15,13 @@ import msgspec
 
 from leasedkeyq.lanes.presence.records import ASK, WORKERS_QUEUE
 from leasedkeyq.lanes.presence.stack_asks import ANSWER_KEPT, StackAnswer, StackAsk
-from leasedkeyq.lanes.running.command_stacks import SAMPLED_EVERY, CommandStacks, TakenStack
+from leasedkeyq.lanes.running.execution.command_stacks import (
+    SAMPLED_EVERY,
+    CommandStacks,
+    TakenStack,
+)
+from leasedkeyq.lanes.running.execution.loop_watch import LoopWatch
 from leasedkeyq.lanes.running.job import Job
-from leasedkeyq.lanes.running.loop_watch import LoopWatch
 from leasedkeyq.model.requests import Cancel, StoredItem
 from leasedkeyq.stores.store import Store
 

@@ -22,7 +22,7 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.operations.item_search import SearchPart
+from leasedkeyq.operations.items.item_search import SearchPart
 from leasedkeyq.operations.views import ActionReport
 from leasedkeyq.stores.store import LIVE_STATES, Store
 

@@ -11,15 +11,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+TORTURE_ARGS ?=
 DEMO_ARGS ?=
 # Half of the time of the tests is waiting, for real clocks and servers.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 2 * $$1 }')
-TORTURE_TIMEOUT ?= 7200
 # Seconds for one test: a browser on a busy machine is slow.
 BROWSER_TIMEOUT ?= 600
-# The folder, and files elsewhere that try more under TORTURE=1.
-TORTURE_TESTS := tests/torture tests/doors/test_doors.py tests/engines/redis/scripts/test_caps.py \
-	tests/lanes/durable/test_progress_on_stores.py tests/local/test_stress.py
 WHEEL ?=
 
 ENV_DIR := $(VENV)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
@@ -49,8 +46,8 @@ help: ## List the targets
 	@echo 'Targets:'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS, WALK_ARGS,'
-	@echo '           JOBS=$(JOBS) (pytest workers), WHEEL (test this wheel instead of building one)'
+	@echo 'Variables: PYTHON=$(PYTHON) (environment: $(ENV_DIR)), PYTEST_ARGS, BENCH_ARGS, TORTURE_ARGS,'
+	@echo '           DEMO_ARGS, WALK_ARGS, JOBS=$(JOBS) (pytest workers), WHEEL (test this wheel instead of building one)'
 
 # -- use ------------------------------------------------------------------------------------------
 
@@ -82,10 +79,9 @@ test-browser: $(STAMPS)/browser installed ## Run the tests in Chromium and tmux,
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(BROWSER_TIMEOUT) tests/browser $(PYTEST_ARGS)
 
 .PHONY: torture
-torture: $(STAMPS)/test installed ## Run the long tests in tests/torture at full length
-	$(call say,pytest tests/torture)
+torture: $(STAMPS)/test installed ## Run the long parts of the tests and keep their figures
 	@$(BIN)/python -P tools/where.py $(ENV_DIR)
-	@TORTURE=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout $(TORTURE_TIMEOUT) $(TORTURE_TESTS) $(PYTEST_ARGS)
+	@PYTHONPATH=. $(BIN)/python -P -m tests.torture $(TORTURE_ARGS)
 
 .PHONY: bench
 bench: $(STAMPS)/bench installed ## Measure against other queues and write the tables

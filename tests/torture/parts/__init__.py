@@ -1,0 +1,9 @@
+"""The parts of the torture, by name, in the order in which the page shows them."""
+
+from collections.abc import Mapping
+
+from tests.torture.part import Part
+
+_ALL: tuple[Part, ...] = ()
+
+PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

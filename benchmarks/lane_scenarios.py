@@ -244,7 +244,7 @@ def _schedules(quick: bool) -> Scenario:
                 unit="seconds",
             ),
         ),
-        turns=1 if quick else 3,
+        turns=1,
         warm_up=0,
     )
 

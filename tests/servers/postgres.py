@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,10 +88,10 @@ def _version_of(folder: Path) -> str:
 class PostgresServer:
     """One server. It ends with this process, however that ends."""
 
-    def __init__(self, version: str = NEWEST, **settings: Any) -> None:
+    def __init__(self, version: str = NEWEST, *, port: int = 0, **settings: Any) -> None:
         self._binaries = binaries(version)
         self.folder = Path(tempfile.mkdtemp(prefix="leasedkeyq-postgres-"))
-        self.port = free_port()
+        self.port = port or free_port()
         self._settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
@@ -185,6 +186,14 @@ class PostgresServer:
             if time.monotonic() > deadline:
                 raise RuntimeError("the processes of a killed server do not end")
             time.sleep(0.01)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every one of its processes, to the one that starts the others first."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        for child in _children(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
 
     def stop(self) -> None:
         """End it properly; connections are closed."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from tests.torture.part import Part
+from tests.torture.parts import servers
 
-_ALL: tuple[Part, ...] = ()
+_ALL: tuple[Part, ...] = (servers.PART,)
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,8 +16,16 @@ KEPT = 1e6
 
 
 def clock() -> float:
-    """The time for stores and notes: the same in all processes, and never put back."""
+    """The time for stores on a disk, and for notes: the same in all processes, never put back."""
     return round(time.monotonic(), 6)
+
+
+def server_clock() -> float:
+    """The time for notes where the clock of a server on this machine decides."""
+    return round(time.time(), 6)
+
+
+LifeName = Literal["requests", "queue", "holder"]
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -26,9 +34,10 @@ class Plan(msgspec.Struct, kw_only=True):
     url: str
     journal: str
     name: str
-    life: Literal["requests", "queue", "holder"]
+    life: LifeName
     seed: int = 0
-    durability: Literal["full", "normal"] = "full"
+    options: dict[str, Any] = {}
+    """For `connect`."""
     point: str = ""
     """Where it gets its signal, or "" for nowhere."""
     count: int = 1

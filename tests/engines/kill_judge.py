@@ -6,6 +6,10 @@ without an answer may have happened or not. Everything else must fit:
 - a lease begins when no other lease on its key is running, and fences grow with time,
 - no lease is settled after its end, or twice, and none is refused before its end,
 - what was put and acknowledged is there or was done, once, with its latest value.
+
+Where one writer at a time changes a store, a lease begins at the very moment that it says. On
+PostgreSQL a claim reads the clock, and may have to wait before it takes what is free by then:
+there, only what was asked after an answer is known to come later.
 """
 
 from collections import defaultdict
@@ -13,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
+from typing import Literal, NamedTuple, get_args
 
 from tests.engines.kill_facts import (
     TICK,
@@ -26,6 +31,25 @@ from tests.engines.kill_facts import (
     SettleAsked,
     SettleDone,
 )
+
+Wrong = Literal[
+    "acknowledged values lost",
+    "keys held twice",
+    "leases settled late or twice",
+    "leases refused while they ran",
+    "fences out of order",
+    "values or attempts that nobody asked for",
+    "damaged stores",
+    "workers that failed",
+]
+"""What must not happen."""
+WRONG: tuple[Wrong, ...] = get_args(Wrong)
+LOST, TWICE, LATE, REFUSED, FENCES, MADE_UP, DAMAGED, FAILED = WRONG
+
+
+class Complaint(NamedTuple):
+    wrong: Wrong
+    words: str
 
 
 @dataclass
@@ -76,13 +100,20 @@ class Found:
 
 
 class Judge:
-    """Gathers the notes of all processes; `verdict` lists what cannot be."""
+    """Gathers the notes of all processes; `verdict` lists what cannot be.
 
-    def __init__(self, journals: Iterable[Sequence[Fact]]) -> None:
+    `one_writer`: only one process at a time changes the store.
+    """
+
+    def __init__(self, journals: Iterable[Sequence[Fact]], *, one_writer: bool = True) -> None:
+        self._one_writer = one_writer
         self.puts: list[PutTale] = []
         self.leases: dict[int, LeaseTale] = {}
-        self.complaints: list[str] = []
+        self.complaints: list[Complaint] = []
         self.unanswered_claims = 0
+        """What these may have leased at most."""
+        self.unanswered = 0
+        """All calls without an answer."""
         for facts in journals:
             self._read(facts)
         self.acks: dict[str, list[tuple[LeaseTale, SettleTale]]] = defaultdict(list)
@@ -110,7 +141,7 @@ class Judge:
                 asked_at = claims.pop(fact.call).at
                 for leased in fact.leases:
                     if leased.fence in self.leases:
-                        self.complain(f"fence {leased.fence} was given out twice")
+                        self.complain(FENCES, f"fence {leased.fence} was given out twice")
                     self.leases[leased.fence] = LeaseTale(leased, asked_at, fact.at)
             elif isinstance(fact, SettleAsked):
                 settles[fact.call] = SettleTale(fact.how, fact.at)
@@ -120,11 +151,16 @@ class Judge:
                 settle.done_at, settle.accepted = fact.at, fact.accepted
                 settle.expires_at = fact.expires_at
         self.unanswered_claims += sum(claim.most for claim in claims.values())
+        self.unanswered += len(claims)
+        self.unanswered += sum(put.item is None for put in puts.values())
+        self.unanswered += sum(settle.accepted is None for settle in settles.values())
 
-    def complain(self, complaint: str) -> None:
-        self.complaints.append(complaint)
+    def complain(self, wrong: Wrong, words: str) -> None:
+        self.complaints.append(Complaint(wrong, words))
 
-    def verdict(self, left: Sequence[Found], done: dict[str, int], looked_at: float) -> list[str]:
+    def verdict(
+        self, left: Sequence[Found], done: dict[str, int], looked_at: float
+    ) -> list[Complaint]:
         """What is wrong, given what is left, and which fence each kept result names."""
         self._check_order()
         self._check_exclusion()
@@ -143,18 +179,24 @@ class Judge:
         for fence, lease in sorted(self.leases.items()):
             began_at = lease.leased.began_at
             if not lease.asked_at - TICK <= began_at <= lease.done_at + TICK:
-                self.complain(f"lease {fence} began when nobody had asked for it")
-            if began_at < latest - TICK:
-                self.complain(f"lease {fence} began before those with lower fences")
+                self.complain(MADE_UP, f"lease {fence} began when nobody had asked for it")
+            if self._one_writer and began_at < latest - TICK:
+                self.complain(FENCES, f"lease {fence} began before those with lower fences")
             latest = max(latest, began_at)
+        answered_at = inf
+        for fence, lease in sorted(self.leases.items(), reverse=True):
+            if lease.asked_at > answered_at:
+                self.complain(FENCES, f"lease {fence} was asked for after a higher fence was given")
+            answered_at = min(answered_at, lease.done_at)
 
     def _check_exclusion(self) -> None:
         free_at: dict[str, tuple[float, int]] = {}
         for fence, lease in sorted(self.leases.items()):
             key = lease.leased.key
             moment, other = free_at.get(key, (-inf, 0))
-            if lease.leased.began_at < moment - TICK:
-                self.complain(f"key {key} was held twice, by leases {other} and {fence}")
+            began_at = lease.leased.began_at if self._one_writer else lease.done_at
+            if began_at < moment - TICK:
+                self.complain(TWICE, f"key {key} was held twice, by leases {other} and {fence}")
             free_at[key] = max((moment, other), (lease.held_until, fence))
 
     def _check_settles(self, lease: LeaseTale) -> None:
@@ -164,30 +206,32 @@ class Judge:
         for settle in lease.settles:
             if settle.accepted:
                 if settled:
-                    self.complain(f"{settle.how} {what} was accepted after it was settled")
+                    self.complain(LATE, f"{settle.how} {what} was accepted after it was settled")
                 if settle.asked_at > expires_at + TICK:
-                    self.complain(f"{settle.how} {what} was accepted after it had expired")
+                    self.complain(LATE, f"{settle.how} {what} was accepted after it had expired")
                 settled = settled or settle.how != "extend"
                 expires_at = settle.expires_at or expires_at
             elif settle.accepted is False and not settled and settle.done_at < expires_at - TICK:
-                self.complain(f"{settle.how} {what} was refused while it was running")
+                self.complain(REFUSED, f"{settle.how} {what} was refused while it was running")
 
     def _check_acks(self, left: set[str], done: dict[str, int]) -> None:
         for item, acks in self.acks.items():
             accepted = [lease for lease, settle in acks if settle.accepted]
             if len(accepted) > 1:
-                self.complain(f"item {item} was acknowledged {len(accepted)} times")
+                self.complain(LATE, f"item {item} was acknowledged {len(accepted)} times")
             for lease in accepted:
                 if self.by_item[item][-1] is not lease:
-                    self.complain(f"item {item} was acknowledged by a lease that had a successor")
+                    self.complain(
+                        LATE, f"item {item} was acknowledged by a lease that had a successor"
+                    )
             if accepted and item in left:
-                self.complain(f"item {item} was acknowledged and is still there")
+                self.complain(LATE, f"item {item} was acknowledged and is still there")
             for lease, settle in acks:
                 if settle.accepted and settle.how == "keep":
                     if item not in done:
-                        self.complain(f"the result of item {item} was lost")
+                        self.complain(LOST, f"the result of item {item} was lost")
                     elif done[item] != lease.leased.fence:
-                        self.complain(f"the result of item {item} is that of another lease")
+                        self.complain(LATE, f"the result of item {item} is that of another lease")
         for item, fence in done.items():
             kept = [
                 lease.leased.fence
@@ -195,9 +239,9 @@ class Judge:
                 if settle.how == "keep"
             ]
             if fence not in kept:
-                self.complain(f"item {item} is done by lease {fence}, which did not do it")
+                self.complain(LATE, f"item {item} is done by lease {fence}, which did not do it")
             if item in left:
-                self.complain(f"item {item} is done and still there")
+                self.complain(LATE, f"item {item} is done and still there")
 
     # Items
 
@@ -215,7 +259,7 @@ class Judge:
             # A value that was put beside a leased one takes its place if the lease is not settled.
             if put.buffered and (int(item) < newest[put.key] or self._maybe_buffered(put)):
                 continue
-            self.complain(f"item {item}, key {put.key}, value {put.value}: put and lost")
+            self.complain(LOST, f"item {item}, key {put.key}, value {put.value}: put and lost")
 
     def _maybe_buffered(self, put: PutTale) -> bool:
         """Whether a put without an answer may have taken the place of this one."""
@@ -237,11 +281,13 @@ class Judge:
         for item, key, value, asked_at in seen:
             source = by_value.get(value)
             if source is None or source.key != key or source.item not in (None, item):
-                self.complain(f"item {item}, key {key}: nobody put {value}")
+                self.complain(MADE_UP, f"item {item}, key {key}: nobody put {value}")
                 continue
             for later in by_item[item]:
                 if later.asked_at > source.done_at and later.done_at < asked_at:
-                    self.complain(f"item {item}: {later.value} was put and lost, {value} is back")
+                    self.complain(
+                        LOST, f"item {item}: {later.value} was put and lost, {value} is back"
+                    )
 
     def _check_attempts(self, left: Sequence[Found]) -> None:
         """Each claim counts, also those that nobody was told of."""
@@ -264,10 +310,11 @@ class Judge:
             attempts.insert(0, before)
             steps = [b - a for a, b in pairwise(attempts)]
             if any(step < 1 for step in steps[: len(leases)]) or steps[-1] < 0:
-                self.complain(f"item {item}: the attempts do not count up: {attempts}")
+                self.complain(MADE_UP, f"item {item}: the attempts do not count up: {attempts}")
             untold += sum(max(step - 1, 0) for step in steps[: len(leases)])
             untold += sum(steps[len(leases) :])
         if untold > self.unanswered_claims:
             self.complain(
-                f"{untold} leases went to nobody, {self.unanswered_claims} claims had no answer"
+                MADE_UP,
+                f"{untold} leases went to nobody, {self.unanswered_claims} claims had no answer",
             )

@@ -3,14 +3,18 @@
 import random
 import resource
 import signal
+import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from leasedkeyq.engines.file.file_operations import Access, FileOperations, Stamp
+from leasedkeyq.stores.batching import LoopBatcher
 from leasedkeyq.stores.store import Store
 
 ANSWERING = ("before answering", "after answering")
@@ -33,6 +37,15 @@ SQLITE_POINTS = (
     "halfway COMMIT",
     *ANSWERING,
 )
+SERVER_POINTS = (
+    *(
+        f"{when} {verb}"
+        for verb in ("put", "claim", "ack", "release", "extend", "edit")
+        for when in ("before sending", "halfway through", "after sending", "before the answer to")
+    ),
+    *ANSWERING,
+)
+"""Around each request for one of these verbs: an edit is several requests."""
 
 
 class Trap:
@@ -46,8 +59,12 @@ class Trap:
 
     def __call__(self, point: str) -> None:
         if self.closes(point):
-            # To this thread: a signal to the process may let it go on for a moment.
-            signal.pthread_kill(threading.get_ident(), self._number)
+            self.spring()
+
+    def spring(self) -> None:
+        """Send the signal."""
+        # To this thread: a signal to the process may let it go on for a moment.
+        signal.pthread_kill(threading.get_ident(), self._number)
 
     def closes(self, point: str) -> bool:
         """Whether this visit is the one."""
@@ -67,6 +84,9 @@ class Trap:
 def mark_store(store: Store, trap: Trap) -> None:
     """Add the points around the work for callers, in the thread or in the event loop."""
     batcher: Any = vars(store)["_batcher"]
+    if isinstance(batcher, LoopBatcher):
+        _mark_loop_engine(batcher, trap)
+        return
 
     def between_points(apply: Any) -> Any:
         def apply_between_points(requests: Any) -> Any:
@@ -81,6 +101,27 @@ def mark_store(store: Store, trap: Trap) -> None:
     batcher._apply = between_points(batcher._apply)
     if batcher._apply_here is not None:
         batcher._apply_here = between_points(batcher._apply_here)
+
+
+def _mark_loop_engine(batcher: Any, trap: Trap) -> None:
+    new_engine = batcher._engine
+
+    def new_marked_engine() -> Any:
+        engine = new_engine()
+        apply = engine.apply
+
+        def apply_between_points(requests: list[Any], done: Callable[[Any], None]) -> None:
+            def done_after_point(answers: Any) -> None:
+                trap("before answering")
+                done(answers)
+
+            trap("before applying")
+            apply(requests, done_after_point)
+
+        engine.apply = apply_between_points
+        return engine
+
+    batcher._engine = new_marked_engine
 
 
 class MarkedOps(FileOperations):
@@ -192,3 +233,99 @@ def mark_sqlite(trap: Trap, checkpoint: int) -> None:
         return connection
 
     patch.object(sqlite3, "connect", connect_marked).start()
+
+
+# Servers
+
+_verbs: ContextVar[tuple[str, ...]] = ContextVar("verbs", default=())
+"""Those of the batch on whose behalf something is sent now."""
+
+
+class MarkedSocket(socket.socket):
+    """A connection with points before, within and after what is sent for a batch."""
+
+    trap: ClassVar[Trap]
+    _asked: tuple[str, ...] = ()
+    """What the last request was for."""
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        self._asked = _verbs.get()
+        for verb in self._asked:
+            self.trap(f"before sending {verb}")
+            if self.trap.closes(f"halfway through {verb}"):
+                sent = super().send(data[: len(data) // 2], flags)
+                self.trap.spring()
+                return sent
+        sent = super().send(data, flags)
+        for verb in self._asked:
+            self.trap(f"after sending {verb}")
+        return sent
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        self._before_answer()
+        return super().recv(size, flags)
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        self._before_answer()
+        return super().recv_into(buffer, nbytes, flags)
+
+    def _before_answer(self) -> None:
+        """An event loop reads only when there is something to read."""
+        for verb in self._asked:
+            self.trap(f"before the answer to {verb}")
+
+
+@contextmanager
+def _on_behalf_of(verbs: tuple[str, ...]) -> Generator[None]:
+    before = _verbs.set(verbs)
+    try:
+        yield
+    finally:
+        _verbs.reset(before)
+
+
+def _verbs_of(requests: Sequence[object]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(type(request).__name__.lower() for request in requests))
+
+
+def mark_postgres(trap: Trap) -> None:
+    """Make every connection that this process opens from now on a marked one."""
+    from leasedkeyq.engines.postgres.link import PostgresLink
+
+    MarkedSocket.trap = trap
+    patch.object(socket, "socket", MarkedSocket).start()
+    link: Any = PostgresLink
+    apply, connected = link._apply, link._connected
+
+    async def apply_marked(self: Any, writer: Any, requests: list[Any]) -> list[Any]:
+        with _on_behalf_of(_verbs_of(requests)):
+            answers: list[Any] = await apply(self, writer, requests)
+            return answers
+
+    async def connect_unmarked(*arguments: Any, **options: Any) -> Any:
+        with _on_behalf_of(()):
+            return await connected(*arguments, **options)
+
+    patch.object(link, "_apply", apply_marked).start()
+    patch.object(link, "_connected", connect_unmarked).start()
+
+
+def mark_redis(trap: Trap) -> None:
+    """Make every connection that this process opens from now on a marked one."""
+    from leasedkeyq.engines.redis.loop_link import LoopLink
+
+    MarkedSocket.trap = trap
+    patch.object(socket, "socket", MarkedSocket).start()
+    link: Any = LoopLink
+    apply, do = link.apply, link._do
+
+    def apply_marked(self: Any, requests: list[Any], done: Any) -> None:
+        self.verbs = _verbs_of(requests)
+        apply(self, requests, done)
+
+    def do_marked(self: Any, step: Any) -> None:
+        with _on_behalf_of(self.verbs):
+            do(self, step)
+
+    patch.object(link, "apply", apply_marked).start()
+    patch.object(link, "_do", do_marked).start()

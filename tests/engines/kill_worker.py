@@ -10,13 +10,14 @@ import random
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import msgspec
 
 from leasedkeyq import connect
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -24,9 +25,11 @@ from leasedkeyq.model.requests import (
     Claim,
     Claimed,
     Extend,
+    Placed,
     Put,
     Refusal,
     Release,
+    StoredItem,
 )
 from tests.engines.kill_facts import (
     KEPT,
@@ -43,8 +46,16 @@ from tests.engines.kill_facts import (
     SettleAsked,
     SettleDone,
     clock,
+    server_clock,
 )
-from tests.engines.kill_points import MarkedOps, Trap, mark_sqlite, mark_store
+from tests.engines.kill_points import (
+    MarkedOps,
+    Trap,
+    mark_postgres,
+    mark_redis,
+    mark_sqlite,
+    mark_store,
+)
 
 KEYS = ("k1", "k2", "k3", "k4", "k5", "k6")
 BUFFERED_KEYS = ("b1", "b2", "b3")
@@ -61,12 +72,16 @@ class Worker:
         self.dice = random.Random(plan.seed)
         self.journal = Journal(plan.journal)
         self.trap = Trap(plan.point, plan.count, plan.signal, self._last_words)
-        options: dict[str, Any] = {"clock": clock}
+        options = dict(plan.options)
+        self.clock = clock
         if plan.url.startswith("sqlite:"):
             mark_sqlite(self.trap, plan.checkpoint)
-            options |= {"busy_timeout": 60.0, "durability": plan.durability}
+            options |= {"busy_timeout": 60.0, "clock": clock}
+        elif plan.url.startswith("file:"):
+            options |= {"ops": MarkedOps(self.trap), "clock": clock}
         else:
-            options["ops"] = MarkedOps(self.trap)
+            self.clock = server_clock
+            (mark_postgres if plan.url.startswith("postgresql:") else mark_redis)(self.trap)
         self.store = connect(plan.url, **options)
         mark_store(self.store, self.trap)
 
@@ -79,7 +94,7 @@ class Worker:
         await self.store.close()
 
     async def by_requests(self) -> None:
-        tasks = (self.produce, self.produce, *4 * [self.consume])
+        tasks = (self.produce, self.produce, self.edit, *4 * [self.consume])
         await asyncio.gather(*(task() for task in tasks))
 
     # Calls and what is noted of them
@@ -88,16 +103,38 @@ class Worker:
         call = self.journal.call()
         value = f"{self.plan.name}.{call}"
         buffered = key in BUFFERED_KEYS
-        self.journal.note(PutAsked(call, clock(), key, value, buffered))
+        self.journal.note(PutAsked(call, self.clock(), key, value, buffered))
         items = ((key, f'"{value}"'.encode()),)
         (answer,) = await self.store.put([Put(QUEUE, items, "buffer" if buffered else "update")])
         self.trap("after answering")
         assert isinstance(answer, tuple), answer
-        self.journal.note(PutDone(call, clock(), str(answer[0].id)))
+        self.journal.note(PutDone(call, self.clock(), str(answer[0].id)))
+
+    async def put_by_edit(self, key: str) -> None:
+        """Change a value after a look at it."""
+        call = self.journal.call()
+        value = f"{self.plan.name}.{call}"
+
+        def work(items: Sequence[StoredItem]) -> list[Put]:
+            assert all(item.key == key for item in items), items
+            return [Put(QUEUE, ((key, f'"{value}"'.encode()),))]
+
+        self.journal.note(PutAsked(call, self.clock(), key, value))
+        try:
+            (answer,) = await self.store.edit(QUEUE, work, keys=[key])
+        except StoreError as error:
+            # On Redis an edit has a time limit, which a busy machine may exceed.
+            if "edit_time" not in str(error):
+                raise
+            return
+        self.trap("after answering")
+        assert isinstance(answer, tuple), answer
+        assert isinstance(answer[0], Placed), answer
+        self.journal.note(PutDone(call, self.clock(), str(answer[0].id)))
 
     async def claim(self, most: int, lease_time: float) -> tuple[Claimed, ...]:
         call = self.journal.call()
-        self.journal.note(ClaimAsked(call, clock(), most))
+        self.journal.note(ClaimAsked(call, self.clock(), most))
         (claimed,) = await self.store.claim([Claim(((QUEUE, most),), most, None, lease_time)])
         self.trap("after answering")
         leases: list[Leased] = []
@@ -114,17 +151,17 @@ class Worker:
                     item.expires_at,
                 )
             )
-        self.journal.note(ClaimDone(call, clock(), leases))
+        self.journal.note(ClaimDone(call, self.clock(), leases))
         return claimed
 
     async def settle(self, how: How, fence: int, change: Change) -> bool:
         call = self.journal.call()
-        self.journal.note(SettleAsked(call, clock(), how, fence))
+        self.journal.note(SettleAsked(call, self.clock(), how, fence))
         (answer,) = await self.store.settle([change])
         self.trap("after answering")
         accepted = not isinstance(answer, Refusal)
         expires_at = answer if isinstance(answer, float) else None
-        self.journal.note(SettleDone(call, clock(), accepted, expires_at))
+        self.journal.note(SettleDone(call, self.clock(), accepted, expires_at))
         return accepted
 
     async def ack(self, item: Claimed, *, keep: bool) -> bool:
@@ -140,6 +177,11 @@ class Worker:
         while True:
             await self.put(self.dice.choice(KEYS + BUFFERED_KEYS))
             await asyncio.sleep(self.dice.random() * 0.01)
+
+    async def edit(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.random() * 0.05)
+            await self.put_by_edit(self.dice.choice(KEYS))
 
     async def consume(self) -> None:
         while True:
@@ -176,30 +218,30 @@ class Worker:
             while True:
                 call = self.journal.call()
                 key = f"{self.plan.name}.{call}"
-                self.journal.note(PutAsked(call, clock(), key, key))
+                self.journal.note(PutAsked(call, self.clock(), key, key))
                 await queue.put(key, key)
-                self.journal.note(PutDone(call, clock(), key))
+                self.journal.note(PutDone(call, self.clock(), key))
 
         async def consume() -> None:
             while True:
                 lease_time = self.dice.choice(LEASE_TIMES)
                 call = self.journal.call()
-                self.journal.note(ClaimAsked(call, clock(), 1))
+                self.journal.note(ClaimAsked(call, self.clock(), 1))
                 key, value, lease = await queue.get(lease_timeout=lease_time)
                 end = lease.expires_at
                 assert end is not None
                 leased = Leased(key, key, value, lease.fence, lease.attempt, end - lease_time, end)
-                self.journal.note(ClaimDone(call, clock(), [leased]))
+                self.journal.note(ClaimDone(call, self.clock(), [leased]))
                 if self.dice.random() < 0.1:
                     await asyncio.sleep(2 * self.dice.random() * lease_time)
                 call = self.journal.call()
-                self.journal.note(SettleAsked(call, clock(), "ack", lease.fence))
+                self.journal.note(SettleAsked(call, self.clock(), "ack", lease.fence))
                 accepted = True
                 try:
                     await queue.ack(lease)
                 except LeasedKeyQError:
                     accepted = False
-                self.journal.note(SettleDone(call, clock(), accepted))
+                self.journal.note(SettleDone(call, self.clock(), accepted))
 
         await asyncio.gather(*(task() for task in (*2 * [produce], *6 * [consume])))
 
@@ -277,8 +319,8 @@ def obey(order: Order) -> Status:
     return Status(order.process, code=os.waitstatus_to_exitcode(status))
 
 
-def main() -> None:
-    for name in ("file", "sqlite"):
+def main(engines: Sequence[str]) -> None:
+    for name in engines:
         import_module(f"leasedkeyq.engines.{name}.store")
     decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
     for line in sys.stdin.buffer:
@@ -289,4 +331,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -69,9 +69,7 @@ def go_on(arena: Arena, holder: Life) -> None:
 
 @KINDS
 @pytest.mark.parametrize("successor", ["nobody", "holds", "is done", "has the next"])
-def test_whoever_was_stopped_past_the_lease_is_refused(
-    tmp_path: Path, kind: Kind, successor: str
-) -> None:
+def test_whoever_was_stopped_past_the_lease_is_refused(kind: Kind, successor: str) -> None:
     async def scenario(arena: Arena, point: str, change: str) -> None:
         store = arena.open()
         await store.put([Put(QUEUE, (("a", b'"first"'),))])
@@ -103,7 +101,7 @@ def test_whoever_was_stopped_past_the_lease_is_refused(
             assert counts[QUEUE] == Counts()
         await store.close()
 
-    with Arena(tmp_path, kind) as arena:
+    with Arena(kind) as arena:
         for point in ("before asking", "before applying"):
             for change in ("ack", "keep", "release", "extend", "bury"):
                 asyncio.run(scenario(arena, point, change))
@@ -111,7 +109,7 @@ def test_whoever_was_stopped_past_the_lease_is_refused(
 
 @KINDS
 def test_whoever_was_stopped_with_the_lock_is_refused_if_it_had_not_looked_at_the_clock(
-    tmp_path: Path, kind: Kind
+    kind: Kind,
 ) -> None:
     async def scenario(arena: Arena, change: str) -> None:
         store = arena.open()
@@ -125,7 +123,7 @@ def test_whoever_was_stopped_with_the_lock_is_refused_if_it_had_not_looked_at_th
         await ack(store, await waiting)
         await store.close()
 
-    with Arena(tmp_path, kind) as arena:
+    with Arena(kind) as arena:
         for change in ("ack", "keep", "release", "bury"):
             asyncio.run(scenario(arena, change))
 
@@ -141,7 +139,7 @@ def test_whoever_was_stopped_with_the_lock_is_refused_if_it_had_not_looked_at_th
     ],
 )
 def test_whoever_was_stopped_in_the_midst_of_its_write_has_settled_in_time(
-    tmp_path: Path, kind: Kind, points: list[str]
+    kind: Kind, points: list[str]
 ) -> None:
     """It holds the lock, so nobody else can have had the item meanwhile."""
 
@@ -157,7 +155,7 @@ def test_whoever_was_stopped_in_the_midst_of_its_write_has_settled_in_time(
         assert await waiting == [()]
         await store.close()
 
-    with Arena(tmp_path, kind) as arena:
+    with Arena(kind) as arena:
         for point in points:
             asyncio.run(scenario(arena, point))
 
@@ -165,8 +163,8 @@ def test_whoever_was_stopped_in_the_midst_of_its_write_has_settled_in_time(
 # Killed while it creates the file
 
 
-def test_killed_at_each_statement_that_creates_a_database(tmp_path: Path) -> None:
-    with Arena(tmp_path, "sqlite-full") as arena:
+def test_killed_at_each_statement_that_creates_a_database() -> None:
+    with Arena("sqlite-full") as arena:
         count = 0
         while True:
             count += 1

@@ -15,7 +15,7 @@ from tests.engines.kill_facts import (
     SettleAsked,
     SettleDone,
 )
-from tests.engines.kill_judge import Found, Judge
+from tests.engines.kill_judge import Complaint, Found, Judge
 
 numbers = itertools.count(1)
 
@@ -322,9 +322,10 @@ WRONG: list[tuple[str, Story]] = [
 ]
 
 
-def verdict(story: Story) -> list[str]:
+def verdict(story: Story, *, one_writer: bool = True) -> list[Complaint]:
     calls, left, done = story
-    return Judge([[fact for facts in calls for fact in facts]]).verdict(left, done, 100.0)
+    judge = Judge([[fact for facts in calls for fact in facts]], one_writer=one_writer)
+    return judge.verdict(left, done, 100.0)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -332,7 +333,26 @@ def test_nothing_is_found_in_what_is_right(name: str) -> None:
     assert verdict(RIGHT[name]) == []
 
 
+def test_a_lease_may_begin_after_the_moment_that_it_says_where_many_write() -> None:
+    """Its claim had looked at the clock, and then waited until the item was released."""
+    story: Story = (
+        [put(0, "v"), claim(1, 1), settle("release", 1.35, 1), claim(1.2, 2, attempt=2)],
+        [found(attempt=2)],
+        {},
+    )
+    assert len(verdict(story)) == 1
+    assert verdict(story, one_writer=False) == []
+
+
+@pytest.mark.parametrize("claims", [[(1, 2), (1.5, 1)], [(1, 1), (1.1, 2)]])
+def test_what_is_wrong_where_many_write(claims: list[tuple[float, int]]) -> None:
+    """A lower fence that was asked for later, or a second lease while the first one runs."""
+    facts = [claim(at, fence, attempt=fence) for at, fence in claims]
+    story: Story = ([put(0, "v"), *facts], [found(attempt=2)], {})
+    assert verdict(story, one_writer=False)
+
+
 @pytest.mark.parametrize("complaint, story", WRONG)
 def test_what_is_wrong_is_found(complaint: str, story: Story) -> None:
     complaints = verdict(story)
-    assert any(complaint in text for text in complaints), complaints
+    assert any(complaint in found.words for found in complaints), complaints

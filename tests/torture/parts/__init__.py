@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 
 from tests.torture.part import Part
-from tests.torture.parts import servers
+from tests.torture.parts import (
+    kills,
+    servers,
+)
 
-_ALL: tuple[Part, ...] = (servers.PART,)
+_ALL: tuple[Part, ...] = (
+    kills.PART,
+    servers.PART,
+)
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -16,6 +16,7 @@ from leasedkeyq.lanes.presence.records import WORKERS_QUEUE
 from leasedkeyq.model.requests import Cancel, Claim, Counts, Put
 from tests.lanes.durable.workers_support import LEASE, PARTS, Diary, Failing, memory, worker
 from tests.lanes.support import clock, now
+from tests.lanes.trouble import Trouble, on
 
 
 def engine(manager: QueueManager) -> StoreEngine:
@@ -303,3 +304,21 @@ async def test_the_minimum_of_a_lane_is_where_its_partitions_are() -> None:
             assert [each.slots.reserved for each in workers] == [2 * own for own in owned]
         await asyncio.sleep(1)
         assert [engine(each).slots.reserved for each in (first, second)] == [2, 2]
+
+
+@pytest.mark.parametrize("pause", [0.3, 0.7, 1.3])
+async def test_a_command_that_comes_after_its_partition_was_asked_is_run(pause: float) -> None:
+    """With room for one command, a worker asks the partitions in turn, which takes it a while."""
+    store = Trouble()
+    store.takes["claimed"] = 1.0
+    manager = on(store).with_capacity(1).with_lane("x", LaneConfig(0, 1, partitions=3), 0).build()
+
+    @manager.command("note")
+    async def note(number: int) -> int:
+        return number
+
+    async with manager:
+        for number in range(20):
+            await asyncio.sleep(pause)
+            handle = await manager.submit("x", note(number), key=f"key {number}")
+            assert await handle.result(30) == number

@@ -583,6 +583,28 @@ async def test_on_a_store_the_next_manager_finds_the_held_key() -> None:
     assert mine.ran == [1, 2, 3]
 
 
+@pytest.mark.parametrize("if_present", ["update", "skip"])
+async def test_a_handle_is_not_that_of_a_failure_before_a_requeue(if_present: Any) -> None:
+    """A letter keeps the id of its command, which the submitter knows as failed."""
+    store = MemoryStore(clock=clock)
+    producer, mine = hooks(lambda: on(store), PAUSE)
+    worker, theirs = hooks(lambda: on(store), PAUSE)
+    async with worker:
+        failing = await producer.submit("x", mine.hook(1, fails=1), key="k")
+        with pytest.raises(ValueError, match="no 1"):
+            await failing
+        worker.pause("x")
+        [letter] = await worker.dlq.list()
+        await worker.dlq.requeue(letter)
+        handle = await producer.submit("x", mine.hook(2), key="k", if_present=if_present)
+        assert (handle.id, handle.status) == (failing.id, "pending")
+        worker.resume("x")
+        assert await handle == (20 if if_present == "update" else 10)
+        assert failing.status == "failed"
+    assert theirs.ran == [1, 2 if if_present == "update" else 1]
+    await producer.close()
+
+
 @everywhere
 async def test_a_drain_that_takes_too_long_counts_no_held_commands(build: Build) -> None:
     manager, mine = hooks(build, PAUSE)

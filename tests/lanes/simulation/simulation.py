@@ -337,6 +337,7 @@ class Simulation:
         engine = worker._engine
         assert isinstance(engine, StoreEngine)
         self.note(f"w{number} dies")
+        engine._letting_go = True  # its tasks end now, and that is no failure of theirs
         lost: set[int] = set()
         for job in list(engine.running):
             lost.add(job.command.arguments.task)
@@ -358,6 +359,7 @@ class Simulation:
         others = refreshing, worker.schedules._task
         for work in (*engine._tasks, *(task for task in others if task is not None)):
             work.cancel()
+        engine._unknown.close()
         for unwatch in engine._unwatch.values():
             unwatch()
         engine._unwatch.clear()

@@ -71,7 +71,12 @@ class ClaimPlan:
         self._turns: Counter[Lane] = Counter()
         """How often the partitions of a lane were asked: each time another one comes first."""
         self._asked: set[Partition] = set()
-        """Partitions that were asked, and had nothing, since any claim has found something."""
+        """Partitions that were asked, and had nothing, since any claim has found something.
+
+        Or since something has changed: a partition may have a command that it did not have then.
+        """
+        self._changes = 0
+        """How often `changed` was called."""
         self._empty: set[Partition] = set()
         """Partitions that the last claim has left with nothing to lease."""
         self.more = False
@@ -114,6 +119,14 @@ class ClaimPlan:
             told(answer)
         if not self._going[partition]:
             self._wake()
+
+    def changed(self) -> None:
+        """Something may be there to lease that was not: ask all partitions of a lane once more.
+
+        Also those that the claim under way asks. The store may have looked before the change.
+        """
+        self._changes += 1
+        self._asked.clear()
 
     def has_room(self) -> bool:
         """Whether any lane has room for enough to be worth a claim."""
@@ -178,6 +191,7 @@ class ClaimPlan:
         requests = self._requests(rooms)
         self.coming.update(rooms)
         gone = {partition: self._gone[partition] for partition in rooms}
+        changes = self._changes
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -194,7 +208,8 @@ class ClaimPlan:
                 found.append((partition, item))
             else:
                 self.take_back(partition, item)
-        self._note_asked(rooms, requests, Counter(partition for partition, _ in found))
+        counts = Counter(partition for partition, _ in found)
+        self._note_asked(rooms, requests, counts, current=changes == self._changes)
         if found:
             self._vain = 0
             self._prefetch.travelled(trip)
@@ -214,12 +229,21 @@ class ClaimPlan:
             self.coming.subtract(partitions)
 
     def _note_asked(
-        self, rooms: dict[Partition, int], requests: list[Claim], found: Counter[Partition]
+        self,
+        rooms: dict[Partition, int],
+        requests: list[Claim],
+        found: Counter[Partition],
+        *,
+        current: bool,
     ) -> None:
-        """See which partitions have room and were not asked yet, and which are empty."""
+        """See which partitions have room and were not asked yet, and which are empty.
+
+        What a claim has not found is `current` if nothing has changed while it was under way.
+        """
         queues = {queue for request in requests for queue, _ in request.queues}
         asked = {partition for partition in rooms if partition.queue in queues}
-        self._asked |= asked
+        if current:
+            self._asked |= asked
         self.left_out = bool(asked) and not found and not self._asked.issuperset(rooms)
         if not self.left_out:
             self._asked.clear()

@@ -112,6 +112,8 @@ logger = logging.getLogger("leasedkeyq")
 
 T = TypeVar("T")
 
+GIVEN_UP: frozenset[CommandStatus] = frozenset(("failed", "timed_out", "lost"))
+"""How a command ended, as this process knows, that may be alive once more: it was requeued."""
 TAKING_BACK = 1.0
 """Seconds for which partitions stay with a worker that ends, until what it prefetched is back."""
 FOLLOW_UP = 0.02
@@ -410,6 +412,10 @@ class StoreEngine(LaneEngine):
         """The job that stands for a command that is in the store now."""
         number = place.id
         job = self._results.jobs.get(number)
+        if job is not None and job.status in GIVEN_UP and place.outcome != "added":
+            # Its handles were told so, and any process may have requeued its dead letter since.
+            # The new command took its place, or joins it: its handle follows what happens now.
+            job = None
         if job is None:
             began = self._loop.time()
             if (options := self.registry.options.get(kind)) is not None:
@@ -545,6 +551,7 @@ class StoreEngine(LaneEngine):
             changed.set()
         if partition is None:
             self._prefetch.check()
+            self._plan.changed()
         else:
             self._begin_next(partition.lane)
             if self._wanted.is_set() or not self._plan.wants(partition):

@@ -6,11 +6,13 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     kills,
     servers,
+    soak,
 )
 
 _ALL: tuple[Part, ...] = (
     kills.PART,
     servers.PART,
+    soak.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -392,11 +392,8 @@ class Simulation:
             unfilled = sum(max(0, lane.reserved - lane.active) for lane in lanes)
             assert slots.reserved == unfilled
             for lane in lanes:
-                assert (
-                    lane.active
-                    == sum(partition.active for partition in lane.partitions)
-                    <= lane.most
-                )
+                assert lane.active == sum(partition.active for partition in lane.partitions)
+                assert lane.active <= lane.most, f"{lane.id} is above its maximum"
             if isinstance(engine, MemoryEngine) and engine.started:
                 for partition in engine.partitions:
                     assert not self.could_start(engine, partition), f"{partition.queue} could start"
@@ -548,10 +545,11 @@ def simulate(seed: int, *, on_store: bool, trip: float = 0.0) -> Simulation:
         try:
             runner.run(simulation.run())
         except BaseException as error:
+            first = simulation.faults[0] if simulation.faults else error  # the others follow it
             story = "\n".join(simulation.trace[-60:])
             raise AssertionError(
-                f"seed {seed}, {'on a store' if on_store else 'in memory'}: {error!r}\n{story}"
-            ) from error
+                f"seed {seed}, {'on a store' if on_store else 'in memory'}: {first!r}\n{story}"
+            ) from first
         finally:
             logger.setLevel(level)
     return simulation

@@ -3,6 +3,7 @@
 import pytest
 
 from leasedkeyq.lanes.durable import prefetch as ahead
+from leasedkeyq.lanes.running.lane import Slots
 from tests.lanes.simulation.simulation import simulate
 
 CHUNK = 50
@@ -36,3 +37,10 @@ def test_workers_that_claim_ahead_keep_their_promises(
 def test_a_seed_replays_exactly() -> None:
     assert simulate(7, on_store=False).trace == simulate(7, on_store=False).trace
     assert simulate(8, on_store=True).trace == simulate(8, on_store=True).trace
+
+
+def test_a_scheduler_that_forgets_a_maximum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slots, "may_start", lambda slots, partition, coming=0: True)
+    with pytest.raises(AssertionError, match="is above its maximum"):
+        for seed in range(20):
+            simulate(seed, on_store=False)

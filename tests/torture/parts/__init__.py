@@ -6,6 +6,7 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     kills,
     servers,
+    simulation,
     soak,
 )
 
@@ -13,6 +14,7 @@ _ALL: tuple[Part, ...] = (
     kills.PART,
     servers.PART,
     soak.PART,
+    simulation.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -92,7 +92,8 @@ def unwrap(item: Any) -> Any:
     return msgspec.structs.replace(item, value=value)
 
 
-def _wrap(request: Any) -> Any:
+def wrap(request: Any) -> Any:
+    """A request with values that have their place in the document of a repository."""
     if isinstance(request, Put):
         items = tuple((key, live(value)) for key, value in request.items)
         return msgspec.structs.replace(request, items=items)
@@ -108,19 +109,19 @@ class Disguise(FileStore):
     """One queue of a repository, with values of any kind."""
 
     async def do_put(self, requests: Sequence[Put]) -> list[Any]:
-        return await super().do_put([_wrap(request) for request in requests])
+        return await super().do_put([wrap(request) for request in requests])
 
     async def do_claim(self, requests: Sequence[Claim]) -> list[Any]:
         return [_unwrap_all(found) for found in await super().do_claim(requests)]
 
     async def do_settle(self, requests: Sequence[Change]) -> list[Answer]:
-        return await super().do_settle([_wrap(request) for request in requests])
+        return await super().do_settle([wrap(request) for request in requests])
 
     async def do_edit(self, edit: Edit) -> list[Answer] | StoreError:
         work = edit.work
 
         def wrapped(items: Sequence[StoredItem]) -> list[Any]:
-            return [_wrap(change) for change in work([unwrap(item) for item in items])]
+            return [wrap(change) for change in work([unwrap(item) for item in items])]
 
         edit.work = wrapped
         return await super().do_edit(edit)

@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from leasedkeyq.engines.sqlite.transaction import SqliteTransaction
-from tests.engines.sqlite.power_disk import Disk, Name, Sync, SyncFolder, Truncate, Write
-from tests.engines.sqlite.power_runs import DATABASE, Run, lose_power_often, losses, run
+from tests.torture.power.disk import Disk, Name, Sync, SyncFolder, Truncate, Write
+from tests.torture.power.sqlite_runs import DATABASE, Run, lose_power_often, losses, run
 
 
 def working(folder: Path) -> Path:

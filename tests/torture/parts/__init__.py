@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tests.torture.part import Part
 from tests.torture.parts import (
     kills,
+    power,
     servers,
     simulation,
     soak,
@@ -13,6 +14,7 @@ from tests.torture.parts import (
 _ALL: tuple[Part, ...] = (
     kills.PART,
     servers.PART,
+    power.PART,
     soak.PART,
     simulation.PART,
 )

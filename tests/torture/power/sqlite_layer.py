@@ -21,7 +21,7 @@ from leasedkeyq.engines.sqlite import log_file as sqlite_log_file
 from leasedkeyq.engines.sqlite import schema as sqlite_schema
 from leasedkeyq.engines.sqlite import store as sqlite_store
 from leasedkeyq.engines.sqlite import transaction as sqlite_transaction
-from tests.engines.sqlite.power_disk import Name, Step, Sync, SyncFolder, Truncate, Write
+from tests.torture.power.disk import Name, Step, Sync, SyncFolder, Truncate, Write
 
 T = TypeVar("T")
 LAYER = "steps"
@@ -92,6 +92,7 @@ def recorded(folder: Path) -> Generator[Steps]:
 
     with pytest.MonkeyPatch.context() as patch, layer.hearing_of_folders():
         patch.setattr(sqlite_schema, "connect", Connection)
+        patch.setattr(sqlite_store, "QUICK", float("inf"))  # whatever else the machine does
         patch.setattr(sqlite_store, "MOST_HERE", 3)  # the log is to be written back often
         patch.setattr(sqlite_transaction, "FENCES", 24)  # and some claims are to need more fences
         patch.setattr(sqlite_schema, "_sync_folder", sync_and_note)

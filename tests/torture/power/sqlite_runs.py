@@ -3,48 +3,30 @@
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
 from leasedkeyq.engines.sqlite import store as sqlite_store
 from leasedkeyq.engines.sqlite.schema import SqliteDurability
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.model.requests import (
-    Ack,
-    Bury,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Extend,
-    Purge,
-    Put,
-    Release,
-    Requeue,
+from leasedkeyq.model.requests import Claim, Extend, Put
+from tests.torture.power.disk import Disk, Name, Step, Sync, SyncFolder, Truncate
+from tests.torture.power.sqlite_layer import files_in, recorded
+from tests.torture.power.work import (
+    RandomWork,
+    Told,
+    Verdict,
+    compare,
+    greatest_fence,
+    told_by,
 )
-from tests.engines.sqlite.power_disk import Disk, Name, Step, Sync, SyncFolder, Truncate
-from tests.engines.sqlite.power_layer import files_in, recorded
 
 DATABASE = "q.db"
 Content: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
-Verdict: TypeAlias = Literal["kept", "unclaimed", "lost", "half", "damaged", "repeated"]
-"""All is there; but for the last claims and extensions; something else is lost; something is there
-in part; nothing can be read; or a fence is given out a second time."""
-
-
-class Told(NamedTuple):
-    """Callers were told what is stored now, after so many steps."""
-
-    steps: int
-    content: Content
-    certain: bool = True
-    """Whether that has to survive a loss of power: there was more than claims and extensions."""
-    fence: int = 0
-    """The greatest fence that was given out so far."""
 
 
 class Run(NamedTuple):
@@ -92,14 +74,27 @@ def run(
 ) -> Run:
     """Work in a folder, which may have a database already."""
     before = files_in(folder)
-    copy = folder.with_name(f"{folder.name}-copy")
-    told = [Told(0, stored(copy, before)[0])]
-    shutil.rmtree(copy)
+    told = [Told(0, _stored_before(folder, before))]
     with recorded(folder) as steps:
         options = {"durability": durability, "sync_claims": sync_claims}
         worker = Worker(folder / DATABASE, Random(seed), options, steps.steps, told)
         asyncio.run(worker.work(rounds))
     return Run(before, steps.steps, told, worker.seen)
+
+
+_before: dict[int, Content] = {}
+"""What was stored in files in which a run began, by their hash: many begin in the same ones."""
+
+
+def _stored_before(folder: Path, files: dict[str, bytes]) -> Content:
+    mark = hash(tuple(sorted(files.items())))
+    if mark not in _before:
+        copy = folder.with_name(f"{folder.name}-copy")
+        if len(_before) > 8:
+            _before.clear()
+        _before[mark] = stored(copy, files)[0]
+        shutil.rmtree(copy)
+    return _before[mark]
 
 
 class Worker:
@@ -118,13 +113,12 @@ class Worker:
         self._dice = dice
         self._steps = steps
         self._told = told
-        self._held: list[Claimed] = []
-        self._buried: list[int] = []
+        self._work = RandomWork(dice)
         self.seen: list[tuple[int, dict[str, bytes]]] = []
 
     async def work(self, rounds: int) -> None:
         stores = [self._open(), self._open()]
-        await stores[0].put(self._puts())
+        await stores[0].put(self._work.puts())
         for _ in range(rounds):
             if self._dice.random() < 0.1:
                 # With the last one the log goes, too.
@@ -150,11 +144,7 @@ class Worker:
         def tell(requests: list[Any], *arguments: Any) -> Any:
             """Before any caller knows."""
             committed = transact(requests, *arguments)
-            fence = self._told[-1].fence
-            for request, answer in zip(requests, committed[0], strict=True):
-                if isinstance(request, Claim):
-                    assert all(item.fence > fence for item in answer), "a fence did not grow"
-                    fence = max((fence, *(item.fence for item in answer)))
+            fence = greatest_fence(requests, committed[0], self._told[-1].fence)
             certain = self._options["sync_claims"] or not all(
                 isinstance(request, Claim | Extend) for request in requests
             )
@@ -165,66 +155,24 @@ class Worker:
         return store
 
     async def _round(self, store: SqliteStore) -> None:
-        dice = self._dice
+        dice, work = self._dice, self._work
         kind = dice.random()
         if kind < 0.4:
-            await asyncio.gather(*(store.put(self._puts()) for _ in range(dice.choice((1, 1, 5)))))
+            # Calls of their own would be one batch or several, as the threads have it.
+            await store.put([put for _ in range(dice.choice((1, 1, 5))) for put in work.puts()])
         elif kind < 0.6:
-            claim = Claim((("a", 2), ("b", 2)), 2, lease_time=dice.choice((None, 1000.0)))
+            claims = work.claims()
             for _ in range(dice.choice((1, 3))):
-                for claimed in await store.claim([claim, claim]):
-                    self._held += claimed
-        elif kind < 0.65 and self._held:
-            item = dice.choice(self._held)
-            await store.settle([Extend(item.queue, item.key, item.token, lease_time=3000.0)])
+                work.note(claims, await store.claim(claims))
+        elif kind < 0.65 and work.held:
+            await store.settle([work.extension()])
         elif kind < 0.95:
-            for change, answer in await self._settle(store):
-                if isinstance(change, Bury) and isinstance(answer, int):
-                    self._buried.append(answer)
+            changes = work.changes()
+            work.note(changes, await store.settle(changes))
         else:
             await store.edit(
                 "a", lambda items: [Put("a", ((item.key, b"edited"),)) for item in items]
             )
-
-    def _puts(self) -> list[Put]:
-        dice = self._dice
-        return [
-            Put(
-                dice.choice("ab"),
-                tuple(
-                    (f"k{dice.randrange(60)}", dice.randbytes(dice.choice((5, 50, 3000))))
-                    for _ in range(dice.randint(1, 6))
-                ),
-                policy=dice.choice(("update", "buffer")),
-                priority=dice.choice((None, 1)),
-                delay=dice.choice((None, None, 500.0)),
-            )
-            for _ in range(dice.randint(1, 3))
-        ]
-
-    async def _settle(self, store: SqliteStore) -> Iterator[tuple[Change, Any]]:
-        dice = self._dice
-        changes: list[Change] = [Cancel(dice.choice("ab"), f"k{dice.randrange(60)}")]
-        for _ in range(dice.randint(0, len(self._held))):
-            item = self._held.pop(dice.randrange(len(self._held)))
-            held = (item.queue, item.key, item.token)
-            changes.append(
-                dice.choice(
-                    (
-                        Ack(*held),
-                        Ack(*held, result=b"done", keep=500.0),
-                        Release(*held, front=True, error="again"),
-                        Release(*held, delay=500.0),
-                        Bury(*held, error="no"),
-                        Extend(*held, lease_time=2000.0),
-                    )
-                )
-            )
-        if self._buried and dice.random() < 0.5:
-            changes.append(Requeue(dice.choice("ab"), self._buried.pop()))
-        if dice.random() < 0.1:
-            changes.append(Purge("b", "results"))
-        return zip(changes, await store.settle(changes), strict=True)
 
 
 # Losing power
@@ -277,7 +225,7 @@ def lose_power_often(folder: Path, dice: Random, *, turns: int) -> None:
         for step in done.steps[:point]:
             disk.do(step)
         files = outcome(disk, dice, dice.randrange(8))
-        last = max(number for number, told in enumerate(done.told) if told.steps <= point)
+        last = told_by(done.told, point)
         verdicts = judge(folder / f"left-{turn}", files, done.told, last)
         where = f"turn {turn}, after step {point} of {len(done.steps)}"
         assert verdicts <= {"kept", "unclaimed"}, where
@@ -287,22 +235,15 @@ def lose_power_often(folder: Path, dice: Random, *, turns: int) -> None:
 
 
 def outcome(disk: Disk, dice: Random, number: int) -> dict[str, bytes]:
-    """The number-th outcome: first the ends, then anything in between."""
-    if number == 0:
-        return disk.least()
-    if number in (1, 2):
-        return disk.most(names=number == 1)
-    files = disk.any(dice)
-    if DATABASE in files and dice.random() < 0.5:
+    """The number-th outcome; the shared memory of SQLite, which is never synced, may be rubbish."""
+    files = disk.outcome(dice, number)
+    if number > 2 and DATABASE in files and dice.random() < 0.5:
         files[f"{DATABASE}-shm"] = dice.randbytes(32768)
     return files
 
 
 def judge(folder: Path, files: dict[str, bytes], told: list[Told], last: int) -> set[Verdict]:
-    """What was told last must be there; what is told next may be there already.
-
-    What callers were told since the last certain thing may be lost.
-    """
+    """Open what is left, and compare it with what callers were told."""
     verdicts: set[Verdict]
     try:
         found, fence = stored(folder, files)
@@ -310,16 +251,7 @@ def judge(folder: Path, files: dict[str, bytes], told: list[Told], last: int) ->
         print(f"{folder.name}: {error!r}")
         verdicts = {"damaged"}
     else:
-        contents = [each.content for each in told]
-        certain = max(number for number in range(last + 1) if told[number].certain)
-        if found in contents[last : last + 2]:
-            verdicts = {"kept"}
-        elif found in contents[certain:last]:
-            verdicts = {"unclaimed"}
-        else:
-            verdicts = {"lost"} if found in contents[:last] else {"half"}
-        if fence <= told[last].fence:
-            verdicts.add("repeated")
+        verdicts = compare(told, last, found, fence)
     shutil.rmtree(folder)
     if not verdicts <= {"kept", "unclaimed"}:
         write_files(folder, files)

@@ -34,12 +34,18 @@ class Name(NamedTuple):
     file: int | None
 
 
+class Names(NamedTuple):
+    """Several names change, all at once or none of them: a rename is such a step."""
+
+    names: tuple[Name, ...]
+
+
 class SyncFolder(NamedTuple):
     pass
 
 
 Change: TypeAlias = Write | Truncate
-Step: TypeAlias = Change | Sync | Name | SyncFolder
+Step: TypeAlias = Change | Sync | Name | Names | SyncFolder
 
 
 class Disk:
@@ -56,12 +62,14 @@ class Disk:
         self._names = {name: number for number, name in enumerate(files)}
         self._contents = {number: bytearray(data) for number, data in enumerate(files.values())}
         self._changes: dict[int, list[Change]] = {}
-        self._renames: list[Name] = []
+        self._renames: list[Names] = []
 
     def do(self, step: Step) -> None:
         if isinstance(step, Write | Truncate):
             self._changes.setdefault(step.file, []).append(step)
         elif isinstance(step, Name):
+            self._renames.append(Names((step,)))
+        elif isinstance(step, Names):
             self._renames.append(step)
         elif isinstance(step, Sync):
             if self._syncs:
@@ -93,18 +101,27 @@ class Disk:
             for name, file in names.items()
         }
 
+    def outcome(self, dice: Random, number: int) -> dict[str, bytes]:
+        """The number-th outcome: first the ends, then anything in between."""
+        if number == 0:
+            return self.least()
+        if number in (1, 2):
+            return self.most(names=number == 1)
+        return self.any(dice)
+
     def _content(self, file: int, changes: Iterable[Change]) -> bytes:
         content = bytearray(self._contents.get(file, b""))
         _change(content, changes)
         return bytes(content)
 
 
-def _rename(names: dict[str, int], changes: Iterable[Name]) -> None:
-    for name, file in changes:
-        if file is None:
-            names.pop(name, None)
-        else:
-            names[name] = file
+def _rename(names: dict[str, int], changes: Iterable[Names]) -> None:
+    for change in changes:
+        for name, file in change.names:
+            if file is None:
+                names.pop(name, None)
+            else:
+                names[name] = file
 
 
 def _change(content: bytearray, changes: Iterable[Change]) -> None:

@@ -30,6 +30,8 @@ CODE := $(wildcard src tests tools examples benchmarks)
 
 # The package under test is the installed one. Nothing may put src in front of it.
 unexport PYTHONPATH
+# Tests start hundreds of Python processes, which would compile the modules of the tests each time.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -39,7 +41,11 @@ say = @printf '\n== %s\n' '$(1)'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Steps share one environment, and the tests must come last: `make -j` changes nothing.
+# The slowest checks take one core each, and run side by side when everything is installed.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
+SLOW_CHECKS := pyright mypy docs
 
 .PHONY: help
 help: ## List the targets
@@ -64,7 +70,8 @@ test: check pytest ## Run all checks, then the tests against the built wheel
 	@echo 'The tests in a browser are a target of their own: make test-browser'
 
 .PHONY: check
-check: lint types imports workflows docs ## Run all checks: lint, types, imports, workflows, docs
+check: $(STAMPS)/docs lint imports workflows ## Run all checks: lint, types, imports, workflows, docs
+	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-O) SIDE_BY_SIDE=1 $(SLOW_CHECKS)
 
 .PHONY: pytest
 pytest: $(STAMPS)/test installed ## Run the tests only, against the built wheel
@@ -101,9 +108,15 @@ lint: $(STAMPS)/check ## Check style and formatting (ruff)
 	@$(BIN)/ruff format --check $(CODE)
 
 .PHONY: types
-types: $(STAMPS)/check installed ## Check types twice (mypy --strict, pyright)
+types: mypy pyright ## Check types twice (mypy --strict, pyright)
+
+.PHONY: mypy
+mypy: $(STAMPS)/check installed
 	$(call say,mypy --strict)
 	@$(BIN)/mypy --strict $(CODE)
+
+.PHONY: pyright
+pyright: $(STAMPS)/check installed
 	$(call say,pyright)
 	@$(BIN)/pyright --pythonpath $(BIN)/python $(CODE)
 

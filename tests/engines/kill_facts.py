@@ -25,7 +25,7 @@ def server_clock() -> float:
     return round(time.time(), 6)
 
 
-LifeName = Literal["requests", "queue", "holder"]
+LifeName = Literal["requests", "queue", "holder", "renewer"]
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -45,7 +45,18 @@ class Plan(msgspec.Struct, kw_only=True):
     signal: int = 0
     checkpoint: int = 1000
     lease_time: float = 0.0
+    key: str = ""
+    """Which a holder claims; "" for any."""
     change: str = ""
+    """How a holder settles."""
+    door: bool = False
+    """Whether a holder uses a queue of the store, and not the store itself."""
+    until: str = ""
+    """A file: until it is there, a holder blocks its event loop."""
+    stuck_clock: bool = False
+    """A fault to be found: on a disk, no time passes for this process."""
+    feed: int = 0
+    """How many keys a renewer puts."""
 
 
 class PutAsked(msgspec.Struct, tag=True):

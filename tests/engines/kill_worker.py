@@ -9,14 +9,16 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from leasedkeyq import connect
+from leasedkeyq import Lease, StoreQueue, connect
 from leasedkeyq.errors import LeasedKeyQError, StoreError
 from leasedkeyq.model.requests import (
     Ack,
@@ -74,11 +76,13 @@ class Worker:
         self.trap = Trap(plan.point, plan.count, plan.signal, self._last_words)
         options = dict(plan.options)
         self.clock = clock
+        began = clock()
+        store_clock = (lambda: began) if plan.stuck_clock else clock
         if plan.url.startswith("sqlite:"):
             mark_sqlite(self.trap, plan.checkpoint)
-            options |= {"busy_timeout": 60.0, "clock": clock}
+            options |= {"busy_timeout": 60.0, "clock": store_clock}
         elif plan.url.startswith("file:"):
-            options |= {"ops": MarkedOps(self.trap), "clock": clock}
+            options |= {"ops": MarkedOps(self.trap), "clock": store_clock}
         else:
             self.clock = server_clock
             (mark_postgres if plan.url.startswith("postgresql:") else mark_redis)(self.trap)
@@ -89,7 +93,12 @@ class Worker:
         self.journal.note(Arrived(point))
 
     async def live(self) -> None:
-        lives = {"requests": self.by_requests, "queue": self.by_queue, "holder": self.as_holder}
+        lives = {
+            "requests": self.by_requests,
+            "queue": self.by_queue,
+            "holder": self.as_holder,
+            "renewer": self.as_renewer,
+        }
         await lives[self.plan.life]()
         await self.store.close()
 
@@ -132,10 +141,12 @@ class Worker:
         assert isinstance(answer[0], Placed), answer
         self.journal.note(PutDone(call, self.clock(), str(answer[0].id)))
 
-    async def claim(self, most: int, lease_time: float) -> tuple[Claimed, ...]:
+    async def claim(
+        self, most: int, lease_time: float, key: str | None = None
+    ) -> tuple[Claimed, ...]:
         call = self.journal.call()
         self.journal.note(ClaimAsked(call, self.clock(), most))
-        (claimed,) = await self.store.claim([Claim(((QUEUE, most),), most, None, lease_time)])
+        (claimed,) = await self.store.claim([Claim(((QUEUE, most),), most, key, lease_time)])
         self.trap("after answering")
         leases: list[Leased] = []
         for item in claimed:
@@ -170,6 +181,44 @@ class Worker:
             change = Ack(*names, b"%d" % item.fence, KEPT)
             return await self.settle("keep", item.fence, change)
         return await self.settle("ack", item.fence, Ack(*names))
+
+    # Calls of a queue
+
+    async def feed(self, queue: StoreQueue[str]) -> None:
+        """Put a key of its own, which stands for its item."""
+        call = self.journal.call()
+        key = f"{self.plan.name}.{call}"
+        self.journal.note(PutAsked(call, self.clock(), key, key))
+        await queue.put(key, key)
+        self.journal.note(PutDone(call, self.clock(), key))
+
+    async def get(
+        self, queue: StoreQueue[str], lease_time: float, key: str | None = None
+    ) -> Lease[str]:
+        call = self.journal.call()
+        self.journal.note(ClaimAsked(call, self.clock(), 1))
+        if key is None:
+            key, value, lease = await queue.get(lease_timeout=lease_time)
+        else:
+            _, value, lease = await queue.take(key, lease_timeout=lease_time)
+        end = lease.expires_at
+        assert end is not None
+        leased = Leased(key, key, value, lease.fence, lease.attempt, end - lease_time, end)
+        self.journal.note(ClaimDone(call, self.clock(), [leased]))
+        return lease
+
+    async def settle_by(self, how: How, lease: Lease[str], settling: Awaitable[None]) -> bool:
+        """Whether it was accepted."""
+        call = self.journal.call()
+        self.journal.note(SettleAsked(call, self.clock(), how, lease.fence))
+        accepted = True
+        try:
+            await settling
+        except LeasedKeyQError:
+            accepted = False
+        expires_at = lease.expires_at if how == "extend" and accepted else None
+        self.journal.note(SettleDone(call, self.clock(), accepted, expires_at))
+        return accepted
 
     # A life by requests: few keys, short leases, everything at once
 
@@ -216,32 +265,15 @@ class Worker:
 
         async def produce() -> None:
             while True:
-                call = self.journal.call()
-                key = f"{self.plan.name}.{call}"
-                self.journal.note(PutAsked(call, self.clock(), key, key))
-                await queue.put(key, key)
-                self.journal.note(PutDone(call, self.clock(), key))
+                await self.feed(queue)
 
         async def consume() -> None:
             while True:
                 lease_time = self.dice.choice(LEASE_TIMES)
-                call = self.journal.call()
-                self.journal.note(ClaimAsked(call, self.clock(), 1))
-                key, value, lease = await queue.get(lease_timeout=lease_time)
-                end = lease.expires_at
-                assert end is not None
-                leased = Leased(key, key, value, lease.fence, lease.attempt, end - lease_time, end)
-                self.journal.note(ClaimDone(call, self.clock(), [leased]))
+                lease = await self.get(queue, lease_time)
                 if self.dice.random() < 0.1:
                     await asyncio.sleep(2 * self.dice.random() * lease_time)
-                call = self.journal.call()
-                self.journal.note(SettleAsked(call, self.clock(), "ack", lease.fence))
-                accepted = True
-                try:
-                    await queue.ack(lease)
-                except LeasedKeyQError:
-                    accepted = False
-                self.journal.note(SettleDone(call, self.clock(), accepted))
+                await self.settle_by("ack", lease, queue.ack(lease))
 
         await asyncio.gather(*(task() for task in (*2 * [produce], *6 * [consume])))
 
@@ -251,7 +283,22 @@ class Worker:
         """Claim, stop, and settle when it goes on: before the request, or in the midst of it."""
         lease_time = self.plan.lease_time
         point, self.trap.point = self.trap.point, ""
-        (item,) = await self.claim(1, lease_time)
+        how: Any = self.plan.change
+        if self.plan.door:
+            queue = self.store.queue(QUEUE, value_type=str)
+            lease = await self.get(queue, lease_time, self.plan.key)
+            doors = {
+                "ack": queue.ack(lease),
+                "release": queue.release(lease),
+                "extend": queue.extend(lease, lease_time),
+            }
+            settling = doors.pop(how)
+            for other in doors.values():
+                other.close()
+            self.pause(point)
+            await self.settle_by(how, lease, settling)
+            return
+        (item,) = await self.claim(1, lease_time, self.plan.key or None)
         names = (QUEUE, item.key, item.token)
         changes: dict[str, Change] = {
             "ack": Ack(*names),
@@ -260,10 +307,29 @@ class Worker:
             "extend": Extend(*names, lease_time),
             "bury": Bury(*names, "late"),
         }
+        self.pause(point)
+        await self.settle(how, item.fence, changes[how])
+
+    def pause(self, point: str) -> None:
+        """Be stopped here or later on, at a point, or block the event loop."""
         self.trap.point = point
         self.trap("before asking")
-        how: Any = self.plan.change
-        await self.settle(how, item.fence, changes[how])
+        while self.plan.until and not Path(self.plan.until).exists():
+            time.sleep(0.005)
+
+    # A life with leases that are renewed until the end
+
+    async def as_renewer(self) -> None:
+        queue = self.store.queue(QUEUE, value_type=str)
+        for _ in range(self.plan.feed):
+            await self.feed(queue)
+        lease_time = self.plan.lease_time
+        while True:
+            lease = await self.get(queue, lease_time)
+            held = True
+            while held:
+                await asyncio.sleep(lease_time / 3)
+                held = await self.settle_by("extend", lease, queue.extend(lease, lease_time))
 
 
 # The nursery
@@ -322,6 +388,8 @@ def obey(order: Order) -> Status:
 def main(engines: Sequence[str]) -> None:
     for name in engines:
         import_module(f"leasedkeyq.engines.{name}.store")
+        if name == "redis":
+            import_module("redis")  # which the store imports when it is opened
     decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
     for line in sys.stdin.buffer:
         os.write(1, msgspec.json.encode(obey(decoder.decode(line))) + b"\n")

@@ -1,4 +1,7 @@
-"""Processes that stop or die where it hurts. Killing them in numbers: `tests.torture`."""
+"""Processes that stop with the lock of a store, or die while they create it.
+
+Stopping and killing them in numbers: the parts `kills` and `pauses` of `tests.torture`.
+"""
 
 import asyncio
 import signal
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leasedkeyq.model.requests import Ack, Claim, Claimed, Counts, Put
+from leasedkeyq.model.requests import Ack, Claim, Claimed, Put
 from leasedkeyq.stores.store import Store
 from tests.engines.kill_facts import (
     QUEUE,
@@ -65,46 +68,6 @@ def go_on(arena: Arena, holder: Life) -> None:
     holder.send(signal.SIGCONT)
     status = arena.wait(holder)
     assert (status.stopped, status.code) == (False, 0)
-
-
-@KINDS
-@pytest.mark.parametrize("successor", ["nobody", "holds", "is done", "has the next"])
-def test_whoever_was_stopped_past_the_lease_is_refused(kind: Kind, successor: str) -> None:
-    async def scenario(arena: Arena, point: str, change: str) -> None:
-        store = arena.open()
-        await store.put([Put(QUEUE, (("a", b'"first"'),))])
-        holder = stop_a_holder(arena, change, point)
-        held: Claimed | None = None
-        if successor != "nobody":
-            held = await claim(store)
-            assert held.fence > leased(holder).fence
-        if held is not None and successor != "holds":
-            await ack(store, held)
-            held = None
-        if successor == "has the next":
-            await store.put([Put(QUEUE, (("a", b'"second"'),))])
-            held = await claim(store)
-
-        go_on(arena, holder)
-        assert outcome(holder) is False
-
-        counts = await store.count([QUEUE])
-        if held is not None:
-            assert counts[QUEUE] == Counts(in_flight=1)
-            await ack(store, held)
-        elif successor == "nobody":
-            assert counts[QUEUE] == Counts(available=1)
-            item = await claim(store)
-            assert (item.value, item.attempt) == (b'"first"', 2)
-            await ack(store, item)
-        else:
-            assert counts[QUEUE] == Counts()
-        await store.close()
-
-    with Arena(kind) as arena:
-        for point in ("before asking", "before applying"):
-            for change in ("ack", "keep", "release", "extend", "bury"):
-                asyncio.run(scenario(arena, point, change))
 
 
 @KINDS

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from tests.engines.kill_facts import ClaimAsked, ClaimDone, Fact
-from tests.engines.kill_judge import Found, Judge
+from tests.engines.kill_judge import FENCES as OUT_OF_ORDER
+from tests.engines.kill_judge import MADE_UP, Complaint, Found, Judge
 
 LOST = "acknowledged changes lost"
 TWICE = "leases settled twice or late"
@@ -33,7 +34,7 @@ class OutageJudge(Judge):
         outages: Sequence[tuple[float, float]] = (),
     ) -> None:
         journals = list(journals)
-        super().__init__(journals)
+        super().__init__(journals, one_writer=False)
         self._undone = set(undone)
         for facts in journals:
             asked = {fact.call: fact for fact in facts if isinstance(fact, ClaimAsked)}
@@ -48,14 +49,17 @@ class OutageJudge(Judge):
         latest = -inf
         for fence, lease in sorted(self.leases.items()):
             if lease.done_at < latest:
-                self.complain(f"lease {fence} was handed out before one with a lower fence")
+                words = f"lease {fence} was handed out before one with a lower fence"
+                self.complain(OUT_OF_ORDER, words)
             latest = max(latest, lease.asked_at)
 
-    def verdict(self, left: Sequence[Found], done: dict[str, int], looked_at: float) -> list[str]:
+    def verdict(
+        self, left: Sequence[Found], done: dict[str, int], looked_at: float
+    ) -> list[Complaint]:
         """As `Judge.verdict`."""
         seen = {lease.leased.value for lease in self.leases.values()}
         for value in sorted(self._undone & (seen | {found.value for found in left})):
-            self.complain(f"{value} was put, and the error said that it was not")
+            self.complain(MADE_UP, f"{value} was put, and the error said that it was not")
         return super().verdict(left, done, looked_at)
 
 
@@ -70,9 +74,9 @@ KINDS = (
 )
 
 
-def kind_of(complaint: str) -> str:
+def kind_of(complaint: Complaint) -> str:
     """Under which name a complaint is counted."""
     for name, words in KINDS:
-        if any(word in complaint for word in words):
+        if any(word in complaint.words for word in words):
             return name
     return OTHER

@@ -156,7 +156,7 @@ class Outages:
                     for i in left
                 ]
                 for complaint in judge.verdict(items, kept, time.time()):
-                    found.violation(kind_of(complaint), seed, f"queue {queue}: {complaint}")
+                    found.violation(kind_of(complaint), seed, f"queue {queue}: {complaint.words}")
                 missing = await drain(store, queue, {item.key for item in left})
                 if missing:
                     words = f"queue {queue}: {sorted(missing)[:5]} cannot be claimed any more"

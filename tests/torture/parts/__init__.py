@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from tests.torture.part import Part
 from tests.torture.parts import (
     kills,
+    pauses,
     power,
+    recovery,
     servers,
     simulation,
     soak,
@@ -13,6 +15,8 @@ from tests.torture.parts import (
 
 _ALL: tuple[Part, ...] = (
     kills.PART,
+    pauses.PART,
+    recovery.PART,
     servers.PART,
     power.PART,
     soak.PART,

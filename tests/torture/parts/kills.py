@@ -1,11 +1,14 @@
 """Kills workers with kill -9, at random and at named points of their work.
 
-A round is a store and nine kills in three waves. In each, two workers are killed at named points
-and one at random, while they put, edit, claim, ack, release and extend on a few keys with short
-leases. What the dead leave behind is what the next ones begin with. In the end everything that was
-asked and answered is compared with what is there: `tests.engines.kill_judge`.
+A round is a store and nine kills. In three rounds of four these come in three waves: two workers
+are killed at named points and one at random, while they put, edit, claim, ack, release and extend
+on a few keys with short leases; what the dead leave behind is what the next ones begin with. In the
+fourth, workers that wait for items of a queue with little room are killed at random and replaced.
+In the end everything that was asked and answered is compared with what is there:
+`tests.engines.kill_judge`.
 """
 
+import time
 import traceback
 from typing import Final
 
@@ -16,6 +19,10 @@ from tests.torture.part import Findings, Part, Trial
 WAVES: Final = 3
 NAMED: Final = 2
 """Kills at named points in a wave."""
+KILLS: Final = WAVES * (NAMED + 1)
+"""In a round."""
+WORKERS: Final = 4
+"""At a time, in rounds in which they are replaced."""
 KINDS: Final[dict[str, tuple[Kind, ...]]] = {
     "file": ("yaml", "json"),
     "sqlite": ("sqlite-full", "sqlite-full", "sqlite-normal"),
@@ -39,20 +46,38 @@ def run(trial: Trial) -> Findings:
 
 def try_round(site: Site, seed: int, found: Findings) -> None:
     with site.arena(seed) as arena:
-        # One after the other, so that all points come up equally often.
-        first = seed * WAVES * NAMED
-        for wave in range(WAVES):
-            places = (first + wave * NAMED + number for number in range(NAMED))
-            points = [arena.points[place % len(arena.points)] for place in places]
-            arena.wave(points)
-            found.counted["kills at named points"] += NAMED
-            found.counted["kills at random"] += 1
-            # What the dead left behind is dealt with by the next ones, or by this process.
-            if arena.dice.random() < 0.5:
-                arena.inspect()
-        judge = arena.judge()
-    found.tried += WAVES * (NAMED + 1)
+        by_key = seed % 4 == 0
+        if by_key:
+            kill_and_replace(arena, found)
+        else:
+            kill_in_waves(arena, seed, found)
+        judge = arena.judge(by_key=by_key)
     tell(arena, judge, seed, found)
+
+
+def kill_in_waves(arena: Arena, seed: int, found: Findings) -> None:
+    # One after the other, so that all points come up equally often.
+    first = seed * WAVES * NAMED
+    for wave in range(WAVES):
+        places = (first + wave * NAMED + number for number in range(NAMED))
+        arena.wave([arena.points[place % len(arena.points)] for place in places])
+        found.counted["kills at named points"] += NAMED
+        found.counted["kills at random"] += 1
+        found.tried += NAMED + 1
+        # What the dead left behind is dealt with by the next ones, or by this process.
+        if arena.dice.random() < 0.5:
+            arena.inspect()
+
+
+def kill_and_replace(arena: Arena, found: Findings) -> None:
+    lives = [arena.start("queue") for _ in range(WORKERS)]
+    for left in range(KILLS, 0, -1):
+        time.sleep(arena.dice.random() * 0.1)
+        arena.kill(lives.pop(arena.dice.randrange(len(lives))))
+        found.counted["kills at random"] += 1
+        found.tried += 1
+        if left > len(lives):
+            lives.append(arena.start("queue"))
 
 
 def tell(arena: Arena, judge: Judge, seed: int, found: Findings) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from math import inf, isfinite, isnan
 from typing import Final, TypeVar, cast
 
+from leasedkeyq.errors import describe
 from leasedkeyq.lease import Lease
 from leasedkeyq.types import (
     BuriedItem,
@@ -88,9 +89,9 @@ def whole(name: str, value: int, least: int, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+        raise ValueError(f"{name} must be at least {least}, got {describe(value)}")
     if most is not None and value > most:
-        raise ValueError(f"{name} must be at most {most}, got {value}")
+        raise ValueError(f"{name} must be at most {most}, got {describe(value)}")
     return value
 
 
@@ -117,7 +118,7 @@ def number(
     ):
         limits = {"above": above, "at least": least, "at most": most}
         said = [f"{words} {limit:g}" for words, limit in limits.items() if limit is not None]
-        raise ValueError(f"{name} must be {' and '.join([*said, 'finite'])}, got {value!r}")
+        raise ValueError(f"{name} must be {' and '.join([*said, 'finite'])}, got {describe(value)}")
     return checked
 
 
@@ -140,12 +141,12 @@ def put_policy(
             return default
         if not isinstance(if_in_flight, str) or if_in_flight not in IN_FLIGHT_POLICIES:
             raise ValueError(
-                f"if_in_flight must be 'update', 'reject' or 'buffer', got {if_in_flight!r}"
+                f"if_in_flight must be 'update', 'reject' or 'buffer', got {describe(if_in_flight)}"
             )
         return if_in_flight
     if not isinstance(if_present, str) or if_present not in PRESENT_POLICIES:
         raise ValueError(
-            f"if_present must be 'append', 'update', 'skip' or 'reject', got {if_present!r}"
+            f"if_present must be 'append', 'update', 'skip' or 'reject', got {describe(if_present)}"
         )
     if if_in_flight is not None:
         raise ValueError(
@@ -168,7 +169,7 @@ def requeue_policy(
 def is_flag(name: str, value: object) -> None:
     """True or False, and nothing that only counts as such."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
+        raise TypeError(f"{name} must be True or False, got {describe(value)}")
 
 
 def put_options(priority: int | None, delay: Duration | None) -> float | None:
@@ -181,7 +182,7 @@ def put_options(priority: int | None, delay: Duration | None) -> float | None:
 def release_options(requeue_front: bool, delay: Duration | None) -> float | None:
     """The options of a release; returns the delay in seconds, or None for at once."""
     if requeue_front not in (True, False):
-        raise TypeError(f"requeue_front must be True or False, got {requeue_front!r}")
+        raise TypeError(f"requeue_front must be True or False, got {describe(requeue_front)}")
     seconds = None if delay is None else delay_time("delay", delay)
     if seconds and requeue_front:
         raise ValueError(
@@ -198,7 +199,7 @@ def key_values(
     Where a put replaces, the last value of a key counts, at the place of the first.
     """
     if not hasattr(items, "__iter__"):
-        got = str(items)
+        got = describe(items)
         raise TypeError(f"{name} must be a mapping or (key, value) pairs, got {got}")
     pairs = cast("Mapping[K, V]", items).items() if isinstance(items, Mapping) else items
     found: list[tuple[K, V]] = []
@@ -207,7 +208,7 @@ def key_values(
             key, value = _two(pair)
         except (TypeError, ValueError):
             raise TypeError(
-                f"{name} must be a mapping or (key, value) pairs, got {pair!r} among them"
+                f"{name} must be a mapping or (key, value) pairs, got {describe(pair)} among them"
             ) from None
         hashable(key)
         found.append((key, value))

@@ -217,12 +217,12 @@ class UndecodableValueError(LeasedKeyQError, ValueError):
         self.raw = raw
 
 
-def describe(key: Hashable) -> str:
-    """A key for an error message: its repr, cut where it would drown the message."""
+def describe(value: object) -> str:
+    """A key or a value for an error message: its repr, cut where it would drown the message."""
     try:
-        text = repr(key)
+        text = repr(value)
     except Exception:
-        return f"<{type(key).__name__} that cannot be shown>"
+        return f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= LONG_KEY else f"{text[:LONG_KEY]}... ({len(text)} characters)"
 
 

@@ -41,7 +41,8 @@ DIFFERENCES = (
     Difference(
         "sizes",
         "no limits",
-        "the `Limits` of the store: `LimitExceededError`; priorities have 64 bits; "
+        "the `Limits` of the store: `LimitExceededError`; priorities have 64 bits, on Redis whole "
+        "numbers up to 2**53, up and down; "
         "`get_many` returns at most `batch_size` items",
         "one caller must not be able to fill or to block a store that others share",
     ),

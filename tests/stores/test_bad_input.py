@@ -121,7 +121,7 @@ USING = {
     'await store.browse("jobs", limit=-1)': r"limit must be at least 1, got -1",
     'await store.browse("jobs", states=["lost"])': r"states must be among .*; got 'lost'",
     'await store.browse("jobs", cursor="waiting")': r"cursor must be that of the page before",
-    r'await store.browse("jobs", prefix="\ud800")': r"prefix must be text without lone surrogates",
+    r'await store.browse("jobs", prefix="\ud800")': r"prefix must be text without NUL .*, as",
     'await closed_queue.put("x", 1)': r"put: the queue 'jobs' is closed",
     "await closed_queue.get()": r"get: the queue 'jobs' is closed",
     'await orphan.put("x", 1)': r"the .*store.* is closed",

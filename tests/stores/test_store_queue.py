@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from leasedkeyq import MemoryStore
@@ -553,3 +554,26 @@ def test_the_mode_of_a_document_stays_whatever_the_umask(tmp_path: Path) -> None
         asyncio.run(main())
     finally:
         os.umask(before)
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """Its errors quote the names of fields that it does not have."""
+
+    a: int = 0
+
+
+async def test_a_value_is_buried_whose_error_quotes_what_no_store_can_keep() -> None:
+    store = MemoryStore()
+    await store.queue("q").put("bad", {"a\x00b": 1})
+    await store.queue("q").put("good", {})
+    queue = store.queue("q", value_type=Strict)
+    assert (await queue.get(timeout=30))[:2] == ("good", Strict())
+    [buried] = await store.queue("q").buried()
+    assert "a\N{REPLACEMENT CHARACTER}b" in buried.error
+
+
+async def test_no_value_has_an_id_of_more_than_64_bits() -> None:
+    queue = MemoryStore().queue("q")
+    await queue.put("k", 1)
+    assert not await queue.remove("k", id=2**63)
+    assert await queue.peek("k") == 1

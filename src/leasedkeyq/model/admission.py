@@ -6,7 +6,7 @@ refuse the same requests with the same errors.
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 from leasedkeyq import checks
 from leasedkeyq.checks import is_storable, is_text
@@ -76,10 +76,12 @@ def with_refusals(refusals: dict[int, LeasedKeyQError], answers: Sequence[Any]) 
 def _check_put(put: Put, limits: Limits) -> None:
     check_name("the name of a queue", put.queue, limits)
     _check_terms(put, limits)
-    if put.deadline is not None and not isfinite(put.deadline):
-        raise ValueError(f"deadline must be finite, got {put.deadline}")
+    if put.deadline is not None:
+        _check_span("deadline", put.deadline)
     _check_policy(put.policy)
-    if put.unique_for:
+    if put.max_items != 0:
+        checks.whole("max_items", put.max_items, 0, LARGEST_ID)
+    if put.unique_for != 0.0:
         checks.number("unique_for", put.unique_for, least=0)
     if len(put.items) > limits.batch_size:
         message = f"{len(put.items)} items in one put on queue {put.queue!r}"
@@ -97,12 +99,32 @@ def _check_put(put: Put, limits: Limits) -> None:
 
 def _check_terms(request: Put | Amend, limits: Limits) -> None:
     """The kind, the priority and the delay of what is put or amended."""
-    if request.kind:
-        check_name("kind", request.kind, limits)
+    kind = request.kind
+    if kind if isinstance(kind, str) else kind is not None or isinstance(request, Put):
+        check_name("kind", cast("str", kind), limits)
     if request.priority is not None:
         check_priority(request.priority)
-    if request.delay is not None and not isfinite(request.delay):
-        raise ValueError(f"delay must be finite, got {request.delay}")
+    if request.delay is not None:
+        _check_span("delay", request.delay)
+
+
+def _check_span(name: str, value: float) -> None:
+    """Refuse seconds that no store can count: they are no number, or have no end."""
+    if type(value) is not float or not isfinite(value):
+        checks.number(name, value)
+
+
+def _check_id(name: str, value: int) -> None:
+    """Refuse the number of an item that none can have."""
+    if type(value) is not int or not -LARGEST_ID <= value <= LARGEST_ID:
+        checks.whole(name, value, -LARGEST_ID, LARGEST_ID)
+
+
+def _check_error(error: str) -> None:
+    """Refuse an error that no store can keep; `leasedkeyq.checks.storable` mends a text."""
+    if not is_storable(error):
+        message = "error must be text without NUL characters and lone surrogates"
+        raise ValueError(f"{message}, got {describe(error)}")
 
 
 def _check_amend(amend: Amend, limits: Limits) -> None:
@@ -120,6 +142,8 @@ def _check_ack(ack: Ack, limits: Limits) -> None:
 
 def _check_cancel(cancel: Cancel, limits: Limits) -> None:
     _check_texts(cancel, (cancel.queue, cancel.key))
+    if cancel.id is not None:
+        _check_id("id", cancel.id)
     _check_ending(cancel, limits)
 
 
@@ -133,14 +157,28 @@ def _check_ending(request: Ack | Cancel, limits: Limits) -> None:
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {request.outcome!r}")
     if request.result is not None:
         check_size("result", request.key, request.result, limits)
+    if request.keep != 0.0:
+        _check_span("keep", request.keep)
 
 
-def _check_lease(change: Release | Extend | Bury, _: Limits) -> None:
-    _check_texts(change, (change.queue, change.key, change.token))
+def _check_release(release: Release, _: Limits) -> None:
+    _check_texts(release, (release.queue, release.key, release.token))
+    if release.delay != 0.0:
+        _check_span("delay", release.delay)
+    if release.error != "":
+        _check_error(release.error)
+
+
+def _check_bury(bury: Bury, _: Limits) -> None:
+    _check_texts(bury, (bury.queue, bury.key, bury.token))
+    if bury.error != "":
+        _check_error(bury.error)
 
 
 def _check_extend(extend: Extend, limits: Limits) -> None:
-    _check_lease(extend, limits)
+    _check_texts(extend, (extend.queue, extend.key, extend.token))
+    if extend.lease_time is not None:
+        _check_span("lease_time", extend.lease_time)
     if extend.progress is not None:
         check_size("progress", extend.key, extend.progress, limits)
 
@@ -148,23 +186,31 @@ def _check_extend(extend: Extend, limits: Limits) -> None:
 def _check_requeue(requeue: Requeue, _: Limits) -> None:
     _check_texts(requeue, (requeue.queue,))
     _check_policy(requeue.policy)
+    _check_id("id", requeue.id)
+    if requeue.max_items != 0:
+        checks.whole("max_items", requeue.max_items, 0, LARGEST_ID)
 
 
-def _check_queue(change: Purge | Discard, _: Limits) -> None:
-    _check_texts(change, (change.queue,))
+def _check_purge(purge: Purge, _: Limits) -> None:
+    _check_texts(purge, (purge.queue,))
+
+
+def _check_discard(discard: Discard, _: Limits) -> None:
+    _check_texts(discard, (discard.queue,))
+    _check_id("id", discard.id)
 
 
 _CHECKS: Final[dict[type, Callable[[Any, Limits], None]]] = {
     Put: _check_put,
     Ack: _check_ack,
-    Release: _check_lease,
+    Release: _check_release,
     Extend: _check_extend,
-    Bury: _check_lease,
+    Bury: _check_bury,
     Cancel: _check_cancel,
     Amend: _check_amend,
     Requeue: _check_requeue,
-    Purge: _check_queue,
-    Discard: _check_queue,
+    Purge: _check_purge,
+    Discard: _check_discard,
 }
 
 
@@ -172,11 +218,15 @@ def check_claims(claims: Sequence[Claim]) -> None:
     """Refuse to claim by names that no store can have.
 
     Raises:
-        UnstorableError: A queue, the key, a kind or the holder of a claim is no text, or the
-            holder is too long.
+        UnstorableError: A queue, the key, a kind or the holder of a claim is no text, the holder
+            is too long, a limit is no whole number, or a lease time has no end.
     """
     for claim in claims:
         queues = claim.queues
+        try:
+            _check_numbers(claim)
+        except (TypeError, ValueError) as error:
+            raise UnstorableError(f"the claim makes no sense: {error}") from error
         names = [queues[0][0]] if len(queues) == 1 else [queue for queue, _ in queues]
         if claim.key is not None:
             names.append(claim.key)
@@ -189,6 +239,15 @@ def check_claims(claims: Sequence[Claim]) -> None:
         _check_texts(claim, names)
         if len(claim.holder) > LONGEST_HOLDER:
             raise UnstorableError(_too_long(claim.holder))
+
+
+def _check_numbers(claim: Claim) -> None:
+    for _, limit in ((None, claim.limit), *claim.queues):
+        if type(limit) is not int or not -LARGEST_ID <= limit <= LARGEST_ID:
+            checks.whole("limit", limit, -LARGEST_ID, LARGEST_ID)
+    for lease_time in claim.lease_times or (claim.lease_time,):
+        if lease_time is not None:
+            _check_span("lease_time", lease_time)
 
 
 def check_holder(holder: str) -> str:
@@ -267,7 +326,21 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise UnstorableError(f"{message}, got {describe(name)}")
 
 
+def check_ids(ids: Sequence[int]) -> None:
+    """Refuse to ask for items by numbers that none can have."""
+    try:
+        for number in ids:
+            _check_id("id", number)
+    except (TypeError, ValueError) as error:
+        raise UnstorableError(f"ids: {error}") from error
+
+
 def check_priority(priority: int | None) -> None:
-    """Refuse a priority that stores cannot keep: they have numbers of 64 bits."""
-    if priority is not None and abs(priority) > LARGEST_PRIORITY:
-        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {priority}")
+    """Refuse a priority that stores cannot keep: they have whole numbers of 64 bits."""
+    if priority is None:
+        return
+    if type(priority) is not int:
+        checks.whole("priority", priority, -LARGEST_PRIORITY)
+    if abs(priority) > LARGEST_PRIORITY:
+        got = describe(priority)
+        raise ValueError(f"priority must be below 2**63 on a store, up or down, got {got}")

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from leasedkeyq import checks
-from leasedkeyq.errors import LeasedKeyQError, LeaseEnd
+from leasedkeyq.errors import LeasedKeyQError, LeaseEnd, describe
 from leasedkeyq.types import PutOutcome, PutPolicy
 
 Durability: TypeAlias = Literal["none", "process", "system", "power"]
@@ -183,7 +183,8 @@ class Cap(msgspec.Struct, frozen=True):
             raise TypeError(f"pattern must be a str, got {type(self.pattern).__name__}")
         if not self.pattern or "\x00" in self.pattern or not checks.is_text(self.pattern):
             raise ValueError(
-                f"pattern must be text that is not empty and has no NUL, got {self.pattern!r}"
+                f"pattern must be text that is not empty and has no NUL, "
+                f"got {describe(self.pattern)}"
             )
         if self.in_flight is None and self.rate is None:
             raise ValueError("a cap needs in_flight or rate")
@@ -481,7 +482,7 @@ class Refusal(LeasedKeyQError):  # noqa: N818  # an answer, not something to rai
     """
 
     def __init__(self, key: str, at: float | None = None) -> None:
-        super().__init__(f"no such lease on key {key!r}")
+        super().__init__(f"no such lease on key {describe(key)}")
         self.key = key
         self.at = at
 

@@ -597,7 +597,7 @@ class Operator:
                 for item in items:
                     if item.id == head.id and item.token:
                         released.append(True)
-                        error = f"released by {actor}"
+                        error = checks.storable(f"released by {actor}")
                         return [Release(queue, key, item.token, front=True, error=error)]
                 return []
 

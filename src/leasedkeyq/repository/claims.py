@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from leasedkeyq.checks import storable
 from leasedkeyq.model.requests import Bury, Claimed, StoredItem
 from leasedkeyq.repository.change_edits import ItemPlace
 from leasedkeyq.repository.changes import Changes
@@ -51,7 +52,7 @@ class Claims:
         try:
             item = read(claimed_item(claimed, leased_at), session.settings.default_max_retries)
         except InvalidItemError as error:
-            bury = Bury(self._terms.queue, claimed.key, claimed.token, str(error))
+            bury = Bury(self._terms.queue, claimed.key, claimed.token, storable(str(error)))
             session.call(session.store.settle([bury]))
             return None
         if claimed.attempt > 1 and item.retry_count >= item.max_retries:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from leasedkeyq import checks
+from leasedkeyq.errors import describe
 from leasedkeyq.model.requests import STATES, Page, StoredItem, StoredState
 
 FIRST_SURROGATE: Final = 0xD800
@@ -18,6 +19,8 @@ listing goes along the ids, where it soon meets some of them.
 """
 LAST_ID: Final = 2**63 - 1
 """Above every id, and as large as a number of any engine can be."""
+LONGEST_CURSOR: Final = 100
+"""Digits. An id has at most nineteen."""
 
 
 def check_browse(
@@ -31,16 +34,20 @@ def check_browse(
     """See that a `browse` makes sense; return the id after which its page begins."""
     for state in states:
         if state not in STATES:
-            raise ValueError(f"states must be among {', '.join(STATES)}; got {state!r}")
-    if not checks.is_text(prefix):
-        raise ValueError(f"prefix must be text without lone surrogates, got {prefix!r}")
+            raise ValueError(f"states must be among {', '.join(STATES)}; got {describe(state)}")
+    if not checks.is_storable(prefix):
+        raise ValueError(
+            "prefix must be text without NUL characters and lone surrogates, as keys are, "
+            f"got {describe(prefix)}"
+        )
     checks.whole("limit", limit, 1)
     if not isinstance(newest_first, bool):
         raise TypeError(f"newest_first must be a bool, got {type(newest_first).__name__}")
     if cursor is None:
         return LAST_ID if newest_first else 0
-    if not isinstance(cursor, str) or not cursor.isdecimal():
-        raise ValueError(f"cursor must be that of the page before, or None; got {cursor!r}")
+    if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > LONGEST_CURSOR:
+        got = describe(cursor)
+        raise ValueError(f"cursor must be that of the page before, or None; got {got}")
     return min(int(cursor), LAST_ID)
 
 

@@ -32,7 +32,13 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import Lease, LeasedItem
 from leasedkeyq.local.loop_affinity import used_elsewhere
 from leasedkeyq.local.observer_call import tell
-from leasedkeyq.model.admission import check_holder, check_name, check_priority, refusal_of
+from leasedkeyq.model.admission import (
+    LARGEST_ID,
+    check_holder,
+    check_name,
+    check_priority,
+    refusal_of,
+)
 from leasedkeyq.model.requests import (
     Ack,
     Answer,
@@ -354,7 +360,8 @@ class StoreQueue(Generic[V]):
                 good.append((item, self._codec.decode(item.key, item.value)))
             except UndecodableValueError as error:
                 logger.warning("queue %r: buried an item: %s", self.name, error)
-                bad.append(Bury(self.name, item.key, item.token, str(error)))
+                reason = checks.storable(str(error))
+                bad.append(Bury(self.name, item.key, item.token, reason))
         batch = [(item.key, value, self._hand_out(item, lease_time)) for item, value in good]
         if bad:
             try:
@@ -524,7 +531,9 @@ class StoreQueue(Generic[V]):
         self._enter("discard")
         checks.is_buried(buried)
         await self._pump.sent()
-        if not (await self._store.settle([Discard(self.name, buried.id)]))[0]:
+        [answer] = await self._store.settle([Discard(self.name, buried.id)])
+        raise_refusal(answer)
+        if not answer:
             raise KeyError(f"no buried item {buried.id}: it was requeued, purged or dropped")
 
     async def requeue(
@@ -562,15 +571,17 @@ class StoreQueue(Generic[V]):
         """As `LeasedKeyQueue.remove`."""
         self._enter("remove")
         check_name("key", key, self._store.limits)
-        if id is not None:
-            checks.whole("id", id, 1)
+        if id is not None and checks.whole("id", id, 1) > LARGEST_ID:
+            return False  # no value has it
         lease = self._leases.of_key(key)
         await self._pump.sent()
         revokes = lease is not None
         if revokes and id is not None:
             [found] = await self._store.look(self.name, [key])
             revokes = bool(found) and found[0].id == id
-        was_there = bool((await self._store.settle([Cancel(self.name, key, id=id)]))[0])
+        [answer] = await self._store.settle([Cancel(self.name, key, id=id)])
+        raise_refusal(answer)
+        was_there = bool(answer)
         if was_there:
             self._tell("on_remove", key)
         if was_there and revokes and lease is not None and self._leases.of_key(key) is lease:

@@ -48,7 +48,13 @@ from inspect import Parameter, signature
 from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, final
 
 from leasedkeyq.errors import LeasedKeyQError, StoreError, UnstorableError
-from leasedkeyq.model.admission import admit, check_claims, check_names, with_refusals
+from leasedkeyq.model.admission import (
+    admit,
+    check_claims,
+    check_ids,
+    check_names,
+    with_refusals,
+)
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.findings import Finding, SchemaState
 from leasedkeyq.model.requests import (
@@ -543,6 +549,7 @@ class Store(Closable, ABC):
         """The kept results of acknowledged items (state ``"done"``); None where there is none."""
         self._check_usable()
         check_names("queue", [queue])
+        check_ids(ids)
         return await self._ask("results", self.do_results, queue, ids)
 
     @final

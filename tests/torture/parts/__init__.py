@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tests.torture.part import Part
 from tests.torture.parts import (
+    hostile,
     kills,
     pauses,
     power,
@@ -19,6 +20,7 @@ _ALL: tuple[Part, ...] = (
     recovery.PART,
     servers.PART,
     power.PART,
+    hostile.PART,
     soak.PART,
     simulation.PART,
 )

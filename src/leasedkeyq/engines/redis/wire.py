@@ -169,7 +169,9 @@ def seconds(value: float | None) -> Any:
         return False
     if math.isnan(value):
         raise ValueError("a time that is not a number")
-    return value
+    # A whole number of more than 64 bits has no form of its own, and the script would read one of
+    # 64 bits as negative.
+    return float(value)
 
 
 # Requests
@@ -177,7 +179,10 @@ def seconds(value: float | None) -> Any:
 
 def _check_terms(priority: int | None, kind: str | None) -> None:
     if priority is not None and abs(priority) > EXACT:
-        raise ValueError(f"the priority {priority} is beyond {EXACT}")
+        raise ValueError(
+            f"priority must be at most 2**53 on Redis, up or down, got {priority}: its scripts "
+            "count in doubles"
+        )
     if kind is not None and len(kind.encode()) > LONGEST_KIND:
         raise ValueError(f"the kind is longer than {LONGEST_KIND} bytes")
 
@@ -192,7 +197,7 @@ def _put(request: Put) -> list[Any]:
         request.policy,
         or_false(request.priority),
         seconds(request.delay),
-        request.max_items,
+        min(request.max_items, EXACT),
         request.kind,
         seconds(request.deadline),
         seconds(request.unique_for),
@@ -226,8 +231,8 @@ def _claim(request: Claim) -> list[Any]:
     hurried = lifts or (several and request.by_turns)
     return [
         "claim",
-        [part for queue, most in request.queues for part in (queue, most)],
-        request.limit,
+        [part for queue, most in request.queues for part in (queue, min(most, EXACT))],
+        min(request.limit, EXACT),
         or_false(request.key),
         seconds(request.lease_time if several or not request.queues else request.lease_time_of(0)),
         or_false(request.kinds),
@@ -317,7 +322,14 @@ def cut_form(request: Cancel | Purge) -> list[Any]:
 
 
 def _requeue(request: Requeue) -> list[Any]:
-    return ["requeue", request.queue, str(request.id), request.policy, request.max_items, 0]
+    return [
+        "requeue",
+        request.queue,
+        str(request.id),
+        request.policy,
+        min(request.max_items, EXACT),
+        0,
+    ]
 
 
 def _discard(request: Discard) -> list[Any]:
@@ -517,13 +529,13 @@ def is_cut_short(answer: Sequence[Any]) -> bool:
 def rest_of(request: Claim, answer: Sequence[Any], items: Sequence[Claimed]) -> list[Any]:
     """The form of what is left of a claim that was cut short; `items` is what it has leased."""
     rest = _claim(request)
-    rest[2] = request.limit - len(items)
+    rest[2] -= len(items)
     starts: list[Any] = []
     rest[8] = starts
     for at in [at for at in range(0, len(answer), 4) if answer[at] < 0]:
         number: int = -1 - answer[at]
         name, most = request.queues[number]
-        rest[1][2 * number + 1] = most - sum(item.queue == name for item in items)
+        rest[1][2 * number + 1] = min(most, EXACT) - sum(item.queue == name for item in items)
         starts.append([number, *[raw(part) for part in answer[at + 1 : at + 4]]])
     return rest
 

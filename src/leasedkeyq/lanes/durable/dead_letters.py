@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from leasedkeyq.checks import storable
 from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import (
@@ -251,7 +252,8 @@ def letter_value(letter: DeadLetter, limits: Limits) -> tuple[str, bytes]:
 
 def letter_error(letter: DeadLetter) -> str:
     """Why the item of a letter is buried."""
-    return f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
+    text = f"{letter.error}\n{letter.traceback}" if letter.traceback else letter.error
+    return storable(text)
 
 
 def read_letter(lane: str, item: StoredItem) -> DeadLetter:

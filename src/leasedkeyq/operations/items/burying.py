@@ -7,8 +7,10 @@ in between, nothing is lost, `bury` called again finishes it, and `doctor` tells
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import NamedTuple
 
+from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import Amend, Bury, Change, Claim, Put, Release, StoredItem
 from leasedkeyq.stores.holder import this_process
@@ -46,6 +48,7 @@ async def bury_waiting(
     commands none does, unless others of its key wait behind it.
     """
     queue, key = item.queue, item.key
+    error = storable(error)
     if item.state not in ("available", "scheduled"):
         return f"only an item that is next of its key can be buried; this one is {item.state}"
     plan = _begun(item)
@@ -74,7 +77,8 @@ def _begun(item: StoredItem) -> _BuryingPlan:
     if item.kind.startswith(BURYING):
         due, _, kind = item.kind.removeprefix(BURYING).partition(":")
         with suppress(ValueError):  # anybody may put an item of such a kind
-            return _BuryingPlan(kind, float(due), parked=True, let_go=True)
+            if isfinite(float(due)):
+                return _BuryingPlan(kind, float(due), parked=True, let_go=True)
     return _BuryingPlan(item.kind, 0.0, parked=False, let_go=False)
 
 

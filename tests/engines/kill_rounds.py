@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +54,23 @@ Kind = Literal["sqlite-full", "sqlite-normal", "yaml", "json", "postgres", "redi
 
 
 class Nursery:
-    """A process that starts others, and takes them all with it when it ends."""
+    """A process that starts others, and takes them all with it when it ends.
 
-    def __init__(self, errors: Path, engines: Iterable[str]) -> None:
+    Args:
+        errors: What they say is written there.
+        engines: It imports these before it starts others.
+        environment: Of all of them; None: that of this process.
+        root: The folder with the tests whose workers they are.
+    """
+
+    def __init__(
+        self,
+        errors: Path,
+        engines: Iterable[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        root: Path = ROOT,
+    ) -> None:
         self.errors = errors
         with errors.open("wb") as file:
             self._process = subprocess.Popen(
@@ -64,7 +78,8 @@ class Nursery:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                cwd=ROOT,
+                cwd=root,
+                env=environment,
                 start_new_session=True,
             )
         assert self._process.stdin is not None

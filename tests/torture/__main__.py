@@ -23,6 +23,7 @@ from tests.torture import figures, page
 from tests.torture.figures import Figures
 from tests.torture.part import ENGINES, Part
 from tests.torture.parts import PARTS
+from tests.torture.releases.other_release import SDIST
 from tests.torture.runner import run_part
 
 
@@ -68,6 +69,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="FOLDER",
         help="keep the figures there, however few rounds, and write no page",
     )
+    parser.add_argument(
+        "--sdist",
+        type=Path,
+        metavar="PATH",
+        help="the sdist of an earlier release, for the part releases",
+    )
     parser.add_argument("--list", action="store_true", help="list the parts and end")
     parser.add_argument("--page", action="store_true", help="write the page alone and end")
     options = parser.parse_args(arguments)
@@ -93,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.page:
         page.write()
         return 0
+    if options.sdist is not None:
+        os.environ[SDIST] = str(options.sdist.resolve(strict=True))
     runs = chosen(options.words)
     if not runs:
         say(f"none of these parts is tried on {', '.join(options.words)}: --list shows where")

@@ -9,6 +9,7 @@ from tests.torture.parts import (
     pauses,
     power,
     recovery,
+    releases,
     servers,
     simulation,
     soak,
@@ -23,6 +24,7 @@ _ALL: tuple[Part, ...] = (
     hostile.PART,
     soak.PART,
     simulation.PART,
+    releases.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

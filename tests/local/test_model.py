@@ -44,6 +44,12 @@ def test_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert walk_from(seed, STEPS_PER_WALK) >= STEPS_PER_WALK
 
 
+def test_a_queue_that_releases_to_the_wrong_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready.ReadyItems, "appendleft", ready.ReadyItems.append)
+    with pytest.raises(AssertionError, match="instead of"):
+        walk_from(1, STEPS_PER_WALK)
+
+
 _OPS = {
     name: st.builds(Op, st.just(name), st.tuples(*map(st.sampled_from, choices)))
     for name, choices in ARGUMENTS.items()

@@ -1,4 +1,4 @@
-"""The Redis store for longer: many claimers, random requests, killed servers, failovers, memory.
+"""The Redis store for longer: many claimers, killed servers, failovers, memory.
 
 At full length under ``TORTURE=1``.
 """
@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import secrets
 import time
-from functools import partial
 from multiprocessing.connection import Connection
 
 import pytest
@@ -16,16 +15,11 @@ import pytest
 from leasedkeyq import StoreError, connect
 from leasedkeyq.model.requests import Put
 from leasedkeyq.stores import Store
-from leasedkeyq.testing import ManualClock
-from leasedkeyq.testing.differential import Differential
-from leasedkeyq.testing.site import SMALL_LIMITS
 from tests.engines.redis.claimers import run_claimers
 from tests.servers.sync_watch import SyncWatch
 from tests.servers.valkey import (
     Server,
     free_port,
-    makes,
-    shared_cluster,
     shared_server,
     wait_until_following,
 )
@@ -43,23 +37,6 @@ def test_64_claimers_on_1_000_keys(prefix: str) -> None:
     """No key is held twice, no value is lost or handed out twice, the order per key is kept."""
     stores = [connect(shared_server().url, prefix=prefix) for _ in range(8)]
     asyncio.run(run_claimers(stores, claimers=64, keys=1000, values=SIZE // 1000))
-
-
-@pytest.mark.parametrize("where", [*makes(), "cluster"])
-def test_random_requests(where: str, prefix: str) -> None:
-    url = shared_cluster().url if where == "cluster" else shared_server(where).url
-
-    async def main(number: int) -> None:
-        clock = ManualClock()
-        opener = partial(connect, url, prefix=f"{prefix}{number}", clock=clock, limits=SMALL_LIMITS)
-        stores = [opener() for _ in range(1 + number % 3)]
-        seed = secrets.randbelow(2**32)
-        await Differential(stores, clock, seed).run(2000 if TORTURE else 300)
-        for store in stores:
-            await store.close()
-
-    for number in range(15 if TORTURE else 1):
-        asyncio.run(main(number))
 
 
 def produce(url: str, prefix: str, said: "multiprocessing.Queue[str]") -> None:

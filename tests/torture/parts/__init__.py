@@ -6,6 +6,7 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     hostile,
     kills,
+    model,
     pauses,
     power,
     recovery,
@@ -25,6 +26,7 @@ _ALL: tuple[Part, ...] = (
     soak.PART,
     simulation.PART,
     releases.PART,
+    model.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -373,6 +373,7 @@ class Arena:
 
         All processes are dead. `by_key`: each key was put once, and stands for its item.
         """
+        assert all(life.ended for life in self.lives), "a process is not dead"
         deadline = time.monotonic() + PATIENCE
         while not self._ground.is_quiet(self.place):
             if time.monotonic() > deadline:

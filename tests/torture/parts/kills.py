@@ -71,8 +71,8 @@ def kill_in_waves(arena: Arena, seed: int, found: Findings) -> None:
 
 def kill_and_replace(arena: Arena, found: Findings) -> None:
     lives = [arena.start("queue") for _ in range(WORKERS)]
-    for left in range(KILLS, 0, -1):
-        time.sleep(arena.dice.random() * 0.1)
+    for left in reversed(range(KILLS)):
+        time.sleep(arena.dice.random() * 0.2)
         arena.kill(lives.pop(arena.dice.randrange(len(lives))))
         found.counted["kills at random"] += 1
         found.tried += 1

@@ -54,7 +54,7 @@ def test_a_session_of_an_operator(
 def test_a_look_makes_and_migrates_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with empty_store("postgresql", tmp_path) as url:
+    with empty_store("postgresql", tmp_path, new=True) as url:
         shell = Shell(url, capsys)
         looked = shell("queues")
         assert (looked.code, looked.out) == (3, "")

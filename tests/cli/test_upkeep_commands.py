@@ -89,7 +89,7 @@ def test_migrate(shell: Shell, old: str) -> None:
 
 @pytest.mark.parametrize("kind", ["postgresql", "redis", "file"])
 def test_migrate_on_other_engines(shell: Shell, tmp_path: Path, kind: str) -> None:
-    with empty_store(kind, tmp_path) as url:
+    with empty_store(kind, tmp_path, new=True) as url:
         if kind != "file":
             assert shell.bare("migrate", url, "--check").code == 4
         assert ("CREATE TABLE" in shell.bare("migrate", url, "--sql").out) is (kind == "postgresql")

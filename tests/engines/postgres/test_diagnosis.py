@@ -24,13 +24,13 @@ from tests.servers.urls import empty_store
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[str]:
     """A database of its own, on the shared server."""
-    with empty_store("postgresql", tmp_path) as url:
+    with empty_store("postgresql", tmp_path, new=True) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with empty_store("postgresql", tmp_path_factory.mktemp("none")) as url:
+    with empty_store("postgresql", tmp_path_factory.mktemp("none"), new=True) as url:
         yield url
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import multiprocessing
 import os
 import signal
 import time
@@ -22,6 +23,18 @@ time.tzset()
 # would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What processes import that tests fork from a server: each would take a quarter of a second for it.
+multiprocessing.set_forkserver_preload(
+    [
+        "leasedkeyq.testing.processes",
+        "leasedkeyq.engines.file.store",
+        "leasedkeyq.engines.sqlite.store",
+        "leasedkeyq.engines.postgres.store",
+        "leasedkeyq.engines.redis.store",
+        "leasedkeyq.lanes",
+    ]
+)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -13,6 +13,10 @@ from leasedkeyq.stores.store import Store
 
 Say = Callable[[Any], None]
 
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+"""How a process begins. A fork of a server that does nothing else starts in some milliseconds, if
+the server has imported what the process needs: `multiprocessing.set_forkserver_preload`."""
+
 
 class ProcessEndedError(AssertionError):
     """The other process is gone, and was not killed by us."""
@@ -21,11 +25,11 @@ class ProcessEndedError(AssertionError):
 class Worker:
     """A process that has opened a store. It does one command at a time.
 
-    It is a new interpreter, not a fork. `opener` is pickled to get there.
+    It is no fork of this process, and shares nothing with it. `opener` is pickled to get there.
     """
 
     def __init__(self, opener: Callable[..., Store]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(START)
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(opener, theirs), daemon=True)
         try:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import inspect
-import multiprocessing
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ from importlib import import_module
 import pytest
 
 from leasedkeyq.testing import VirtualTimeLoop
+from tests.servers.fork_server import fork_server
 
 # Times without a zone are local ones. Tests of that change the zone, the others rely on this one.
 os.environ["TZ"] = "UTC"
@@ -24,17 +24,7 @@ time.tzset()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What processes import that tests fork from a server: each would take a quarter of a second for it.
-multiprocessing.set_forkserver_preload(
-    [
-        "leasedkeyq.testing.processes",
-        "leasedkeyq.engines.file.store",
-        "leasedkeyq.engines.sqlite.store",
-        "leasedkeyq.engines.postgres.store",
-        "leasedkeyq.engines.redis.store",
-        "leasedkeyq.lanes",
-    ]
-)
+fork_server()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any, NamedTuple
 
 from leasedkeyq.model.requests import Ack, Change, Claim, Claimed, Counts, Put, Release
@@ -13,9 +14,12 @@ from leasedkeyq.stores.store import Store
 
 Say = Callable[[Any], None]
 
-START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-"""How a process begins. A fork of a server that does nothing else starts in some milliseconds, if
-the server has imported what the process needs: `multiprocessing.set_forkserver_preload`."""
+if "forkserver" in multiprocessing.get_all_start_methods():
+    # A fork of a server that does nothing else starts in some milliseconds, if the server has
+    # imported what the process needs: `multiprocessing.set_forkserver_preload`.
+    context: ForkServerContext | SpawnContext = multiprocessing.get_context("forkserver")
+else:
+    context = multiprocessing.get_context("spawn")
 
 
 class ProcessEndedError(AssertionError):
@@ -29,7 +33,6 @@ class Worker:
     """
 
     def __init__(self, opener: Callable[..., Store]) -> None:
-        context = multiprocessing.get_context(START)
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(opener, theirs), daemon=True)
         try:

@@ -1,7 +1,6 @@
 """Programs that change a queue.yaml beside the processes of a repository, each in its own way."""
 
 import logging
-import multiprocessing
 import random
 import shutil
 import time
@@ -14,9 +13,9 @@ import yaml
 
 from leasedkeyq.engines.file import document_file
 from leasedkeyq.repository import QueueItem, QueueRepository
+from tests.servers.fork_server import fork_server
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["leasedkeyq.repository", "yaml"])
+processes = fork_server()
 
 
 # How other programs save what they have read. They take turns among themselves: what two of them do

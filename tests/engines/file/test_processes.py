@@ -1,7 +1,6 @@
 """Threads and processes that share the document of a file store."""
 
 import asyncio
-import multiprocessing
 import os
 import sys
 import threading
@@ -17,9 +16,9 @@ from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
 from leasedkeyq.stores.inotify import Bell
 from tests.engines.file.support import SUFFIXES, claim, keys, opened, put, run
+from tests.servers.fork_server import fork_server
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["leasedkeyq.engines.file.store"])
+processes = fork_server()
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from leasedkeyq.engines.file.document_file import DocumentForm
-from tests.engines.file.document.test_damage import FORMS, SUFFIXES, harm_often
 from tests.engines.test_conformance import Json, SqliteByItsOwnClock
 from tests.local.test_model import MACHINES, search
 from tests.repository.processes.test_processes import do_each_once
@@ -19,13 +17,6 @@ if os.environ.get("TORTURE") == "1":
 
     class TestSqliteByItsOwnClock(SqliteByItsOwnClock):
         """All of it."""
-
-    @FORMS
-    @SUFFIXES
-    def test_thousands_of_truncations_and_bit_flips(
-        tmp_path: Path, suffix: str, form: DocumentForm
-    ) -> None:
-        harm_often(tmp_path, suffix, form, 1000)
 
     @pytest.mark.parametrize("kind, length", MACHINES)
     def test_state_machine(kind: str, length: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tests.torture.part import Part
 from tests.torture.parts import (
+    bit_flips,
     hostile,
     kills,
     model,
@@ -23,6 +24,7 @@ _ALL: tuple[Part, ...] = (
     servers.PART,
     power.PART,
     hostile.PART,
+    bit_flips.PART,
     soak.PART,
     simulation.PART,
     releases.PART,

@@ -411,7 +411,16 @@ class DocumentFile:
             self._restore(text, good, str(error))
             return
         if last is None:
-            if not text.strip():
+            if good is not None:
+                # The document may have been cut off, and the copy may have what it lacks.
+                aside = self._set_aside(good, "it is the copy, and does not fit its checksum")
+                self._notice(
+                    f"{self.path}: its .bak is damaged, so that there is no version to compare it "
+                    f"with; it is taken as it is, and the .bak is kept as {aside.name}; see "
+                    "whether items are missing",
+                    warn=True,
+                )
+            elif not text.strip():
                 self._notice(f"{self.path} is empty; it is taken for an empty store", warn=True)
             elif fits is False:
                 self._notice(

@@ -8,6 +8,7 @@ from tests.torture.parts import (
     hostile,
     kills,
     model,
+    order,
     pauses,
     power,
     recovery,
@@ -29,6 +30,7 @@ _ALL: tuple[Part, ...] = (
     simulation.PART,
     releases.PART,
     model.PART,
+    order.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

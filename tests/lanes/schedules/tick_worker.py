@@ -8,7 +8,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 import time
 from typing import Any
 
@@ -56,7 +55,7 @@ def declare(manager: QueueManager, notes: str) -> Schedule:
     return manager.schedule("ticks", note(notes), every=EVERY, lane="work", missed="all")
 
 
-def die_at_times(store: Any) -> None:
+def die_at_times(store: Any, dice: random.Random) -> None:
     """Let the process be killed now and then right before it moves a schedule on, or right after.
 
     What a worker had done for a tick in a step of its own would be done again by the next one.
@@ -64,24 +63,24 @@ def die_at_times(store: Any) -> None:
     real = store.do_edit
 
     async def edit(edit: Edit) -> Any:
-        if edit.queue == schedules.SCHEDULES_QUEUE and random.random() < DEADLY:
+        if edit.queue == schedules.SCHEDULES_QUEUE and dice.random() < DEADLY:
             os.kill(os.getpid(), signal.SIGKILL)
         answers = await real(edit)
-        if edit.queue == schedules.SCHEDULES_QUEUE and random.random() < DEADLY:
+        if edit.queue == schedules.SCHEDULES_QUEUE and dice.random() < DEADLY:
             os.kill(os.getpid(), signal.SIGKILL)
         return answers
 
     store.do_edit = edit
 
 
-async def main(url: str, notes: str, offset: str) -> None:
+async def _run(url: str, notes: str, offset: float, seed: str) -> None:
     schedules.LEASE_TIME = LEASE
-    manager = build(url, float(offset))
-    die_at_times(manager.queue().store)
+    manager = build(url, offset)
+    die_at_times(manager.queue().store, random.Random(seed))
     declare(manager, notes)
-    print("ready", flush=True)
     await manager.run()
 
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def begin(url: str, notes: str, offset: float, seed: str) -> None:
+    """Run a worker until it is killed."""
+    asyncio.run(_run(url, notes, offset, seed))

@@ -7,7 +7,6 @@ writes of other processes do not mix up. With a point as its argument it kills i
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,14 +108,14 @@ def die_at(manager: QueueManager, point: str) -> None:
     setattr(parts, name, doomed)
 
 
-async def main(url: str, diary: str, point: str = "") -> None:
+async def _run(url: str, diary: str, point: str) -> None:
     manager = build(url)
     register(manager, Path(diary))
     if point:
         die_at(manager, point)
-    print("ready", flush=True)
     await manager.run()
 
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def begin(url: str, diary: str, point: str) -> None:
+    """Run a worker until it is killed, or with a `point` until it kills itself there."""
+    asyncio.run(_run(url, diary, point))

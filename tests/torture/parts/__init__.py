@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tests.torture.part import Part
 from tests.torture.parts import (
     bit_flips,
+    chains,
     hostile,
     kills,
     model,
@@ -13,6 +14,7 @@ from tests.torture.parts import (
     power,
     recovery,
     releases,
+    schedules,
     servers,
     simulation,
     soak,
@@ -31,6 +33,8 @@ _ALL: tuple[Part, ...] = (
     releases.PART,
     model.PART,
     order.PART,
+    schedules.PART,
+    chains.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

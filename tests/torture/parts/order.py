@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Final
 
 from leasedkeyq import Store, connect
-from tests.torture.forks import Forks
+from tests.forks import Forks
 from tests.torture.order import worker
 from tests.torture.order.judge import WRONG, Judge
 from tests.torture.part import Findings, Part, Trial

@@ -29,7 +29,7 @@ class Forks:
         return process
 
     def kill(self, process: ForkServerProcess) -> None:
-        """Kill -9, and wait until it is dead."""
+        """Kill -9, and wait until it is dead. It may be dead already."""
         process.kill()
         process.join(PATIENCE)
         process.close()

@@ -450,8 +450,7 @@ class PostgresLink(BatchEngine):
             done: list[tuple[Batch, FunctionReply]] = []
             try:
                 connection = await self._connected(writer, deadline)
-                async with connection.transaction():
-                    done.append(await self._edit_within(connection, edit, call))
+                await self._edit_at_once(connection, edit, call, done)
             except UNSTORABLE:
                 raise
             except (*LOST, *REPEATABLE) as error:
@@ -474,11 +473,35 @@ class PostgresLink(BatchEngine):
             self._tell(reply)
             return await self._answers(writer, batch, (), reply)
 
+    async def _edit_at_once(
+        self, connection: Any, edit: Edit, call: str, done: list[tuple[Batch, FunctionReply]]
+    ) -> None:
+        """An edit in a transaction of its own; `done` has its answers before it is committed.
+
+        Not by `Connection.transaction`: after a time-out that would wait for ever, for a server
+        that has gone without a word, to be told of the end of the transaction.
+        """
+        await connection.execute("BEGIN")
+        try:
+            done.append(await self._edit_within(connection, edit, call))
+        except LOST:
+            raise  # the connection is dropped, and the transaction with it
+        except Exception:
+            try:
+                await connection.execute("ROLLBACK")
+            except (*LOST, asyncpg.PostgresError):
+                connection.terminate()
+            raise
+        if await connection.execute("COMMIT") != "COMMIT":
+            done.clear()
+            raise StoreError(f"{self._settings.where}: the server has undone the edit")
+
     async def _edit_within(
         self, connection: Any, edit: Edit, call: str
     ) -> tuple[Batch, FunctionReply]:
         schema = self._settings.schema
-        wait = min(max(int(self._settings.patience * 1000), 1), LONGEST_WAIT)
+        patience = self._settings.patience
+        wait = min(max(int(patience * 1000), 1), LONGEST_WAIT)
         await connection.execute(f"SET LOCAL lock_timeout = {wait}")
         # In the order in which other calls take them. What others put meanwhile into the other
         # queues does no harm: the edit does not look at those.
@@ -486,7 +509,11 @@ class PostgresLink(BatchEngine):
             (lock_number(schema, "queue", name), name) for name in edit.queues
         ):
             sharing = "" if queue == edit.queue else "_shared"
-            await connection.execute(f"SELECT pg_advisory_xact_lock{sharing}($1)", lock)
+            await connection.execute(
+                f"SELECT pg_advisory_xact_lock{sharing}($1)",
+                lock,
+                timeout=patience + self._settings.call_timeout,
+            )
         now = await connection.fetchval(f'SELECT "{schema}".now_1($1)', self._now())
         rows = await connection.fetch(
             f'SELECT * FROM "{schema}".list_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)',

@@ -214,12 +214,14 @@ class PostgresStore(BatchedStore):
         outages = (link.outage for link in links.values())
         return next((outage for outage in outages if outage is not None), None)
 
-    async def _connect(self) -> Any:
+    async def _connect(self, *, hurried: bool = True) -> Any:
+        """A connection, on which no answer is waited for longer than `call_timeout`, if hurried."""
         try:
             # To the type checkers it is a module without types.
             connecting = cast("Any", asyncpg).connect(
                 self._url,
                 timeout=ATTEMPT_TIMEOUT,
+                command_timeout=self._settings.call_timeout if hurried else None,
                 statement_cache_size=100 if self._prepared else 0,
                 max_cached_statement_lifetime=0,
                 server_settings=self._server_settings,
@@ -258,7 +260,7 @@ class PostgresStore(BatchedStore):
                 raise explain(error, where) from error
 
     async def _open_now(self, create: bool) -> Durability:
-        connection = await self._connect()
+        connection = await self._connect(hurried=False)  # large tables take long to migrate
         try:
             version = await prepare(
                 connection,

@@ -77,7 +77,8 @@ class NewsWatch:
                     connection = await self._connect()
                     self._lost.clear()
                     connection.add_termination_listener(self._end)
-                    await connection.add_listener(self._channel, self._hear)
+                    async with asyncio.timeout(ANSWER_TIMEOUT):
+                        await connection.add_listener(self._channel, self._hear)
                     if self._link.outage is not None:
                         self._link.found(LISTENING)
                 pause = PAUSES[0]

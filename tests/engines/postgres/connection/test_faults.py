@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +16,12 @@ from leasedkeyq.engines.postgres.batch import Batch
 from leasedkeyq.engines.postgres.link import Writer
 from leasedkeyq.engines.postgres.store import PostgresStore
 from leasedkeyq.errors import StoreError
+from leasedkeyq.model.requests import Change
 from leasedkeyq.stores import Ack, Bury, Claim, Counts, Purge, Put, Release, Store, StoredItem
 from tests.servers.postgres import PostgresServer, run_sql, shared_server
 from tests.servers.proxy import Direction, Proxy, Verdict, let_all_pass
+from tests.torture.network.frames import PostgresFrames
+from tests.torture.network.proxy import Fault, FaultyNetwork, Network
 
 
 def one(key: str, value: bytes = b"1", **options: Any) -> Put:
@@ -232,3 +235,113 @@ def test_a_server_that_is_killed_under_load() -> None:
         asyncio.run(run())
     finally:
         server.remove()
+
+
+# Connections that are silent: nothing comes back, and nobody is told that they are broken
+
+
+def lose_one(direction: Direction, number: int, containing: bytes = b"") -> Callable[..., Verdict]:
+    """One piece is lost, and its connection stays: the client waits for an answer in vain."""
+    lost = 0
+
+    def judge(where: Direction, _: int, data: bytes) -> Verdict:
+        nonlocal lost
+        if where != direction or containing not in data or lost == number:
+            return "pass"
+        lost += 1
+        return "lose" if lost == number else "pass"
+
+    return judge
+
+
+def put_another(queue: str) -> Callable[[Sequence[StoredItem]], list[Put | Change]]:
+    return lambda _: [Put(queue, (("b", b"1"),))]
+
+
+def test_an_edit_whose_connection_is_silent_comes_to_an_end() -> None:
+    """Whichever request or reply is lost: it has happened or not, and the next call is answered."""
+    url = shared_server().url
+
+    async def edit(proxy: Proxy, store: Store, direction: Direction, number: int) -> None:
+        queue = f"{direction}{number}"
+        put = Put(queue, (("a", b"1"),))
+        await store.put([put])
+        proxy.begin(lose_one(direction, number))
+        refusal = ""
+        try:
+            async with asyncio.timeout(60):
+                await store.edit(queue, put_another(queue))
+        except StoreError as error:
+            refusal = str(error)
+        assert not refusal or "has not happened" in refusal
+        proxy.begin()
+        await store.put([put])
+        assert (await store.count([queue]))[queue].available == (1 if refusal else 2)
+
+    async def run(proxy: Proxy) -> None:
+        async with opened(url) as direct:
+            store = connect(through(proxy, url), schema=direct.schema, call_timeout=0.3)
+            for number in (1, 2, 4, 7):
+                await edit(proxy, store, "request", number)
+                await edit(proxy, store, "reply", number)
+            await store.close()
+
+    with Proxy(urlsplit(url).port or 0) as proxy:
+        asyncio.run(run(proxy))
+
+
+def test_an_edit_one_of_whose_requests_arrives_twice() -> None:
+    """What has spoiled the transaction is seen at its end: no edit is lost silently."""
+    url = shared_server().url
+    refusals: list[str] = []
+
+    async def run(proxy: FaultyNetwork) -> None:
+        async with opened(url) as direct:
+            port = urlsplit(url).port
+            there = url.replace(f":{port}/", f":{proxy.port}/")
+            store = await asyncio.to_thread(connect, there, schema=direct.schema)
+            for number in range(8):
+                queue = f"q{number}"
+                await store.put([Put(queue, (("a", b"1"),))])
+                proxy.arm(Fault("request doubled", skip=number, seconds=0.0))
+                try:
+                    await store.edit(queue, put_another(queue))
+                except StoreError as error:
+                    refusals.append(str(error))
+                else:
+                    refusals.append("")
+                proxy.disarm()
+                counts = (await store.count([queue]))[queue]
+                assert counts.available == (1 if refusals[-1] else 2), (number, refusals)
+            await store.close()
+
+    port = urlsplit(url).port or 0
+    with (
+        closing(Network()) as network,
+        closing(FaultyNetwork(network, port, PostgresFrames())) as proxy,
+    ):
+        asyncio.run(run(proxy))
+    # All but the changes themselves can be asked for twice.
+    [refusal] = [refusal for refusal in refusals if refusal]
+    assert "has undone the edit" in refusal
+
+
+def test_a_waiting_get_is_served_though_its_wish_to_listen_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leasedkeyq.engines.postgres.watch.ANSWER_TIMEOUT", 0.3)
+    url = shared_server().url
+
+    async def run(proxy: Proxy) -> None:
+        async with opened(url) as other:
+            store = connect(through(proxy, url), schema=other.schema, poll=0.2)
+            proxy.begin(lose_one("request", 1, b"LISTEN"))
+            getting = asyncio.create_task(store.queue("q").get())
+            await asyncio.sleep(0.5)
+            await other.put([one("a")])
+            async with asyncio.timeout(60):
+                assert (await getting)[0] == "a"
+            await store.close()
+
+    with Proxy(urlsplit(url).port or 0) as proxy:
+        asyncio.run(run(proxy))

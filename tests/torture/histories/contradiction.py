@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from tests.torture.histories.history import Call
+from tests.torture.histories.history import LOOKING, Call
 from tests.torture.histories.search import judge
 from tests.torture.histories.specification import KeyMachine
 
-STEPS = 50_000
+STEPS = 5_000
 """Of each search for a smaller part. What is not decided by then stays in."""
 
 
@@ -54,7 +54,7 @@ def _until(calls: Sequence[Call], end: int) -> list[Call]:
     return [
         call if call.ended is not None and call.ended <= end else call.unanswered()
         for call in calls
-        if call.begun < end and (call.verb != "look" or (call.ended or end + 1) <= end)
+        if call.begun < end and (call.verb not in LOOKING or (call.ended or end + 1) <= end)
     ]
 
 
@@ -63,5 +63,5 @@ def _without_answers(calls: Sequence[Call], numbers: set[int]) -> list[Call]:
     return [
         call.unanswered() if call.number in numbers else call
         for call in calls
-        if call.verb != "look" or call.number not in numbers
+        if call.verb not in LOOKING or call.number not in numbers
     ]

@@ -8,11 +8,12 @@ have had its effect at any time after its beginning, or never.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-Verb: TypeAlias = Literal["put", "claim", "ack", "release", "extend", "remove", "look"]
+Verb: TypeAlias = Literal["put", "claim", "ack", "release", "extend", "remove", "look", "line"]
+LOOKING: Final[frozenset[Verb]] = frozenset({"look", "line"})
 SETTLING: Final[frozenset[Verb]] = frozenset({"ack", "release", "extend"})
 
 
@@ -43,7 +44,7 @@ Answer: TypeAlias = str | float | Leased | tuple[Seen, ...]
 - `ack`, `release`: ``"done"`` or ``"refused"``.
 - `extend`: the new expiry, ``"done"`` if it has none, or ``"refused"``.
 - `remove`: ``"done"``, or ``"absent"``.
-- `look`: the values of the key, the head first.
+- `look`: the head of the key and the first of its line; `line`: all of its values.
 """
 
 
@@ -80,6 +81,13 @@ class Call:
         """The same call, as if its answer had been lost."""
         return replace(self, ended=None, returned=math.inf, answer=None)
 
+    def seen(self) -> Iterator[str]:
+        """The values that its answer shows."""
+        if isinstance(self.answer, Leased):
+            yield self.answer.value
+        elif isinstance(self.answer, tuple):
+            yield from (one.value for one in self.answer)
+
     def __str__(self) -> str:
         what = {
             "put": f"put({self.key}, {self.value}, {self.policy})",
@@ -88,6 +96,7 @@ class Call:
             else f"take({self.key}, {_seconds(self.lease_time)})",
             "remove": f"remove({self.key})",
             "look": f"look({self.key})",
+            "line": f"line({self.key})",
             "extend": f"extend(lease of #{self.lease}, {_seconds(self.lease_time)})",
         }.get(self.verb, f"{self.verb}(lease of #{self.lease})")
         until = "never" if self.ended is None else f"{self.returned:.6f}"
@@ -163,7 +172,9 @@ class Recorder:
         )
 
 
-def by_key(calls: Iterable[Call], keys: Sequence[str]) -> dict[str, list[Call]]:
+def by_key(
+    calls: Iterable[Call], keys: Sequence[str], *, passes_over: bool = False
+) -> dict[str, list[Call]]:
     """The calls of each key, in the order of their beginnings.
 
     A queue is explained if each of its keys is: what a key does depends on no other key, apart from
@@ -174,13 +185,33 @@ def by_key(calls: Iterable[Call], keys: Sequence[str]) -> dict[str, list[Call]]:
 
     A claim that may wait and found nothing is two calls: one that found nothing, and one without an
     answer, as the lease that came too late is taken back later.
+
+    Args:
+        passes_over: Whether claims of the engine pass over a key that another call is at. Then a
+            claim that found nothing says nothing of a key on which another call was under way, and
+            is left out there.
     """
     parts: dict[str, list[Call]] = {key: [] for key in keys}
     for call in sorted(calls, key=lambda one: one.begun):
-        if call.verb == "look" and call.ended is None:
+        if call.verb in LOOKING and call.ended is None:
             continue
         for key in keys if call.key is None else (call.key,):
             parts[key].append(replace(call, key=key))
             if call.answer == "empty" and call.waits:
                 parts[key].append(replace(call.unanswered(), key=key))
-    return parts
+    if not passes_over:
+        return parts
+    return {
+        key: [call for call in part if call.answer != "empty" or not _beside_another(call, part)]
+        for key, part in parts.items()
+    }
+
+
+def _beside_another(call: Call, part: Sequence[Call]) -> bool:
+    """Whether another call was under way at some moment of this one."""
+    assert call.ended is not None
+    return any(
+        other.begun < call.ended and (other.ended is None or other.ended > call.begun)
+        for other in part
+        if other.number != call.number
+    )

@@ -66,6 +66,8 @@ class KeyState(NamedTuple):
 
 
 ABSENT = KeyState()
+NOBODY = -2
+"""The claim of a lease that reached nobody."""
 
 
 class KeyMachine:
@@ -77,7 +79,7 @@ class KeyMachine:
 
     def __init__(self, slack: float = 0.0) -> None:
         self._slack = slack
-        self._verbs: dict[str, Callable[[KeyState, Call, float], Iterator[KeyState]]] = {
+        self._verbs: dict[str, Callable[[KeyState, Call], Iterator[KeyState]]] = {
             "put": self._put,
             "claim": self._claim,
             "ack": self._ack,
@@ -85,6 +87,7 @@ class KeyMachine:
             "extend": self._extend,
             "remove": self._remove,
             "look": self._look,
+            "line": self._look,
         }
 
     def after(self, states: Iterable[KeyState], call: Call, now: float) -> States:
@@ -94,7 +97,7 @@ class KeyMachine:
             after
             for state in states
             for before in self._by_itself(state, call, now)
-            for after in verb(before, call, max(now, before.now))
+            for after in verb(before, call)
         )
 
     def _by_itself(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
@@ -114,7 +117,7 @@ class KeyMachine:
         if lease.lost:
             yield state.come_back()._replace(attempt=state.attempt - 1)
 
-    def _put(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _put(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         after, did = self._place(state, call.value, call.policy)
         if call.answer in (None, did):
             yield after
@@ -134,7 +137,7 @@ class KeyMachine:
             return state._replace(values=(*values, value), buffered=True), "buffered"
         return state._replace(values=(*values[:-1], value)), "updated"
 
-    def _claim(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _claim(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         available = bool(state.values) and state.lease is None
         answer = call.answer
         if answer == "empty":
@@ -144,8 +147,8 @@ class KeyMachine:
         if not available:
             return
         if answer is None:
-            expiry = math.inf if call.lease_time is None else now + call.lease_time
-            lease = HeldLease(call.number, expiry, math.inf, lost=True)
+            expiry = math.inf if call.lease_time is None else call.invoked + call.lease_time
+            lease = HeldLease(NOBODY, expiry, math.inf, lost=True)
             yield state._replace(lease=lease, attempt=state.attempt + 1)
         elif isinstance(answer, Leased):
             right = (
@@ -178,13 +181,13 @@ class KeyMachine:
         elif holds and call.answer in (None, done):
             yield after()
 
-    def _ack(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _ack(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         return self._settle(state, call, state.follow, "done")
 
-    def _release(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _release(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         return self._settle(state, call, state.come_back, "done")
 
-    def _extend(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _extend(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         lease_time, answer = call.lease_time, call.answer
 
         def extended() -> KeyState:
@@ -193,7 +196,7 @@ class KeyMachine:
             elif isinstance(answer, float):
                 lease = HeldLease(call.lease, answer, answer)
             else:
-                lease = HeldLease(call.lease, now + lease_time, math.inf)
+                lease = HeldLease(call.lease, call.invoked + lease_time, math.inf)
             return state._replace(lease=lease)
 
         if isinstance(answer, float) and not self._lasts(call, answer):
@@ -201,14 +204,17 @@ class KeyMachine:
         done = answer if isinstance(answer, float) else "done"
         return self._settle(state, call, extended, done)
 
-    def _remove(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _remove(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         if call.answer in (None, "done" if state.values else "absent"):
             yield state._replace(values=(), buffered=False, attempt=0, lease=None)
 
-    def _look(self, state: KeyState, call: Call, now: float) -> Iterator[KeyState]:
+    def _look(self, state: KeyState, call: Call) -> Iterator[KeyState]:
         answer = call.answer
         assert isinstance(answer, tuple)
-        if len(answer) == len(state.values) and all(map(self._shows, answer, self._shown(state))):
+        values = list(self._shown(state))
+        if call.verb == "look":
+            del values[2:]
+        if len(answer) == len(values) and all(map(self._shows, answer, values)):
             yield state
 
     def _shown(self, state: KeyState) -> Iterator[Seen]:

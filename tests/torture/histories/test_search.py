@@ -329,3 +329,13 @@ def test_a_get_belongs_to_the_key_that_it_took() -> None:
     everywhere = [(nothing, False), (waited, False), (waited, True), (lost, True)]
     assert numbers == {"a": [(taken, False), *everywhere], "b": everywhere}
     assert unseen in record.calls
+
+
+def test_where_claims_pass_over_keys_an_empty_one_says_nothing_beside_another_call() -> None:
+    missed = take(3, 2, 3, "empty")
+    beside = [A_PUT, missed, put(4, 2.5, 4, "b", "updated")]
+    alone = [A_PUT, missed, put(4, 3.5, 4, "b", "updated")]
+    for calls, explained in ((beside, True), (alone, False)):
+        assert verdict(by_key(calls, ["k"])["k"]) == "unexplained"
+        judged = by_key(calls, ["k"], passes_over=True)["k"]
+        assert (verdict(judged) == "explained") is explained

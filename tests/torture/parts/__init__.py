@@ -6,6 +6,7 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     bit_flips,
     chains,
+    histories,
     hostile,
     kills,
     model,
@@ -32,6 +33,7 @@ _ALL: tuple[Part, ...] = (
     bit_flips.PART,
     soak.PART,
     simulation.PART,
+    histories.PART,
     releases.PART,
     model.PART,
     order.PART,

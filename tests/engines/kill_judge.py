@@ -88,6 +88,20 @@ class LeaseTale:
             expires_at = settle.expires_at or expires_at
         return expires_at
 
+    @property
+    def told(self) -> str:
+        """When what was asked and answered, in words."""
+        settles = "".join(
+            f", {one.how} {one.asked_at:.3f} to {one.done_at:.3f}: {one.accepted}"
+            + (f" until {one.expires_at:.3f}" if one.expires_at else "")
+            for one in self.settles
+        )
+        return (
+            f"lease {self.leased.fence} of item {self.leased.item} (attempt {self.leased.attempt})"
+            f" asked for {self.asked_at:.3f}, handed out {self.done_at:.3f}, from"
+            f" {self.leased.began_at:.3f} to {self.leased.expires_at:.3f}{settles}"
+        )
+
 
 @dataclass
 class Found:
@@ -196,7 +210,9 @@ class Judge:
             moment, other = free_at.get(key, (-inf, 0))
             began_at = lease.leased.began_at if self._one_writer else lease.done_at
             if began_at < moment - TICK:
-                self.complain(TWICE, f"key {key} was held twice, by leases {other} and {fence}")
+                told = f"{self.leases[other].told}; {lease.told}"
+                words = f"key {key} was held twice, by leases {other} and {fence}: {told}"
+                self.complain(TWICE, words)
             free_at[key] = max((moment, other), (lease.held_until, fence))
 
     def _check_settles(self, lease: LeaseTale) -> None:

@@ -1,4 +1,6 @@
-"""Threads and processes of workers on stores: workers that are killed, and Ctrl-C."""
+"""Threads and processes of workers on stores. The part `pools` of the torture, of which `make test`
+has a slice, kills such workers and presses Ctrl-C.
+"""
 
 import os
 from pathlib import Path
@@ -7,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.lanes.durable import plain_functions_worker
-from tests.lanes.durable.plain_functions_support import kill_and_interrupt
 from tests.lanes.real_clock import run
 from tests.servers.urls import KINDS, empty_store
 
@@ -28,8 +29,3 @@ def test_plain_functions_run_on_every_store(kind: str, tmp_path: Path) -> None:
         run(main(url))
     assert (tmp_path / "thread-1.1").read_text() == str(os.getpid())
     assert (tmp_path / "process-1.1").read_text() != str(os.getpid())
-
-
-def test_a_worker_that_is_killed_leaves_its_commands_to_another(tmp_path: Path) -> None:
-    with empty_store("sqlite", tmp_path) as url:
-        run(kill_and_interrupt(url, tmp_path))

@@ -13,6 +13,7 @@ from tests.torture.parts import (
     network,
     order,
     pauses,
+    pools,
     power,
     recovery,
     releases,
@@ -39,6 +40,7 @@ _ALL: tuple[Part, ...] = (
     order.PART,
     schedules.PART,
     chains.PART,
+    pools.PART,
 )
 
 PARTS: Mapping[str, Part] = {part.name: part for part in _ALL}

@@ -348,3 +348,40 @@ def test_a_newer_version_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=known):
         SqliteStore(path)
     assert schema_of(path) == migrated(1)
+
+
+def test_a_store_that_is_open_while_a_newer_program_migrates_says_so(tmp_path: Path) -> None:
+    """It could misread the new tables, or leave rows behind that the newer program misreads."""
+    newer = sqlite_schema.VERSION + 1
+    path = tmp_path / "q.db"
+
+    def look() -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(path)
+        try:
+            return connection.execute("SELECT * FROM items").fetchall()
+        finally:
+            connection.close()
+
+    async def main() -> None:
+        store = SqliteStore(path)
+        await store.put([Put("mail", (("a", b"1"),))])
+        [[held]] = await store.claim([Claim((("mail", 1),))])
+        connection = sqlite3.connect(path)
+        connection.execute("ALTER TABLE items ADD COLUMN something INTEGER")
+        connection.execute(f"PRAGMA user_version = {newer}")
+        connection.close()
+        left = look()
+        known = f"version {newer}, this leasedkeyq knows versions up to {newer - 1}: upgrade"
+        for request in (
+            store.put([Put("mail", (("b", b"1"),))]),
+            store.put([Put("mail", (("c", bytes(100_000)),))] * 9),
+            store.claim([Claim((("mail", 1),))]),
+            store.settle([Ack("mail", "a", held.token)]),
+            store.count(["mail"]),
+        ):
+            with pytest.raises(StoreError, match=known):
+                await request
+        assert look() == left
+        await store.close()
+
+    asyncio.run(main())

@@ -536,7 +536,7 @@ def open_database(
     try:
         connection = connect(path, busy_timeout=busy_timeout, create=create)
         _check_ours(connection, path)
-        _check_version(version_of(connection), path)
+        check_version(connection, path)
         _use_log(connection, path, busy_timeout)
         connection.execute(SYNCED if durability == "full" else NOT_SYNCED)
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -610,13 +610,16 @@ def _use_log(connection: sqlite3.Connection, path: Path, patience: float) -> Non
         raise StoreError(message)
 
 
-def _check_version(version: int, path: Path) -> None:
+def check_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the tables, which must not be newer than this program."""
+    version = version_of(connection)
     if version > VERSION:
         message = (
             f"{path} has tables of version {version}, this leasedkeyq knows versions up to "
             f"{VERSION}: upgrade leasedkeyq"
         )
         raise StoreError(message)
+    return version
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -625,8 +628,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = version_of(connection)
-        _check_version(version, path)
+        version = check_version(connection, path)
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 connection.execute(statement)

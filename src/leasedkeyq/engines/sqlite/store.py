@@ -34,6 +34,7 @@ from leasedkeyq.engines.sqlite.schema import (
     SYNCED,
     VERSION,
     SqliteDurability,
+    check_version,
     explain,
     open_database,
     primary_code,
@@ -428,6 +429,9 @@ class SqliteStore(BatchedStore):
         own_commits = self._own_commits
         try:
             connection.execute(begin)
+            # A newer program may have migrated the tables while they were open here. That takes
+            # two of the hundred microseconds of a transaction.
+            check_version(connection, self.path)
             if self._log is not None and begin == "BEGIN IMMEDIATE":
                 self._log.lengthen()
             transaction = SqliteTransaction(

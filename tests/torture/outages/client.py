@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -128,7 +129,8 @@ class Round:
         for task in stuck:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._queue.close()
+        with suppress(StoreError):  # leases that it cannot give back expire
+            await self._queue.close()
         return self.diary
 
     async def _repeat(self, task: Callable[[int], Coroutine[Any, Any, None]], number: int) -> None:

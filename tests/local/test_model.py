@@ -25,7 +25,7 @@ from tests.local.model_steps import ARGUMENTS, CONFIGS, Config, Op
 WALKS = range(10)
 STEPS_PER_WALK = 10_000
 MACHINES = (("no limit", 60), ("bounded", 40))  # and steps in a row
-STEPS_PER_MACHINE = 4_000
+STEPS_PER_MACHINE = 1_500
 """Far fewer than those of the walks, as each takes ten times as long; tests/torture makes more."""
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 import pytest
 
 from leasedkeyq.testing import VirtualTimeLoop
-from tests.servers.fork_server import fork_server
+from tests.forks import fork_server
 
 # Times without a zone are local ones. Tests of that change the zone, the others rely on this one.
 os.environ["TZ"] = "UTC"

@@ -13,7 +13,7 @@ import yaml
 
 from leasedkeyq.engines.file import document_file
 from leasedkeyq.repository import QueueItem, QueueRepository
-from tests.servers.fork_server import fork_server
+from tests.forks import fork_server
 
 processes = fork_server()
 

@@ -16,7 +16,7 @@ from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
 from leasedkeyq.stores.inotify import Bell
 from tests.engines.file.support import SUFFIXES, claim, keys, opened, put, run
-from tests.servers.fork_server import fork_server
+from tests.forks import fork_server
 
 processes = fork_server()
 

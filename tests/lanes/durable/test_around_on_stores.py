@@ -3,8 +3,6 @@
 import asyncio
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -14,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.forks import Program
 from tests.lanes.durable import around_worker
 from tests.lanes.durable.around_worker import STUCK
 from tests.servers.urls import KINDS, empty_store
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parents[3]
 LONG = bool(os.environ.get("TORTURE"))
 
 
@@ -27,15 +25,13 @@ class Worker:
     """A worker process, and the lines that it has told so far."""
 
     def __init__(self, url: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.lanes.durable.around_worker", url, *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = Program("tests.lanes.durable.around_worker", url, *arguments)
         self.lines: queue.Queue[str] = queue.Queue()
         self.told: list[str] = []
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 self.lines.put(line.strip())

@@ -3,8 +3,6 @@
 import asyncio
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -20,19 +18,18 @@ from leasedkeyq.lanes import (
     QueueManager,
     RemoteCommandError,
 )
+from tests.forks import Program
 from tests.lanes.durable import lane_worker
 from tests.lanes.durable.lane_worker import LEASE
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Worker:
     """A worker process, and the lines that it has told so far."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.lanes.durable.lane_worker", str(path), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = Program("tests.lanes.durable.lane_worker", str(path), *arguments)
         self.lines: queue.Queue[str] = queue.Queue()
         self.told: list[str] = []
         self.listener = threading.Thread(target=self._listen, daemon=True)
@@ -40,7 +37,6 @@ class Worker:
         self.hear("ready")
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 self.lines.put(line.strip())

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leasedkeyq.lanes import Handle, Progress
+from tests.forks import Program
 from tests.lanes.durable import progress_worker
 from tests.lanes.durable.progress_worker import LANE
 from tests.servers.urls import KINDS, empty_store
@@ -18,18 +17,15 @@ from tests.servers.urls import KINDS, empty_store
 TORTURE = os.environ.get("TORTURE") == "1"
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @contextmanager
-def worker(url: str) -> Generator["subprocess.Popen[bytes]"]:
-    module = "tests.lanes.durable.progress_worker"
-    process = subprocess.Popen([sys.executable, "-m", module, url], cwd=ROOT)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(PATIENCE)
+def worker(url: str) -> Generator[Program]:
+    with Program("tests.lanes.durable.progress_worker", url) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 async def seen(handle: Handle[object], wanted: Callable[[Progress], bool]) -> Progress:

@@ -3,8 +3,6 @@
 import asyncio
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -16,26 +14,24 @@ from typing import Any
 import pytest
 
 from leasedkeyq.lanes import CommandCancelledError, QueueManager
+from tests.forks import Program
 from tests.lanes.durable import workers_process
 from tests.lanes.durable.workers_process import LEASE, PARTITIONS
 from tests.servers.urls import KINDS, empty_store
 
 PATIENCE = 60.0
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Worker:
     """A worker process, and what it has told so far, with the time at which it did."""
 
     def __init__(self, url: str) -> None:
-        command = [sys.executable, "-m", "tests.lanes.durable.workers_process", url]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = Program("tests.lanes.durable.workers_process", url)
         self.lines: queue.Queue[tuple[float, str]] = queue.Queue()
         self.told: list[tuple[float, str]] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 self.lines.put((time.monotonic(), line.strip()))

@@ -1,8 +1,6 @@
 """What workers tell, seen by another program through the same store."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,20 +20,18 @@ from leasedkeyq.lanes.presence.directory import (
     resume_lane,
 )
 from leasedkeyq.stores import Store
+from tests.forks import Program
 from tests.lanes.presence.registered_worker import build
 from tests.servers.urls import KINDS, empty_store
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60.0
 T = TypeVar("T")
 
 
 @contextmanager
-def worker_process(url: str) -> Generator["subprocess.Popen[str]"]:
+def worker_process(url: str) -> Generator[Program]:
     """A worker in a process of its own, which has started."""
-    command = [sys.executable, "-m", "tests.lanes.presence.registered_worker", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
+    with Program("tests.lanes.presence.registered_worker", url) as process:
         assert process.stdout.readline() == "started\n"
         try:
             yield process

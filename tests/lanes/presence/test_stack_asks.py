@@ -1,8 +1,6 @@
 """A worker says where a command is that it runs, when another program asks."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +15,10 @@ from leasedkeyq.lanes.presence.records import GRACE, WORKERS_QUEUE
 from leasedkeyq.lanes.presence.stack_asks import ANSWER_KEPT, StackAnswer, ask_stack
 from leasedkeyq.model.requests import Counts, Put
 from leasedkeyq.stores import Store
+from tests.forks import Program
 from tests.lanes.durable.workers_support import Diary, memory, worker
 from tests.lanes.presence import stack_commands
-from tests.lanes.presence.test_registry_on_stores import ROOT, command, until
+from tests.lanes.presence.test_registry_on_stores import command, until
 from tests.lanes.presence.test_worker_registry import engine
 from tests.servers.urls import KINDS, empty_store
 
@@ -96,9 +95,7 @@ def test_where_a_command_is_wherever_it_runs(tmp_path: Path) -> None:
 
 @contextmanager
 def worker_process(url: str) -> Generator[None]:
-    program = [sys.executable, "-m", "tests.lanes.presence.stack_commands", url]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
+    with Program("tests.lanes.presence.stack_commands", url) as process:
         assert process.stdout.readline() == "started\n"
         try:
             yield

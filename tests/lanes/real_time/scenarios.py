@@ -6,9 +6,6 @@ hold exactly, and lower bounds only find what stands still: see `STALL`.
 
 import asyncio
 import json
-import multiprocessing
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +13,6 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -35,10 +31,9 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RetryPolicy,
 )
+from tests.forks import Program, fork_server
 from tests.lanes.real_time import worker
 from tests.lanes.real_time.worker import LANE
-
-ROOT = Path(__file__).parents[3]
 
 STALL = 4.0
 """Seconds in which something happens, on a busy machine, too, unless it stands still."""
@@ -55,8 +50,8 @@ def _burn() -> None:
 @contextmanager
 def busy_machine(processes: int) -> Generator[None]:
     """Other processes that take all the time that they get."""
-    spawned = multiprocessing.get_context("spawn")
-    burning = [spawned.Process(target=_burn, daemon=True) for _ in range(processes)]
+    forked = fork_server()
+    burning = [forked.Process(target=_burn, daemon=True) for _ in range(processes)]
     for process in burning:
         process.start()
     try:
@@ -166,15 +161,12 @@ class Worker:
     """A worker process, and what it has told."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        module = "tests.lanes.real_time.worker"
-        command = [sys.executable, "-m", module, url, json.dumps(options)]
         self.told: list[tuple[str, str, float]] = []
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._process = Program("tests.lanes.real_time.worker", url, json.dumps(options))
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             what, *rest = line.split()
             if rest:
@@ -194,8 +186,7 @@ class Worker:
         finally:
             self._process.kill()
             self._thread.join()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            self._process.stdout.close()
 
 
 # Other promises

@@ -12,7 +12,7 @@ from tests.servers.urls import KINDS, empty_store
 
 RATES = {
     "memory": [Rate(100, 1)],
-    "sqlite": [Rate(100, busy=3), Rate(30, 10, workers=3)],
+    "sqlite": [Rate(100, busy=3, seconds=1.0), Rate(30, 10, workers=3)],
     "postgresql": [Rate(100, 1), Rate(30, workers=3, seconds=1.0)],
     "redis": [Rate(1000, 10), Rate(30, 10, workers=3, seconds=1.0)],
 }

@@ -492,6 +492,9 @@ class PostgresLink(BatchEngine):
             except (*LOST, asyncpg.PostgresError):
                 connection.terminate()
             raise
+        except BaseException:
+            connection.terminate()  # cancelled: the next call must not find a transaction open
+            raise
         if await connection.execute("COMMIT") != "COMMIT":
             done.clear()
             raise StoreError(f"{self._settings.where}: the server has undone the edit")

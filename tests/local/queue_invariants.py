@@ -71,7 +71,7 @@ def _walk(line: DoublyLinkedList[Any, Any]) -> list[Any]:
     node = line.tail.prev
     for forward in reversed(forwards):
         assert node is forward, "a list differs forwards and backwards"
-        node = node.prev
+        node = forward.prev
     assert node is line.head, "a list differs forwards and backwards"
     return forwards
 

@@ -6,6 +6,7 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     bit_flips,
     chains,
+    disk_faults,
     histories,
     hostile,
     kills,
@@ -32,6 +33,7 @@ _ALL: tuple[Part, ...] = (
     power.PART,
     hostile.PART,
     bit_flips.PART,
+    disk_faults.PART,
     soak.PART,
     simulation.PART,
     histories.PART,

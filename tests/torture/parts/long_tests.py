@@ -58,6 +58,7 @@ GROUPS: Final[Mapping[str, tuple[Group, ...]]] = {
     "memory": (
         Group(f"{TORTURE}/test_memory_torture.py", alone=True),
         Group("tests/local/test_stress.py"),
+        Group("tests/local/test_memory.py"),
         Group(LONGER, "state_machine"),
         Group(REAL_TIME, f"not ({STORES})"),
     ),

@@ -335,3 +335,11 @@ def test_the_reference_of_the_commands_is_current() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.outdated() == [], "run python tools/cli_pages.py"
+
+
+def test_json_has_no_characters_that_a_terminal_obeys(shell: Shell) -> None:
+    key = "\x7f\x9b31m\u202e\U000e0041"
+    shell.put("mail", key)
+    done = shell("list", "mail", "--json")
+    assert done.out.rstrip("\n").isprintable()
+    assert done.lines[0]["key"] == key

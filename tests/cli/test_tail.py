@@ -108,4 +108,6 @@ def test_lines_fit_the_terminal() -> None:
     assert "\x1b" not in wide
     assert "\\x1b[31mno\\x07 way" in wide
     assert "Traceback" not in wide
+    dropped = FeedEvent(at=AT, outcome="dropped", count=1, worker="\x1b[31m", queue="\x9b31m")
+    assert "\x1b" not in line(dropped, None)
     assert narrow[2].split()[1] == "dead"

@@ -6,8 +6,10 @@ import pytest
 
 from leasedkeyq import MemoryStore
 from leasedkeyq.lanes import KeyLimit, LaneConfig, QueueManagerBuilder, RateLimitConfig
+from leasedkeyq.lanes.presence.catalog_records import TypeRecord
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import LaneView, WorkerLane
+from leasedkeyq.operations.workers import type_view
 from tests.lanes.support import clock
 from tests.operations.support import mail_manager
 
@@ -152,3 +154,9 @@ async def test_limits_that_hold_a_lane_back_are_named() -> None:
     await submitter.submit("mail", wait(), key="d")
     assert (await lane_of(operator)).held_back == ("no worker runs it",)
     await submitter.close()
+
+
+@pytest.mark.parametrize("schema", ["{", "[1]", "[" * 100_000, '"\x00"'])
+def test_a_type_with_a_damaged_schema_has_none(schema: str) -> None:
+    record = TypeRecord(name="send", schema=schema)
+    assert type_view(record).schema is None

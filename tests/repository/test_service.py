@@ -425,3 +425,22 @@ def test_what_was_released_has_its_place_and_its_retries(world: World) -> None:
         assert (task.payload["task_id"], task.retry_count) == ("a", 0)
         service.release_task(task)
     assert service.repository.recover().failed == ()
+
+
+class UnshowableError(Exception):
+    """Raises where it is shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot be shown")
+
+
+@pytest.mark.parametrize("error", ["x" * 2_000_000, UnshowableError()], ids=["long", "unshowable"])
+def test_a_task_can_be_failed_whatever_its_error_is(error: str | BaseException) -> None:
+    with QueueRepository("memory://") as repository:
+        service = QueueService(repository)
+        task = service.submit_task("a", max_retries=1)
+        assert service.get_next_task() is not None
+        failed = service.fail_task(task.id, error)
+        assert failed.status is QueueItemStatus.FAILED
+        assert failed.error_message is not None
+        assert 0 < len(failed.error_message) < 21_000

@@ -25,6 +25,7 @@ from leasedkeyq.cli.exit_codes import (
     NOT_FOUND,
     REFUSED,
 )
+from leasedkeyq.cli.output import printable_lines
 from leasedkeyq.cli.store_command import URL_VARIABLE, CommandFailedError, hidden
 
 PROGRAM = "leasedkeyq"
@@ -278,7 +279,7 @@ def explained(error: Exception) -> tuple[str, int]:
 
 
 def _complain(text: str) -> None:
-    click.echo(hidden.hide(text), err=True)
+    click.echo(printable_lines(hidden.hide(text)), err=True)
 
 
 def _replace_closed_streams() -> None:
@@ -301,7 +302,8 @@ class _HidingFormatter(logging.Formatter):
     """A line of the log of the package, without passwords."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return hidden.hide(f"{PROGRAM}: {record.levelname.lower()}: {super().format(record)}")
+        text = f"{PROGRAM}: {record.levelname.lower()}: {super().format(record)}"
+        return printable_lines(hidden.hide(text))
 
 
 def _hide_in_log() -> None:

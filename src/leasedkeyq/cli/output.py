@@ -4,6 +4,7 @@ Keys, values and errors come from anybody who can put into a queue. They are pri
 characters, so that none of them can move the cursor, set a title or change colours.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -89,8 +90,19 @@ def size(count: int) -> str:
 
 
 def echo_json(document: Any) -> None:
-    """Print a document as JSON, in one line."""
-    click.echo(msgspec.json.encode(document).decode())
+    """Print a document as JSON, in one line.
+
+    Characters that a terminal would obey are written as escapes of JSON, which mean the same.
+    """
+    text = msgspec.json.encode(document).decode()
+    click.echo(text if text.isascii() and text.isprintable() else _escaped(text))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        one if unicodedata.category(one) not in _UNPRINTABLE else json.dumps(one)[1:-1]
+        for one in text
+    )
 
 
 def echo_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -198,7 +198,7 @@ class CommandQueue:
             LaneConfigError: The name is taken, or the minima of all lanes exceed the capacity.
         """
         if not isinstance(id, str) or not id or "#" in id:
-            raise TypeError(f"the id of a lane is a name without #, got {id!r}")
+            raise TypeError(f"the id of a lane is a name without #, got {describe(id)}")
         if not isinstance(config, LaneConfig):
             raise TypeError(f"config must be a LaneConfig, got {type(config).__name__}")
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -928,7 +928,7 @@ def _warn_of_deadline(lane: Lane) -> None:
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not key:
-        raise TypeError(f"key must be a str that is not empty, got {key!r}")
+        raise TypeError(f"key must be a str that is not empty, got {describe(key)}")
 
 
 def _with_types(

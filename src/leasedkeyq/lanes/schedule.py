@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from leasedkeyq import checks
+from leasedkeyq.errors import describe
 from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.lanes.errors import ScheduleError
 from leasedkeyq.lanes.running.job import Handle
@@ -236,7 +237,8 @@ def declaration(
     table = Timetable(name, expression, every, tz)
     check_missed(name, missed)
     if key is not None and (not isinstance(key, str) or not key):
-        raise TypeError(f"schedule {name!r}: key must be a str that is not empty, got {key!r}")
+        got = describe(key)
+        raise TypeError(f"schedule {name!r}: key must be a str that is not empty, got {got}")
     if if_present == "reject":
         raise ScheduleError(
             f'schedule {name!r}: if_present="reject" would raise where nobody is told; use "skip" '

@@ -13,6 +13,7 @@ import msgspec
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import Change, Put, StoredItem
 from leasedkeyq.stores import Store
+from leasedkeyq.stores.codec import UNREADABLE
 
 AUDIT_QUEUE: Final = "leasedkeyq.audit"
 CHANGES_KEY: Final = "changes"
@@ -103,7 +104,7 @@ def _entries(items: Sequence[StoredItem]) -> list[AuditEntry]:
     for item in items:
         try:
             return msgspec.json.decode(item.value, type=list[AuditEntry])
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             # Another version, or another program, has written there: begin anew.
             logger.warning("the list of changes in queue %s cannot be read", AUDIT_QUEUE)
     return []

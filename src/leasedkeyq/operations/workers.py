@@ -1,6 +1,7 @@
 """Workers, lanes and command types of a store, as an operator sees them."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from leasedkeyq.operations.views import (
     WorkerLane,
     WorkerView,
 )
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 NO_LOAD = LaneLoad(0)
@@ -161,7 +163,9 @@ def type_view(record: TypeRecord) -> TypeView:
     """A command type, as a worker told of it."""
     schema: dict[str, Any] | None = None
     if record.schema:
-        schema = msgspec.json.decode(record.schema, type=dict[str, Any])
+        # Where somebody else has written, the type has no form.
+        with suppress(*UNREADABLE):
+            schema = msgspec.json.decode(record.schema, type=dict[str, Any])
     return TypeView(
         name=record.name,
         doc=record.doc,

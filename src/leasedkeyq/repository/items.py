@@ -26,6 +26,8 @@ from leasedkeyq.types import Duration
 
 MOST_FRESH: Final = 10_000
 """How many ids are remembered of items that were made and not enqueued yet."""
+LONGEST_ERROR: Final = 20_000
+"""Characters that are kept of an error."""
 TIMES: Final = frozenset({"created_at", "scheduled_at", "started_at", "completed_at"})
 REQUIRED: Final = ("id", "type", "payload", "status", "created_at")
 OPTIONAL: Final = (
@@ -306,7 +308,8 @@ class QueueItem:
     def _wrong(self, name: str, expected: str, value: object) -> InvalidItemError:
         item_id = getattr(self, "id", "")
         message = f"item {describe(item_id)}: {name} must be {expected}, got {describe_any(value)}"
-        return InvalidItemError(message, item_id=str(item_id), field=name)
+        named = item_id if isinstance(item_id, str) else describe(item_id)
+        return InvalidItemError(message, item_id=named, field=name)
 
 
 class Origin(NamedTuple):
@@ -477,11 +480,21 @@ def queue_full(name: str, max_size: int) -> QueueFullError:
 
 
 def error_text(error: str | BaseException) -> str:
-    """An error as text that can be stored."""
+    """An error as text that can be stored: its beginning and its end, if it is very long.
+
+    An error must not be refused: the item would be neither failed nor done.
+    """
     if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        try:
+            text = str(error)
+        except Exception:
+            text = "(an exception that cannot be shown)"
+        error = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if not isinstance(error, str):
         raise TypeError(f"error must be a str or an exception, got {type(error).__name__}")
+    if len(error) > LONGEST_ERROR:
+        half = LONGEST_ERROR // 2
+        error = f"{error[:half]} ... {error[-half:]}"
     return checks.storable(error)
 
 

@@ -354,7 +354,8 @@ class QueueRepository:
         """The work on an item failed: it is tried again after a while, or given up.
 
         The rules are those of `QueueItem.fail`, with the backoff of this repository; the lease is
-        checked as in `complete`.
+        checked as in `complete`. Of an error of more than 20,000 characters, the beginning and the
+        end are kept.
 
         Raises:
             ItemNotFoundError: There is no such item.

@@ -1,6 +1,6 @@
 """Values on their way into a store and out of it: JSON, with types checked on the way out."""
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -8,6 +8,9 @@ from leasedkeyq.errors import UndecodableValueError, describe
 from leasedkeyq.stores.finite import check_finite
 
 V = TypeVar("V")
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for what is not the JSON that is expected, no text, or nested too deep."""
 
 
 class Codec(Generic[V]):
@@ -37,6 +40,6 @@ class Codec(Generic[V]):
         """The value; an `UndecodableValueError` when it is not of the type."""
         try:
             return self._decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             message = f"the stored value of key {describe(key)} is not as expected: {error}"
             raise UndecodableValueError(message, key=key, raw=raw) from error

@@ -8,6 +8,7 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import Cancel, Change, Discard, Put, StoredItem
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 from leasedkeyq.transfer.backup_format import BackupError, BackupItem, BackupReader
 from leasedkeyq.transfer.ended_transfer import EndedTransfer
@@ -289,7 +290,7 @@ class _Restore:
             if item.state == "done":
                 try:
                     mark = msgspec.json.decode(item.value, type=_ImportMark)
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     continue
                 if mark.backup == self._backup:
                     lines.append(mark.line)

@@ -172,6 +172,23 @@ async def test_what_remains_is_a_remote_command_error() -> None:
         assert error.__cause__ is None
 
 
+@pytest.mark.parametrize("text", ["\udcff.txt", "a\x00b", "\ud800"])
+async def test_an_error_that_cannot_be_written_down_does_not_end_the_worker(text: str) -> None:
+    """As the name of a file may be that is not UTF-8."""
+    error = FileNotFoundError(2, "No such file", text)
+    setattr(error, text, text)
+    for raised in (error, RuntimeError(text)):
+        handle, _ = await awaited(raising(raised))
+        assert handle.status == "failed"
+
+
+def test_what_is_nested_too_deep_is_a_part_of_the_text() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    text = f'Oops: it{MARK}{{"type": "builtins:ValueError", "args": [], "more": {deep}}}'
+    error, _ = failure(text, __name__, lane="x", command_type="c", key="k")
+    assert type(error) is RemoteCommandError
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -18,6 +18,8 @@ from leasedkeyq.lanes import (
     QueueManagerBuilder,
     RetryPolicy,
 )
+from leasedkeyq.lanes.durable.workflow import GATHERS_QUEUE
+from leasedkeyq.stores import Put
 from tests.lanes.support import clock
 
 CONFIG = LaneConfig(0, 4, lease_time=30.0, max_attempts=10, retry_policy=RetryPolicy.none())
@@ -330,3 +332,16 @@ async def test_closing_a_worker_lets_a_step_hand_on_what_it_has(house: House) ->
     counts = await house.store.count(["a"])
     assert counts["a"].in_flight == 0
     await house.close()
+
+
+async def test_members_of_a_gather_whose_plan_is_damaged_are_done_all_the_same() -> None:
+    store = MemoryStore(clock=clock)
+    runs: list[str] = []
+    worker = Worker(store, runs)
+    await worker.manager.gather([worker.first(1), worker.first(2)], lane="a")
+    [key] = [item.key for item in (await store.browse(GATHERS_QUEUE)).items]
+    await store.put([Put(GATHERS_QUEUE, ((key, b"\xff no plan"),))])
+    async with worker.manager:
+        await asyncio.sleep(100)
+        assert runs == ["first", "first"]
+        assert (await store.count(["a"]))["a"].in_flight == 0

@@ -172,7 +172,7 @@ def line(event: "FeedEvent", width: int | None) -> str:
     parts = [f"{when} {_SHOWN[event.outcome]:<9}"]
     if event.outcome == "dropped":
         parts.append(counted(event.count or 0, "event"))
-        parts.append(f"of worker {event.worker}" if event.worker else event.queue)
+        parts.append(printable(f"of worker {event.worker}" if event.worker else event.queue))
         return _fitted(" ".join(parts), width)
     parts.append(f"{cut(printable(event.queue), 12):<12}")
     if event.key:

@@ -1050,7 +1050,7 @@ class StoreEngine(LaneEngine):
         lease = job.lease
         self._send_progress(job)
         timed_out = job.interruption == "timeout"
-        text = storable(join(error_line(error), traceback_text(error), error, timed_out=timed_out))
+        text = join(error_line(error), traceback_text(error), error, timed_out=timed_out)
         hold = job.partition.lane.config.on_dead_letter == "pause_key"
         change = Bury(lease.queue, lease.key, lease.token, text, hold)
         self._send(job, change, partial(self._end_failed, job, error))

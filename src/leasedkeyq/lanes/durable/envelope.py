@@ -15,6 +15,7 @@ from leasedkeyq.lanes.workflow.note import WorkflowNote
 from leasedkeyq.lanes.workflow.outcome import read_outcomes
 from leasedkeyq.model.admission import check_size
 from leasedkeyq.model.requests import Limits, StoredItem
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.finite import check_finite
 
 
@@ -91,7 +92,7 @@ def decode_envelope(raw: bytes) -> Envelope:
     """
     try:
         return _envelopes.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise CommandPayloadError(f"this is no command: {error}: {describe(raw)}") from error
 
 
@@ -136,7 +137,7 @@ def read_payload(item: StoredItem) -> tuple[Any, float]:
     try:
         envelope = decode_envelope(item.value)
         return msgspec.json.decode(envelope.payload), envelope.at
-    except (CommandPayloadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (CommandPayloadError, *UNREADABLE):
         return item.value, item.put_at
 
 
@@ -177,7 +178,7 @@ def continuation(raw: bytes) -> Continuation | None:
         return None  # the usual case, at once
     try:
         return _endings.decode(raw).continued
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 
@@ -185,7 +186,7 @@ def is_cancelled(raw: bytes) -> bool:
     """Whether a command was cancelled that has ended with this."""
     try:
         return _endings.decode(raw).cancelled
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return False
 
 
@@ -209,7 +210,7 @@ def outcome(
             listed = msgspec.json.decode(kept.result, type=list[msgspec.Raw])
             return read_outcomes([bytes(one) for one in listed], returns), None
         return _decode(kept.result, returns), None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         message = f"{name} is done, but its result cannot be read: {error}"
         return None, RemoteCommandError(message, error_type=type(error).__name__, **about)
 

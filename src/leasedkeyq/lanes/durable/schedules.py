@@ -69,6 +69,7 @@ from leasedkeyq.model.requests import (
     Release,
     StoredItem,
 )
+from leasedkeyq.stores import codec
 from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 
@@ -94,7 +95,7 @@ UNIQUE_FOR = 86400.0
 """Seconds for which a store without joint edits knows that a tick was fired."""
 TRIED_AGAIN = 60.0
 """Seconds after which a schedule is due again that a worker could not fire."""
-UNREADABLE = (CommandPayloadError, msgspec.MsgspecError)
+UNREADABLE = (CommandPayloadError, *codec.UNREADABLE)
 """What is raised for a record that cannot be read."""
 PATIENCE = 5.0
 """Seconds for which closing waits for what is under way."""

@@ -56,6 +56,7 @@ from leasedkeyq.model.requests import (
     Refusal,
     StoredItem,
 )
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.process_memory import resident_memory
@@ -565,7 +566,7 @@ class WorkerGroup:
             if item.key.startswith(WORKER) and item.state == "in_flight":
                 try:
                     members[item.key] = msgspec.json.decode(item.value, type=Member)
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     logger.warning("worker %r of another version is left out", item.key)
         me = members.get(self._name)
         if me is None:

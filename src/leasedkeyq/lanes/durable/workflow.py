@@ -63,6 +63,7 @@ from leasedkeyq.model.requests import (
     Refusal,
     StoredItem,
 )
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
 
@@ -326,9 +327,13 @@ class StoreWorkflow:
         return _encoder.encode(Envelope(msgspec.Raw(raw), self._clock()))
 
     async def _plan(self, gather: str) -> GatherPlan | None:
-        """The plan of a gather, unless it is over."""
+        """The plan of a gather, unless it is over, or somebody else has written there."""
         [found] = await self._store.look(GATHERS_QUEUE, [gather])
-        return _plans.decode(_unwrapped(found[0])) if found else None
+        try:
+            return _plans.decode(_unwrapped(found[0])) if found else None
+        except (CommandPayloadError, *UNREADABLE) as error:
+            logger.error("the plan of %s cannot be read, so it does not go on: %s", gather, error)  # noqa: TRY400
+            return None
 
     async def _let_go_on(self, gather: str, queue: str) -> None:
         """Let the command start that gets the outcomes, if it still waits for them."""

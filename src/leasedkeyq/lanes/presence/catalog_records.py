@@ -7,6 +7,7 @@ are apart from what makes them, so that a tool that reads them need not import a
 import msgspec
 
 from leasedkeyq.model.requests import StoredItem
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 CATALOG_QUEUE = "leasedkeyq.catalog"
@@ -150,7 +151,7 @@ def decode_lane(item: StoredItem) -> LaneRecord | None:
     """The lane of an item of the catalog; None: another version has written it in another way."""
     try:
         record = msgspec.json.decode(item.value, type=LaneRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return msgspec.structs.replace(record, seen_at=told_at(item))
 
@@ -159,6 +160,6 @@ def decode_type(item: StoredItem) -> TypeRecord | None:
     """The command type of an item of the catalog; None as in `decode_lane`."""
     try:
         record = msgspec.json.decode(item.value, type=TypeRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return msgspec.structs.replace(record, seen_at=told_at(item))

@@ -33,6 +33,7 @@ from leasedkeyq.lanes.presence.records import (
     bury_dead,
 )
 from leasedkeyq.model.requests import Cancel, Change, Discard, Put, StoredItem, StoredState
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 AT_A_TIME = 500
@@ -93,7 +94,7 @@ def _worker(item: StoredItem) -> WorkerRecord | None:
             if item.progress is None
             else msgspec.json.decode(item.progress, type=Presence)
         )
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     if alive:
         seen_at = item.put_at

@@ -18,6 +18,7 @@ from leasedkeyq.lanes.presence.records import ASK, WORKERS_QUEUE
 from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
 from leasedkeyq.lanes.running.execution.stacks import StackFrame
 from leasedkeyq.model.requests import Cancel, Put, StoredItem
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 ANSWER_KEPT = 30.0
@@ -149,7 +150,7 @@ def _serves(record: WorkerRecord, lane: str, part: str) -> bool:
 def _answer(item: StoredItem, worker: str) -> StackAnswer | None:
     try:
         answer = msgspec.json.decode(item.value, type=StackAnswer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None  # somebody has removed the question
     at = item.put_at if item.ended_at is None else item.ended_at
     return msgspec.structs.replace(answer, worker=worker, at=at)

@@ -7,6 +7,7 @@ import msgspec
 
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.errors import CommandPayloadError
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.finite import check_finite
 
 
@@ -57,7 +58,7 @@ def encode_progress(value: object, text: str, at: float, attempt: int, name: str
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise CommandPayloadError(
             f"{name}: its progress cannot be written down: {error}; tell what JSON has: numbers, "
-            f"texts, lists, mappings; got {describe(repr(value))}"
+            f"texts, lists, mappings; got {describe(value)}"
         ) from error
     return raw
 
@@ -68,5 +69,5 @@ def decode_progress(raw: bytes | None) -> Progress | None:
         return None
     try:
         return _decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return Progress(text=raw.decode(errors="replace"))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from leasedkeyq.checks import is_text
+from leasedkeyq.checks import is_text, storable
 from leasedkeyq.errors import describe
 from leasedkeyq.lanes.errors import RemoteCommandError
 
@@ -49,15 +49,19 @@ _decoder = msgspec.json.Decoder(Raised)
 
 
 def join(line: str, traceback: str, error: BaseException, *, timed_out: bool) -> str:
-    """All that a store keeps of an exception: a line, where it was raised, and what it was."""
-    kind = type(error)
+    """All that a store keeps of an exception: a line, where it was raised, and what it was.
+
+    What cannot be written down is replaced: names of files may have such characters in them.
+    """
+    kind, line, traceback = type(error), storable(line), storable(traceback)
     given: tuple[Any, ...] = error.args
     if isinstance(error, OSError) and error.filename is not None:
         given = (*given, error.filename)  # which it keeps apart
     args: list[Plain] = [arg for arg in given if _is_plain(arg)]
     if len(args) < len(given):
         args = [line.partition(": ")[2]]
-    raised = Raised(f"{kind.__module__}:{kind.__qualname__}", args, timed_out=timed_out)
+    name = storable(f"{kind.__module__}:{kind.__qualname__}")
+    raised = Raised(name, args, timed_out=timed_out)
     full = msgspec.structs.replace(raised, attributes=_attributes(error))
     for form in (full, raised):
         text = _encoder.encode(form).decode()
@@ -73,7 +77,7 @@ def split(text: str) -> tuple[str, str, Raised | None]:
     if mark:
         try:
             raised = _decoder.decode(form)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             told = text  # somebody else has written this
     else:
         told = text
@@ -152,7 +156,7 @@ def _class_of(name: str, module: str) -> type[Exception] | None:
 
 def _attributes(error: BaseException) -> dict[str, Plain]:
     own = _without_dunders(vars(error))
-    return {name: value for name, value in own.items() if _is_plain(value)}
+    return {name: value for name, value in own.items() if is_text(name) and _is_plain(value)}
 
 
 def _without_dunders(attributes: Mapping[str, Any]) -> dict[str, Any]:

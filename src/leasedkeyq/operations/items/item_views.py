@@ -13,6 +13,7 @@ from leasedkeyq.lanes.workflow.note import WorkflowNote
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.operations.store_layout import is_internal
 from leasedkeyq.operations.views import ItemView
+from leasedkeyq.stores.codec import UNREADABLE
 
 _endings = msgspec.json.Decoder(CommandEnding)
 _TRACE_PARTS = 4
@@ -116,14 +117,14 @@ def _shown(raw: bytes) -> tuple[str, Any, bool]:
     text = raw.decode("utf-8", "backslashreplace")
     try:
         return text, msgspec.json.decode(raw), True
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return text, None, False
 
 
 def _result(item: StoredItem, *, command: bool) -> tuple[str, Any]:
     """The result of an item that is done: as text, and decoded."""
     if command:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with suppress(*UNREADABLE):
             ending = _endings.decode(item.value)
             if ending.cancelled:
                 return "", None

@@ -32,6 +32,7 @@ from leasedkeyq.operations.items.kept_results import KeptResults
 from leasedkeyq.operations.live.queue_looks import QueueLooks
 from leasedkeyq.operations.store_layout import is_internal
 from leasedkeyq.operations.views import FeedEvent, FeedOutcome
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -266,7 +267,7 @@ class Feed:
             for item in page:
                 try:
                     batch = msgspec.json.decode(item.value, type=EventBatch)
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     continue  # a worker of a later version
                 self._told_at[batch.worker] = now, batch.queues
                 ahead = 0.0 if item.ended_at is None else item.ended_at - batch.at

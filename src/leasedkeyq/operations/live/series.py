@@ -22,6 +22,7 @@ from leasedkeyq.lanes.durable.reports.minutes import (
 )
 from leasedkeyq.operations.items.kept_results import KeptResults
 from leasedkeyq.operations.views import LaneSeries, LaneTotals
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 from leasedkeyq.telemetry.series import OTHER
 
@@ -66,7 +67,7 @@ class SeriesReader:
             for item in page:
                 try:
                     minute = msgspec.json.decode(item.value, type=WorkerMinute)
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     self._unread += 1  # a later version has written it
                     continue
                 # The store knows when it was written. A worker that has claimed nothing yet knows

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from leasedkeyq.lanes.events import LaneEvent
+from leasedkeyq.stores.codec import UNREADABLE
 
 EVENTS_QUEUE: Final = "leasedkeyq.events"
 """The queue of the store that has them."""
@@ -80,7 +81,7 @@ def wish_of(value: bytes) -> ListenerWish:
     """What one that listens wants to hear. One of a later version is told all."""
     try:
         return msgspec.json.decode(value, type=ListenerWish)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return ListenerWish(totals=True)
 
 

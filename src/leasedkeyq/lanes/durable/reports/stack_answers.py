@@ -23,6 +23,7 @@ from leasedkeyq.lanes.running.execution.command_stacks import (
 from leasedkeyq.lanes.running.execution.loop_watch import LoopWatch
 from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.model.requests import Cancel, StoredItem
+from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
 
 logger = logging.getLogger("leasedkeyq")
@@ -139,7 +140,7 @@ class StackAnswers:
     def _job(self, item: StoredItem) -> Job | None:
         try:
             ask = msgspec.json.decode(item.value, type=StackAsk)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return None
         return self._stacks.find(ask.queue, ask.id)
 

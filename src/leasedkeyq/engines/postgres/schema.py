@@ -24,6 +24,8 @@ from leasedkeyq.errors import StoreError
 from leasedkeyq.model.findings import SchemaState
 
 OLDEST_SERVER: Final = 140000
+MIGRATION_TIMEOUT: Final = 24 * 3600.0
+"""Seconds that large tables may take, or another store that migrates them."""
 FIRST_VERSION: Final = 2
 """The oldest that can be brought up to date: version 1 was never released."""
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -229,11 +231,13 @@ async def prepare(
         async with connection.transaction():
             # One store at a time migrates, if several are opened at once.
             lock = "SELECT pg_advisory_xact_lock(hashtext($1))"
-            await connection.execute(lock, f"leasedkeyq migrates {schema}")
+            await connection.execute(
+                lock, f"leasedkeyq migrates {schema}", timeout=MIGRATION_TIMEOUT
+            )
             version, usable_from = await versions_of(connection, schema)
             if version < VERSION:
                 await connection.execute("SET LOCAL client_min_messages = warning")
-                await connection.execute(schema_sql(schema, version))
+                await connection.execute(schema_sql(schema, version), timeout=MIGRATION_TIMEOUT)
     if usable_from > VERSION:
         raise StoreError(
             f"{where}: the schema {schema!r} has tables of version {version}, this leasedkeyq "

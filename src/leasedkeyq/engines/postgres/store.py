@@ -5,8 +5,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -214,14 +214,14 @@ class PostgresStore(BatchedStore):
         outages = (link.outage for link in links.values())
         return next((outage for outage in outages if outage is not None), None)
 
-    async def _connect(self, *, hurried: bool = True) -> Any:
-        """A connection, on which no answer is waited for longer than `call_timeout`, if hurried."""
+    async def _connect(self) -> Any:
+        """A connection, on which no answer is waited for longer than `call_timeout`."""
         try:
             # To the type checkers it is a module without types.
             connecting = cast("Any", asyncpg).connect(
                 self._url,
                 timeout=ATTEMPT_TIMEOUT,
-                command_timeout=self._settings.call_timeout if hurried else None,
+                command_timeout=self._settings.call_timeout,
                 statement_cache_size=100 if self._prepared else 0,
                 max_cached_statement_lifetime=0,
                 server_settings=self._server_settings,
@@ -238,6 +238,20 @@ class PostgresStore(BatchedStore):
                 )
                 raise StoreError(message) from error
             raise
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[Any]:
+        """A connection for a while.
+
+        After a failure it is dropped: a server that has gone without a word answers no goodbye.
+        """
+        connection = await self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.terminate()
+            raise
+        await connection.close(timeout=self._settings.call_timeout)
 
     async def _open(self, create: bool) -> Durability:
         """Wait for the server, which may be starting; see that it will do, and make the tables."""
@@ -260,8 +274,7 @@ class PostgresStore(BatchedStore):
                 raise explain(error, where) from error
 
     async def _open_now(self, create: bool) -> Durability:
-        connection = await self._connect(hurried=False)  # large tables take long to migrate
-        try:
+        async with self._connection() as connection:
             version = await prepare(
                 connection,
                 self.schema,
@@ -282,11 +295,10 @@ class PostgresStore(BatchedStore):
             }
             process = await connection.fetchval("SELECT pg_backend_pid()")
             proxied = process != connection.get_server_pid()
-        finally:
-            await connection.close()
         if settings["default_transaction_isolation"] != READ_COMMITTED:
             self._server_settings["default_transaction_isolation"] = READ_COMMITTED
-            await (await self._connect()).close()  # a proxy may refuse it
+            async with self._connection():
+                pass  # a proxy may refuse it
         if proxied and (self._prepared or self._listen):
             self.warnings.append(
                 "there is a proxy between this store and the server: if it is PgBouncer with "
@@ -437,11 +449,8 @@ class PostgresStore(BatchedStore):
         """Do something with a connection of its own: rare, and not in the way of other calls."""
         where = self._settings.where
         try:
-            connection = await self._connect()
-            try:
+            async with self._connection() as connection:
                 return await work(connection)
-            finally:
-                await connection.close()
         except (*LOST, asyncpg.PostgresError) as error:
             raise explain(error, where) from error
 

@@ -259,7 +259,7 @@ def put_another(queue: str) -> Callable[[Sequence[StoredItem]], list[Put | Chang
 
 
 def test_an_edit_whose_connection_is_silent_comes_to_an_end() -> None:
-    """Whichever request or reply is lost: it has happened or not, and the next call is answered."""
+    """Wherever it is by then: it has happened or not, and the next call is answered."""
     url = shared_server().url
 
     async def edit(proxy: Proxy, store: Store, direction: Direction, number: int) -> None:
@@ -269,7 +269,7 @@ def test_an_edit_whose_connection_is_silent_comes_to_an_end() -> None:
         proxy.begin(lose_one(direction, number))
         refusal = ""
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 await store.edit(queue, put_another(queue))
         except StoreError as error:
             refusal = str(error)
@@ -280,10 +280,11 @@ def test_an_edit_whose_connection_is_silent_comes_to_an_end() -> None:
 
     async def run(proxy: Proxy) -> None:
         async with opened(url) as direct:
-            store = connect(through(proxy, url), schema=direct.schema, call_timeout=0.3)
-            for number in (1, 2, 4, 7):
-                await edit(proxy, store, "request", number)
-                await edit(proxy, store, "reply", number)
+            there = through(proxy, url)
+            store = connect(there, schema=direct.schema, call_timeout=1.5, patience=90)
+            await edit(proxy, store, "request", 1)  # it begins
+            await edit(proxy, store, "reply", 4)
+            await edit(proxy, store, "request", 7)  # it ends
             await store.close()
 
     with Proxy(urlsplit(url).port or 0) as proxy:
@@ -324,6 +325,22 @@ def test_an_edit_one_of_whose_requests_arrives_twice() -> None:
     # All but the changes themselves can be asked for twice.
     [refusal] = [refusal for refusal in refusals if refusal]
     assert "has undone the edit" in refusal
+
+
+@pytest.mark.parametrize("asked", [b"server_version_num", b"pg_backend_pid"])
+def test_opening_by_a_connection_that_is_silent_comes_to_an_end(asked: bytes) -> None:
+    url = shared_server().url
+
+    async def run(proxy: Proxy) -> None:
+        async with opened(url) as other:
+            proxy.begin(lose_one("request", 1, asked))
+            there = through(proxy, url)
+            store = await asyncio.to_thread(connect, there, schema=other.schema, call_timeout=1.5)
+            await store.put([one("a")])
+            await store.close()
+
+    with Proxy(urlsplit(url).port or 0) as proxy:
+        asyncio.run(run(proxy))
 
 
 def test_a_waiting_get_is_served_though_its_wish_to_listen_was_lost(

@@ -178,7 +178,7 @@ def _times(kept: Sequence[Figures]) -> str:
         (
             name,
             NAMES[one.engine],
-            *(f"{value:.2f} s" for value in (times.p50, times.p99, times.max)),
+            *(_seconds(value) for value in (times.p50, times.p99, times.max)),
             f"{times.samples:,}",
         )
         for part in PARTS
@@ -187,6 +187,10 @@ def _times(kept: Sequence[Figures]) -> str:
         for name, times in one.seconds.items()
     ]
     return markdown_table(("what", "store", "p50", "p99", "max", "samples"), rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.1f} ms"
 
 
 def _of_part(part: Part, kept: Sequence[Figures]) -> str:

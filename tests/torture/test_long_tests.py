@@ -1,6 +1,9 @@
 """The part that runs tests of pytest at full length: all of them, and what fails is found."""
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.torture.part import Findings
 from tests.torture.parts.long_tests import FAILED, GROUPS, ROOT, Group, run_group
@@ -44,8 +47,15 @@ def test_what_fails_is_found(tmp_path: Path) -> None:
     assert "not the same" in words
 
 
-def test_a_group_that_does_not_run_is_found(tmp_path: Path) -> None:
+def test_a_pytest_that_breaks_off_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho it broke\nexit 3\n", encoding="utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
     found = Findings()
-    run_group(Group(str(tmp_path / "test_nowhere.py"), alone=True), 7, tmp_path, found)
+    run_group(Group("tests", alone=True), 7, tmp_path, found)
     assert found.tried == 0
     assert found.wrong == {FAILED: 1}
+    [words] = found.violations
+    assert "pytest ended with 3" in words
+    assert "it broke" in words

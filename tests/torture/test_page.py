@@ -16,7 +16,7 @@ FOUND = Figures(
     counted={"acknowledged puts": 4321},
     wrong={"items lost": 0},
     violations=[],
-    seconds={"to new hands": Times(10, 0.5, 1.25, 2)},
+    seconds={"to new hands": Times(10, 0.0052, 1.25, 2)},
     took=600,
     date="2026-11-18",
     version="1.2.3",
@@ -39,6 +39,7 @@ def test_what_was_tried_and_found_is_in_the_table() -> None:
     assert "12,345" in text
     assert "0 items lost" in text
     assert "1.25 s" in text
+    assert "5.2 ms" in text
     assert "4,321 acknowledged puts" in text
     assert "from seed 7, 10 min" in text
 

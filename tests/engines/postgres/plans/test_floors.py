@@ -45,7 +45,7 @@ def test_the_answers_are_the_same_wherever_a_claim_begins(stores: int) -> None:
         ]
         for store in opened:
             store.dice = random.Random(seed)
-        await Differential(opened, clock, seed).run(400)
+        await Differential(opened, clock, seed).run(150)
         for store in opened:
             await store.close()
 

@@ -5,9 +5,10 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 from typing import Any, Self
 
 from tests.servers.valkey import die_with_parent
@@ -69,12 +70,29 @@ class Program:
     """A module of the tests that runs as a program, in a process of its own, until it is killed.
 
     It is used as `subprocess.Popen` is, but takes a tenth of the time to start.
+
+    Args:
+        module: As for ``python -m``.
+        folder: Where it runs, and finds modules; None: where the tests do.
+        environment: Its variables, but for those that Python itself reads when it starts.
+        errors: Whether `stdout` has what it prints to its standard error, too.
     """
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        errors: bool = False,
+    ) -> None:
         context = fork_server()
         told, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(module, arguments, theirs), daemon=True)
+        variables = dict(os.environ if environment is None else environment)
+        around = {"folder": folder, "environment": variables, "errors": errors}
+        self._process = context.Process(
+            target=_run, args=(module, arguments, theirs), kwargs=around, daemon=True
+        )
         self._process.start()
         theirs.close()
         with told:
@@ -124,11 +142,29 @@ class Program:
         self._process.join()
 
 
-def _run(module: str, arguments: Sequence[str], told: "Connection[Any, Any]") -> None:
+def _run(
+    module: str,
+    arguments: Sequence[str],
+    told: "Connection[Any, Any]",
+    *,
+    folder: Path | None,
+    environment: Mapping[str, str],
+    errors: bool,
+) -> None:
     """In the new process."""
     os.dup2(told.fileno(), 1)
-    told.close()
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open
+    if errors:
+        os.dup2(1, 2)
+        sys.stderr = open(  # noqa: SIM115
+            2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+        )
+    told.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    if folder is not None:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

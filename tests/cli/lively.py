@@ -6,9 +6,9 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
-HERE = Path(__file__).parent
+from tests.forks import Program
+
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
 
@@ -19,15 +19,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def lively_worker(url: str) -> Generator[subprocess.Popen[str]]:
+def lively_worker(url: str) -> Generator[Program]:
     """A worker in a process of its own, until the end of a test."""
-    worker = subprocess.Popen(
-        [sys.executable, str(HERE / "lively_worker.py"), url],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert worker.stdout is not None
+    worker = Program("tests.cli.lively_worker", url)
     try:
         assert worker.stdout.readline() == "ready\n"
         yield worker

@@ -22,6 +22,7 @@ from leasedkeyq.__main__ import main
 from leasedkeyq.cli.worker import _shown
 from leasedkeyq.cli.worker_log import JsonLines
 from leasedkeyq.lanes import LaneConfig, QueueManager, QueueManagerBuilder
+from tests.forks import Program
 from tests.servers.urls import KINDS, empty_store
 
 PATIENCE = 60.0
@@ -82,13 +83,10 @@ class Worker:
     """A worker process, and what it has told so far."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "leasedkeyq", "worker", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        paths = os.pathsep.join(path for path in sys.path if path)
+        variables = {**os.environ, "PYTHONPATH": paths}
+        self.process = Program(
+            "leasedkeyq", "worker", *arguments, folder=folder, environment=variables, errors=True
         )
         self.lines: queue.Queue[str] = queue.Queue()
         self.told: list[str] = []
@@ -96,7 +94,6 @@ class Worker:
         self.listener.start()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 self.lines.put(line.strip())

@@ -68,7 +68,7 @@ def _walk(line: DoublyLinkedList[Any, Any]) -> list[Any]:
     """The nodes of a list, which must be the same from both ends."""
     forwards: list[Any] = list(line)
     assert len(forwards) == line.size == len(line), "a list has lost count"
-    node = line.tail.prev
+    node: Any = line.tail.prev
     for forward in reversed(forwards):
         assert node is forward, "a list differs forwards and backwards"
         node = forward.prev

@@ -133,3 +133,13 @@ def test_three_slashes_before_an_absolute_path_are_explained(tmp_path: Path) -> 
     with pytest.raises(StoreError, match=f"has four slashes: sqlite:///{tmp_path}/jobs.db"):
         connect(f"sqlite://{tmp_path}/jobs.db")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("port", ["secret", "0", "65536", "-1", "٣", "1e3"])
+def test_a_port_that_is_none_is_explained_and_not_repeated(port: str) -> None:
+    """It may be a part of a password with a slash in it."""
+    url = f"postgresql://shop:{port}/word@db/shop"
+    for each in (url, f"postgresql://db:5432,other:{port}/shop", f"postgresql://[::1]:{port}/shop"):
+        with pytest.raises(ValueError, match="must be a number from 1 to 65535; write") as raised:
+            connect(each)
+        assert "secret" not in str(raised.value)

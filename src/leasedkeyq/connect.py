@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     # A program that uses the queue in memory does not wait for the stores and what they import.
     from leasedkeyq.stores.store import Store
 
+LARGEST_PORT = 65535
 GROUP = "leasedkeyq.stores"
 """The entry point group in which other packages register their schemes."""
 
@@ -202,6 +203,16 @@ def _redis(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
 
 def _postgres(url: str, parts: SplitResult, options: dict[str, Any]) -> "Store":
     del url
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        _, colon, port = host.rpartition("]")[2].rpartition(":")
+        is_number = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= LARGEST_PORT
+        if colon and port and not is_number:
+            # Without the port itself: it may be a part of a password.
+            raise ValueError(
+                f"the port of a PostgreSQL server must be a number from 1 to {LARGEST_PORT}; write "
+                "postgresql://user:password@host:5432/database, and special characters of the "
+                "password as %2F for / and %40 for @"
+            )
     store: Store = _class("engines.postgres.store", "PostgresStore")(parts.geturl(), **options)
     return store
 

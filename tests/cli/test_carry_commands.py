@@ -212,3 +212,15 @@ def test_on_other_engines(shell: Shell, tmp_path: Path, kind: str) -> None:
         target = f"sqlite:///{tmp_path}/other.db"
         assert shell.bare("move", url, target).code == 0
         assert names(shell, target) == FILLED
+
+
+def test_export_tells_of_queues_that_hold_nothing(shell: Shell, tmp_path: Path) -> None:
+    shell.put("mail", "a")
+    target = tmp_path / "backup.jsonl"
+    nothing = shell("export", str(target), "--queue", "nowhere")
+    assert (nothing.code, target.exists()) == (1, False)
+    assert "nothing is in nowhere, so no backup was written" in nothing.err
+    some = shell("export", str(target), "-q", "nowhere", "-q", "mail")
+    assert some.code == 0
+    assert "nothing is in nowhere\n" in some.err
+    assert "1 item written" in some.err

@@ -22,7 +22,7 @@ from leasedkeyq.operations.doctor import examine, examine_url, only_grows
 from leasedkeyq.operations.items.burying import BURYING
 from leasedkeyq.operations.operator import Operator
 from leasedkeyq.operations.views import WorkerView
-from leasedkeyq.stores import Bury, Claim, Extend, Finding, Limits, Put, Store
+from leasedkeyq.stores import Bury, Cancel, Claim, Extend, Finding, Limits, Put, Store
 from tests.lanes.support import clock
 from tests.operations.support import bury, mail_manager
 from tests.servers.valkey import Server
@@ -148,6 +148,10 @@ async def test_keys_behind_a_dead_letter() -> None:
     finding = (await found(store))["key-held"]
     assert finding.severity == "warning"
     assert "2 items wait behind dead letters that hold their keys: 'k'" in finding.what
+    [values] = await store.look("q", ["k"])
+    await store.settle([Cancel("q", "k", id=values[0].id)])
+    finding = (await found(store))["key-held"]
+    assert "1 item waits behind dead letters that hold their keys: 'k'" in finding.what
 
 
 async def test_dead_letters_that_are_full_soon() -> None:

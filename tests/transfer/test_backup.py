@@ -13,14 +13,21 @@ import pytest
 from leasedkeyq import MemoryStore, connect
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Bury, Claim, Put
-from leasedkeyq.stores import Limits, Store
+from leasedkeyq.stores import Limits, Purge, Store
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.testing.shorthand import EVERY_STATE
 from leasedkeyq.transfer import export, restore
-from leasedkeyq.transfer.backup_format import BackupError, BackupReader
+from leasedkeyq.transfer.backup_format import (
+    BackupError,
+    BackupHeader,
+    BackupItem,
+    BackupReader,
+    BackupWriter,
+)
 from leasedkeyq.transfer.export import export_store
 from leasedkeyq.transfer.restore import check_backup, import_backup
 from tests.servers.urls import empty_store
+from tests.servers.valkey import shared_url
 
 LONG = 10_000.0
 
@@ -312,3 +319,57 @@ def test_what_is_left_of_delays() -> None:
         assert (item.due, item.deadline) == (1560.0, 1590.0)
 
     asyncio.run(run())
+
+
+def _backup_of(*items: BackupItem) -> list[bytes]:
+    writer = BackupWriter()
+    header = writer.header(BackupHeader(id="x", made_at=1.0, library="0"))
+    return [header, *(writer.item(item) for item in items), writer.trailer()]
+
+
+async def _told(store: Store, *items: BackupItem) -> dict[int, str]:
+    report = await import_backup(store, _backup_of(*items))
+    assert report.restored == len(items) - len(report.refused)
+    return {line: reason for line, _, _, reason in report.refused}
+
+
+def test_a_name_or_a_number_that_no_store_takes_is_told_with_its_line() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        told = await _told(
+            store,
+            BackupItem(queue="q", key="a", state="available", value="1"),
+            BackupItem(queue="q", key="a\x00b", state="available", value="1"),
+            BackupItem(queue="q", key="b", state="available", value="1", priority=2**63),
+            BackupItem(queue="q", key="c", state="available", value="1"),
+            BackupItem(queue="q", key="", state="buried", value="1"),
+            BackupItem(queue="q", key="d", state="buried", value="1", error="a\x00b"),
+        )
+        assert told.keys() == {3, 4, 6}
+        assert "NUL" in told[3]
+        assert "priority" in told[4]
+        [dead] = (await store.browse("q", states=("buried",))).items
+        assert dead.error == "a\N{REPLACEMENT CHARACTER}b"
+
+    asyncio.run(main())
+
+
+def test_a_priority_that_only_this_store_does_not_take_is_told_with_its_line() -> None:
+    async def main() -> None:
+        async with connect(shared_url()) as store:
+            await store.settle([Purge("priorities")])
+            items = [
+                BackupItem(queue="priorities", key="a", state="available", value="1"),
+                BackupItem(
+                    queue="priorities", key="b", state="available", value="1", priority=2**60
+                ),
+                BackupItem(queue="priorities", key="c", state="available", value="1"),
+            ]
+            try:
+                told = await _told(store, *items)
+            finally:
+                await store.settle([Purge("priorities")])
+            assert told.keys() == {3}
+            assert "2**53 on Redis" in told[3]
+
+    asyncio.run(main())

@@ -227,8 +227,8 @@ class _StoreExamination:
             self._add(
                 "key-held",
                 "warning",
-                f"{counts.held:,} items wait behind dead letters that hold their keys: "
-                f"{_named(keys)}",
+                f"{_counted(counts.held, 'item waits', 'items wait')} behind dead letters that "
+                f"hold their keys: {_named(keys)}",
                 where,
                 f"look at the dead letters (leasedkeyq list {queue} --state buried), and requeue "
                 "or remove each of them: then its line goes on",
@@ -359,7 +359,8 @@ class _StoreExamination:
             self._add(
                 "command-undecodable",
                 "error",
-                f"{len(unreadable):,} items are no commands that this leasedkeyq can read: "
+                f"{_counted(len(unreadable), 'item is no command', 'items are no commands')} that "
+                "this leasedkeyq can read: "
                 f"{_named(unreadable)}",
                 where,
                 "put commands by submit, not by put; upgrade leasedkeyq if a newer version has "
@@ -418,8 +419,8 @@ class _StoreExamination:
             if now > was and first is not None and head is not None and head.id == first.id:
                 self._grows(
                     f"queue {queue}",
-                    f"{was:,} items waited, and {now:,} did {seconds:g} s later: nothing was taken "
-                    "out meanwhile",
+                    f"{_counted(was, 'item', 'items')} waited, and {now:,} did {seconds:g} s "
+                    "later: nothing was taken out meanwhile",
                 )
 
     # Schedules and workers
@@ -510,6 +511,10 @@ def only_grows(looks: Sequence[int]) -> bool:
 
 def _all_of(counts: Counts) -> int:
     return counts.available + counts.scheduled + counts.in_flight + counts.buried + counts.held
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _named(names: Sequence[str]) -> str:

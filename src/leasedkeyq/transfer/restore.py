@@ -1,12 +1,14 @@
 """`import_backup`: the items of a backup, into a store of any engine."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from leasedkeyq.errors import LeasedKeyQError
+from leasedkeyq.checks import storable
+from leasedkeyq.errors import LeasedKeyQError, UnstorableError
+from leasedkeyq.model.admission import refusal_of
 from leasedkeyq.model.requests import Cancel, Change, Discard, Put, StoredItem
 from leasedkeyq.stores.codec import UNREADABLE
 from leasedkeyq.stores.store import Store
@@ -129,6 +131,18 @@ def _part_of(item: BackupItem) -> tuple[str, str, bool]:
     return item.queue, ended, item.holds
 
 
+def _put(queue: str, item: BackupItem) -> Put:
+    return Put(
+        queue,
+        ((item.key, item.content),),
+        "append",
+        item.priority,
+        item.delay,
+        kind=item.kind,
+        deadline=item.deadline,
+    )
+
+
 class _Restore:
     def __init__(self, store: Store, backup: str, *, dry_run: bool) -> None:
         self.report = ImportReport(dry_run=dry_run)
@@ -190,6 +204,8 @@ class _Restore:
             )
         elif max(len(item.key), len(item.kind), len(item.queue)) > limits.key_length:
             reason = f"a name has more than {limits.key_length} characters"
+        elif (refusal := refusal_of(_put(item.queue, item), limits)) is not None:
+            reason = str(refusal)
         else:
             return True
         self.report.refuse(line, item, reason)
@@ -209,25 +225,34 @@ class _Restore:
                 # Of these, what the store has stands: a second one would be one too many.
                 new = [item for item in new if item.key not in present]
             added = len(new)
-            changes: list[Put | Change] = [
-                Put(
-                    queue,
-                    ((item.key, item.content),),
-                    "append",
-                    item.priority,
-                    item.delay,
-                    kind=item.kind,
-                    deadline=item.deadline,
-                )
-                for item in new
-            ]
+            changes: list[Put | Change] = [_put(queue, item) for item in new]
             return [*changes, *self._marking(queue, marks, batch[-1][0])]
 
         own = queue.startswith(OWN_QUEUES)
         keys = [item.key for _, item in batch] if own else []
-        await self._store.edit(queue, work, keys=[*dict.fromkeys((*keys, MARK))], heads_only=True)
+        named = [*dict.fromkeys((*keys, MARK))]
+        try:
+            await self._store.edit(queue, work, keys=named, heads_only=True)
+        except UnstorableError as error:
+            await self._one_by_one(self._put_live, queue, batch, error)
+            return
         self.report.restored += added
         self.report.skipped += len(batch) - added
+
+    async def _one_by_one(
+        self,
+        put: Callable[[str, Sequence[tuple[int, BackupItem]]], Awaitable[None]],
+        queue: str,
+        batch: Sequence[tuple[int, BackupItem]],
+        error: UnstorableError,
+    ) -> None:
+        """This store does not take one of a batch, of which nothing was put: find which it is."""
+        if len(batch) == 1:
+            [(line, item)] = batch
+            self.report.refuse(line, item, str(error))
+            return
+        for one in batch:
+            await put(queue, [one])
 
     async def _bury(self, queue: str, batch: Sequence[tuple[int, BackupItem]]) -> None:
         left = [(line, item) for line, item in batch if line > self._resumed[queue]]
@@ -242,7 +267,7 @@ class _Restore:
                 item.content,
                 item.kind,
                 item.priority,
-                item.error,
+                storable(item.error),
                 id=line,
                 holds=item.holds,
             )
@@ -250,6 +275,9 @@ class _Restore:
         }
         try:
             moved = await self._ended[queue].bury(list(records.values()), suspects)
+        except UnstorableError as error:
+            await self._one_by_one(self._bury, queue, left, error)
+            return
         except LeasedKeyQError as error:
             if "buried" not in str(error):
                 raise
@@ -277,7 +305,11 @@ class _Restore:
             for _, item in left
         ]
         # One whose time was over when the backup was made is gone.
-        moved = await self._ended[queue].keep([record for record in records if record.delay])
+        try:
+            moved = await self._ended[queue].keep([record for record in records if record.delay])
+        except UnstorableError as error:
+            await self._one_by_one(self._keep, queue, left, error)
+            return
         self.report.restored += len(moved)
         self.report.skipped += len(batch) - len(moved)
         await self._mark(queue, batch[-1][0])

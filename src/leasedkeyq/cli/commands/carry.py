@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from leasedkeyq.cli.choices import SPAN, json_option
-from leasedkeyq.cli.exit_codes import REFUSED
+from leasedkeyq.cli.exit_codes import NOT_FOUND, REFUSED
 from leasedkeyq.cli.output import counted, echo_json, printable
 from leasedkeyq.cli.progress_bar import ProgressBar
 from leasedkeyq.cli.store_command import (
@@ -132,13 +132,25 @@ def export(session: StoreSession, *, file: str | None, queues: tuple[str, ...], 
       leasedkeyq export sqlite:///jobs.db backup.jsonl.gz
       leasedkeyq export postgresql://shop@db/shop | zstd > backup.jsonl.zst
     """
-    from leasedkeyq.transfer.export import export_store  # noqa: PLC0415 - help needs it not
+    from leasedkeyq.stores.store import NO_ITEMS  # noqa: PLC0415 - help needs it not
+    from leasedkeyq.transfer.export import export_store  # noqa: PLC0415
 
     if file not in (None, STANDARD) and Path(str(file)).exists():
         session.confirm(f"Overwrite {file}?", yes=yes)
 
     async def main() -> int:
         async with session.open() as store:
+            counts = await store.count(queues) if queues else {}
+            empty = [name for name in queues if counts.get(name, NO_ITEMS) == NO_ITEMS]
+            if queues and len(empty) == len(queues):
+                what = ", ".join(map(printable, empty))
+                raise CommandFailedError(
+                    f"nothing is in {what}, so no backup was written: leasedkeyq queues shows "
+                    "what there is",
+                    NOT_FOUND,
+                )
+            for name in empty:
+                click.echo(f"nothing is in {printable(name)}", err=True)
             with ProgressBar("export") as bar, _output(file) as out:
                 return await export_store(
                     store, out.write, queues=queues or None, progress=bar.update

@@ -47,6 +47,7 @@ from leasedkeyq.errors import (
     StoreDamagedError,
     StoreError,
     StoreUnavailableError,
+    UnstorableError,
 )
 from leasedkeyq.model.edit import Edit, EditStoppedError
 from leasedkeyq.model.requests import (
@@ -750,7 +751,7 @@ class RedisEngine:
             encode(formed)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             message = f"{self._link.address}: the request cannot be stored: {error}"
-            raise StoreError(message) from error
+            raise UnstorableError(message) from error
         return formed
 
     def _everything(self, edit: Edit, held: EditLock) -> Steps[list[StoredItem]]:

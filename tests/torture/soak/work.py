@@ -16,7 +16,7 @@ TICK: Final = 0.25
 """Seconds. A round is so many ticks."""
 KEYS: Final = 1000
 BACKLOG: Final = 200
-"""Values that wait when the work begins, and from then on."""
+"""Values that wait when the work begins. Released values come on top of them."""
 BATCH: Final = 7
 """Values that one claim takes, beside the claim of one."""
 LEASE: Final = 900.0
@@ -77,7 +77,7 @@ class Work:
         self.claims = 0
 
     async def fill(self) -> None:
-        """Put the values that wait from now on."""
+        """Put the values that wait at first."""
         values = [(f"key-{number % KEYS}", number) for number in range(BACKLOG)]
         self._next = BACKLOG
         for side in self.sides:

@@ -4,11 +4,14 @@ import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 from tests.servers.valkey import die_with_parent
@@ -153,13 +156,10 @@ def _run(
 ) -> None:
     """In the new process."""
     os.dup2(told.fileno(), 1)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open
     if errors:
         os.dup2(1, 2)
-        sys.stderr = open(  # noqa: SIM115
-            2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
-        )
     told.close()
+    _reopen_streams()
     os.environ.clear()
     os.environ.update(environment)
     if folder is not None:
@@ -167,6 +167,101 @@ def _run(
         sys.path.insert(0, str(folder))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class Python(subprocess.Popen[str]):
+    """As `subprocess.Popen` with ``[sys.executable, *arguments]``, but forked from the server.
+
+    Args:
+        arguments: ``-m module``, ``-c code`` or a file, and what the program finds in `sys.argv`;
+            ``-W error`` may come first.
+        options: Of `subprocess.Popen`: the standard streams, `cwd`, `env` and how text is encoded.
+    """
+
+    def __init__(self, *arguments: str | Path, **options: Any) -> None:
+        options.setdefault("encoding", "utf-8")
+        super().__init__([sys.executable, *arguments], **options)
+
+    # `Popen` calls these when it has made the pipes, and to see how the process is.
+
+    def _execute_child(self, *given: Any) -> None:
+        [_, *arguments], _, _, _, _, folder, environment, *_ = given
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = given[10:16]
+        streams: list[Connection[Any, Any] | None] = [
+            None if stream == -1 else Connection(os.dup(stream))
+            for stream in (p2cread, c2pwrite, errwrite)
+        ]
+        variables = dict(os.environ if environment is None else environment)
+        self._process = fork_server().Process(
+            target=_become, args=(arguments, streams, folder, variables), daemon=True
+        )
+        self._process.start()
+        for stream in streams:
+            if stream is not None:
+                stream.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self._child_created = True
+        close: Callable[..., None] = getattr(self, "_close_pipe_fds")  # noqa: B009 - a private one
+        close(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    def _internal_poll(self, **_: Any) -> int | None:
+        if self.returncode is None:
+            code: Any = self._process.exitcode
+            self.returncode = code
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        self._process.join(timeout)
+        code = self._internal_poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+
+def _become(
+    arguments: Sequence[str | Path],
+    streams: "Sequence[Connection[Any, Any] | None]",
+    folder: str | Path | None,
+    environment: Mapping[str, str],
+) -> None:
+    """In the new process: run a program as a new interpreter does."""
+    for number, stream in enumerate(streams):
+        if stream is not None:
+            os.dup2(stream.fileno(), number)
+            stream.close()
+    _reopen_streams()
+    os.environ.clear()
+    os.environ.update(environment)
+    if folder is not None:
+        os.chdir(folder)
+    if arguments[:2] == ["-W", "error"]:
+        warnings.simplefilter("error")
+        arguments = arguments[2:]
+    what, *rest = map(str, arguments)
+    if what == "-m":
+        sys.path.insert(0, os.getcwd())
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        code, *rest = rest
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *rest]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+    else:
+        sys.path.insert(0, str(Path(what).parent))
+        sys.argv = [what, *rest]
+        runpy.run_path(what, run_name="__main__")
+
+
+def _reopen_streams() -> None:
+    """Let `sys` know that its standard streams are other ones."""
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+    )
 
 
 def _begin(function: Callable[..., None], *arguments: Any) -> None:

@@ -1,9 +1,7 @@
 """What several tests of the repository need."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,8 +15,8 @@ from leasedkeyq.repository import QueueItem, QueueRepository
 from leasedkeyq.repository.session import Session
 from leasedkeyq.stores import Store
 from leasedkeyq.testing import ManualClock
+from tests.forks import Python
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("memory", "sqlite", "yaml", "json")
 SHARED_KINDS = ("sqlite", "yaml")
 """Those that processes share."""
@@ -95,15 +93,12 @@ def open_session(repository: QueueRepository) -> Session:
 
 def program(name: str, *arguments: object) -> "subprocess.Popen[str]":
     """Start a function of `tests.repository.processes.programs` in a new process."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.repository.processes.programs", name]
-        + [str(argument) for argument in arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    return Python(
+        *("-W", "error", "-m", "tests.repository.processes.programs", name),
+        *[str(argument) for argument in arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        encoding="utf-8",
     )
 
 

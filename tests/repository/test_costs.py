@@ -107,7 +107,7 @@ def test_stats_build_no_items(world: World, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_stats_are_much_quicker_than_reading_the_queue(world: World) -> None:
     repository = world.open()
-    finish(repository, 2000)
+    finish(repository, 700)
 
     def best_of_three(call: Callable[[], object]) -> float:
         times: list[float] = []

@@ -19,7 +19,7 @@ from tests.torture.hostile.lane_places import LANE_PLACES, LaneDoor, lane_door
 from tests.torture.hostile.local_places import LOCAL_PLACES
 from tests.torture.hostile.opened import OpenedStore, opened, path_of
 from tests.torture.hostile.payloads import CANARY, Payload, all_payloads, mixed
-from tests.torture.hostile.repository_places import REPOSITORY_PLACES
+from tests.torture.hostile.repository_places import REPOSITORY_PLACES, RepositoryPlace
 from tests.torture.hostile.shown_places import ShownDoor, shown_door
 from tests.torture.hostile.store_places import (
     CONTENT_PLACES,
@@ -123,7 +123,7 @@ class Judge:
             attempt = partial(work, doors.lanes, value)
             verdicts[place] = await self.attempt(seed, f"{target.kind}: {place}", value, attempt)
         for place, call in REPOSITORY_PLACES.items():
-            attempt = partial(asyncio.to_thread, call, doors.service, value)
+            attempt = partial(_in_a_thread, call, doors.service, value)
             verdicts[place] = await self.attempt(seed, f"{target.kind}: {place}", value, attempt)
         if isinstance(value, str) and self._is_shown(seed, target):
             attempt = partial(doors.shown.show, seed, value)
@@ -204,6 +204,11 @@ class Judge:
         """See that no payload was executed inside the store."""
         for canary in [*target.canaries(), *_of_file(target)]:
             self._found.violation(EXECUTED, seed, f"{target.kind}: {canary} was made")
+
+
+async def _in_a_thread(place: RepositoryPlace, service: QueueService, value: Any) -> Verdict:
+    """A place of a door without an event loop."""
+    return await asyncio.to_thread(place, service, value)
 
 
 def _of_file(target: OpenedStore) -> list[str]:

@@ -54,7 +54,7 @@ PROGRESS: Final = "tests/lanes/durable/test_progress_on_stores.py"
 AROUND: Final = "tests/lanes/durable/test_around_on_stores.py"
 STORES: Final = "sqlite or postgresql or redis"
 
-GROUPS: Final[Mapping[str, tuple[Group, ...]]] = {
+NAMED: Final[Mapping[str, tuple[Group, ...]]] = {
     "memory": (
         Group(f"{TORTURE}/test_memory_torture.py", alone=True),
         Group("tests/local/test_stress.py"),
@@ -96,6 +96,25 @@ GROUPS: Final[Mapping[str, tuple[Group, ...]]] = {
         Group(f"{TORTURE}/test_redis_torture.py"),
     ),
 }
+"""Those of which there is something to say: which tests, on which store, in which order."""
+
+
+def all_groups() -> dict[str, tuple[Group, ...]]:
+    """The named ones, and all other files with tests that do more at full length."""
+    groups: dict[str, tuple[Group, ...]] = dict(NAMED)
+    named = {group.file for some in NAMED.values() for group in some}
+    for path in sorted(ROOT.glob("tests/**/test_*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        if file not in named and ASKS in path.read_text(encoding="utf-8"):
+            folder = file.removeprefix("tests/engines/").partition("/")[0]
+            engine = folder if folder in NAMED else "memory"
+            groups[engine] += (Group(file),)
+    return groups
+
+
+ASKS: Final = 'os.environ.get("TORTURE")'
+"""What a file with such tests has in it."""
+GROUPS: Final = all_groups()
 
 
 def run(trial: Trial) -> Findings:

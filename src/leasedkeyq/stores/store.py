@@ -291,9 +291,12 @@ class Store(Closable, ABC):
         What was leased reaches its caller: if a store fails at some of the requests, those are
         answered with nothing, and the error is raised only if no request has leased anything.
 
-        Two claims never lease one key at a time, wherever they come from. A claim of names that no
-        store can have, or by a holder that none can keep, raises `UnstorableError`, before anything
-        is leased.
+        Two claims never lease one key at a time, wherever they come from. As it never waits, a
+        claim may pass over an item that another call is changing at that moment: those of
+        PostgreSQL do, and so may find nothing beside such a call, although an item waits.
+
+        A claim of names that no store can have, or by a holder that none can keep, raises
+        `UnstorableError`, before anything is leased.
         """
         self._check_usable()
         check_claims(requests)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -16,9 +16,9 @@ from leasedkeyq import (
 )
 from leasedkeyq.model.requests import StoredItem
 from leasedkeyq.stores.queue import StoreQueue
-from leasedkeyq.stores.store import Store
 from tests.torture.histories.faults import BadLine, Line
 from tests.torture.histories.history import Answer, Call, Leased, Recorder, Seen
+from tests.torture.histories.sites import Site
 
 T = TypeVar("T")
 
@@ -97,18 +97,24 @@ class Workload:
             ),
         )
 
+    def without_faults(self) -> "Workload":
+        """The same, but each call is answered."""
+        return replace(self, cancels=0, line=Line())
+
 
 class Client:
     """Makes calls, one after the other, and remembers the leases that it was given."""
 
     def __init__(
-        self, number: int, store: Store, queue: str, *, work: Workload, record: Recorder, seed: str
+        self, number: int, site: Site, queue: str, *, work: Workload, record: Recorder, seed: str
     ) -> None:
+        place = number % len(site.stores)
         self._number = number
         self._dice = Random(f"{seed} client {number}")
         self._work = work
         self._record = record
-        self._store = BadLine(store, work.line, Random(f"{seed} line {number}"))
+        self._repeated = place in site.repeating
+        self._store = BadLine(site.stores[place], work.line, Random(f"{seed} line {number}"))
         self._queue: StoreQueue[str] = self._store.queue(queue)
         self._leases: list[tuple[int, Lease[str]]] = []
         """Each with the number of the claim that gave it. Those that have ended stay here."""
@@ -119,6 +125,12 @@ class Client:
             await asyncio.sleep(self._dice.random() * self._work.pause)
             await self._call()
 
+    async def look_back(self) -> None:
+        """See what is there at the end, when nobody else does anything."""
+        for key in self._work.keys:
+            await self._line(key)
+            await self._claim(key, 0.0)
+
     async def _call(self) -> None:
         dice = self._dice
         if self._leases and dice.random() < 0.6:
@@ -128,7 +140,8 @@ class Client:
         if chance < 0.4:
             await self._put()
         elif chance < 0.8:
-            await self._claim()
+            wait = dice.random() * self._work.wait if dice.random() < 0.5 else 0.0
+            await self._claim(dice.choice(self._work.keys) if dice.random() < 0.5 else None, wait)
         elif chance < 0.95:
             await self._look()
         else:
@@ -143,13 +156,15 @@ class Client:
         options: dict[str, Any] = POLICIES[policy]
         await self._answered(number, self._queue.put(key, value, **options), str)
 
-    async def _claim(self) -> None:
-        dice, work = self._dice, self._work
-        lease_time = dice.choice(work.lease_times)
-        wait = dice.random() * work.wait if dice.random() < 0.5 else 0.0
-        key = dice.choice(work.keys) if dice.random() < 0.5 else None
+    async def _claim(self, key: str | None, wait: float) -> None:
+        lease_time = self._dice.choice(self._work.lease_times)
         number = self._record.begin(
-            self._number, "claim", key, lease_time=lease_time, waits=wait > 0
+            self._number,
+            "claim",
+            key,
+            lease_time=lease_time,
+            waits=wait > 0,
+            repeated=self._repeated,
         )
         asked = (
             self._queue.get(wait, lease_timeout=lease_time)
@@ -195,9 +210,12 @@ class Client:
             looked = self._store.look(self._queue.name, [key])
             await self._answered(number, looked, lambda found: _seen(found[0]))
         else:
-            number = self._record.begin(self._number, "line", key)
-            line = self._store.line(self._queue.name, key)
-            await self._answered(number, line, lambda page: _seen(page.items))
+            await self._line(key)
+
+    async def _line(self, key: str) -> None:
+        number = self._record.begin(self._number, "line", key)
+        line = self._store.line(self._queue.name, key)
+        await self._answered(number, line, lambda page: _seen(page.items))
 
     async def _remove(self) -> None:
         key = self._dice.choice(self._work.keys)
@@ -246,23 +264,18 @@ def _seen(items: Sequence[StoredItem]) -> tuple[Seen, ...]:
     )
 
 
-async def record(
-    stores: Sequence[Store],
-    queue: str,
-    work: Workload,
-    clock: Callable[[], float],
-    seed: str,
-) -> list[Call]:
+async def record(site: Site, queue: str, work: Workload, seed: str) -> list[Call]:
     """One history of a queue that is empty: what the clients asked and were told.
 
-    The clients share the store objects. When this returns, the queue is empty again.
+    The clients share the store objects of the site.
     """
-    record = Recorder(clock)
+    record = Recorder(site.clock)
     clients = [
-        Client(number, stores[number % len(stores)], queue, work=work, record=record, seed=seed)
+        Client(number, site, queue, work=work, record=record, seed=seed)
         for number in range(CLIENTS)
     ]
     async with asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(client.run())
+    await Client(0, site, queue, work=work.without_faults(), record=record, seed=seed).look_back()
     return list(record.calls.values())

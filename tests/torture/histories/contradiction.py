@@ -6,7 +6,7 @@ from tests.torture.histories.history import LOOKING, Call
 from tests.torture.histories.search import judge
 from tests.torture.histories.specification import KeyMachine
 
-STEPS = 5_000
+STEPS = 2_000
 """Of each search for a smaller part. What is not decided by then stays in."""
 
 

@@ -60,6 +60,8 @@ class Call:
         lease: For a call that settles, the number of the claim whose lease it speaks of.
         waits: Whether a claim may wait: its store may lease an item after it has given up, and take
             the lease back.
+        repeated: Whether the store repeats a claim whose answer it has not got, if the lease that
+            this claim gave has ended by the time it asks.
     """
 
     number: int
@@ -76,6 +78,7 @@ class Call:
     lease: int = -1
     lease_time: float | None = None
     waits: bool = False
+    repeated: bool = False
 
     def unanswered(self) -> "Call":
         """The same call, as if its answer had been lost."""
@@ -142,6 +145,7 @@ class Recorder:
         lease: int = -1,
         lease_time: float | None = None,
         waits: bool = False,
+        repeated: bool = False,
     ) -> int:
         """A call begins; returns its number."""
         number = len(self.calls) + 1
@@ -157,6 +161,7 @@ class Recorder:
             lease=lease,
             lease_time=lease_time,
             waits=waits,
+            repeated=repeated,
         )
         return number
 
@@ -184,34 +189,31 @@ def by_key(
     if it found nothing. Each key has to be busy at some moment of it.
 
     A claim that may wait and found nothing is two calls: one that found nothing, and one without an
-    answer, as the lease that came too late is taken back later.
+    answer, as the lease that came too late is taken back later. So is one that may be repeated.
 
     Args:
-        passes_over: Whether claims of the engine pass over a key that another call is at. Then a
-            claim that found nothing says nothing of a key on which another call was under way, and
-            is left out there.
+        passes_over: Whether claims of the engine pass over an item that another call is changing,
+            such as one of any key that ends an expired lease. Then a claim that found nothing
+            while another call was under way says nothing, and is left out.
     """
     parts: dict[str, list[Call]] = {key: [] for key in keys}
-    for call in sorted(calls, key=lambda one: one.begun):
+    ordered = sorted(calls, key=lambda one: one.begun)
+    for call in ordered:
         if call.verb in LOOKING and call.ended is None:
             continue
+        says_nothing = passes_over and call.answer == "empty" and _beside_another(call, ordered)
         for key in keys if call.key is None else (call.key,):
-            parts[key].append(replace(call, key=key))
-            if call.answer == "empty" and call.waits:
+            if not says_nothing:
+                parts[key].append(replace(call, key=key))
+            if (call.answer == "empty" and call.waits) or (call.repeated and call.ended):
                 parts[key].append(replace(call.unanswered(), key=key))
-    if not passes_over:
-        return parts
-    return {
-        key: [call for call in part if call.answer != "empty" or not _beside_another(call, part)]
-        for key, part in parts.items()
-    }
+    return parts
 
 
-def _beside_another(call: Call, part: Sequence[Call]) -> bool:
+def _beside_another(call: Call, calls: Sequence[Call]) -> bool:
     """Whether another call was under way at some moment of this one."""
-    assert call.ended is not None
     return any(
-        other.begun < call.ended and (other.ended is None or other.ended > call.begun)
-        for other in part
+        other.begun < (call.ended or other.begun) and (other.ended or call.begun + 1) > call.begun
+        for other in calls
         if other.number != call.number
     )

@@ -57,7 +57,7 @@ def in_virtual_time(
 
 async def _in_real_time(trial: Trial, url: str, found: Findings) -> None:
     async with opened(trial.engine, url) as site:
-        machine = KeyMachine(site.slack)
+        machine = KeyMachine(site.slack, lingers=site.passes_over)
         for first in range(trial.seeds.start, trial.seeds.stop, SIDE_BY_SIDE):
             seeds = range(first, min(first + SIDE_BY_SIDE, trial.seeds.stop))
             histories = await asyncio.gather(*(_history(trial, seed, site) for seed in seeds))
@@ -70,7 +70,7 @@ async def _history(trial: Trial, seed: int, site: Site) -> tuple[list[Call], Seq
     work = Workload.chosen_by(dice, site.unit)
     queue = f"history-{seed}"
     trouble = asyncio.ensure_future(site.trouble(dice))
-    calls = await record(site.stores, queue, work, site.clock, f"{trial.engine} {seed}")
+    calls = await record(site, queue, work, f"{trial.engine} {seed}")
     await trouble
     await _empty(site.stores[0], queue, work.keys)
     return calls, work.keys
@@ -99,7 +99,14 @@ def weigh(
     )
     found.counted[UNDECIDED] += 0
     verdicts: set[str] = set()
-    for part in by_key(calls, keys, passes_over=passes_over).values():
+    parts = by_key(calls, keys, passes_over=passes_over)
+    if passes_over:
+        complete = by_key(calls, keys)
+        left_out = sum(len(complete[key]) - len(part) for key, part in parts.items())
+        found.counted["claims of nothing beside another call, not judged"] += left_out
+        judged = sum(call.answer == "empty" for part in parts.values() for call in part)
+        found.counted["claims of nothing, judged"] += judged
+    for part in parts.values():
         judgement = judge(part, machine)
         found.counted["steps of the search"] += judgement.steps
         verdicts.add(judgement.verdict)

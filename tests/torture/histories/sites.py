@@ -32,7 +32,10 @@ class Site:
         unit: Seconds that are short for them.
         slack: Seconds by which their clock may differ from that of the histories.
         clock: The clock of the histories.
-        passes_over: Whether their claims pass over a key that another call is at.
+        passes_over: Whether their claims and looks pass over an item that another call is changing:
+            a claim may find nothing then, and a look may show a lease that has just expired.
+        repeating: The stores, by their places, that repeat a claim whose answer was lost with the
+            connection, if its leases have ended by then.
     """
 
     stores: tuple[Store, ...]
@@ -41,6 +44,7 @@ class Site:
     slack: float = 0.0
     clock: Callable[[], float] = time.time
     passes_over: bool = False
+    repeating: frozenset[int] = frozenset()
 
 
 @asynccontextmanager
@@ -64,6 +68,7 @@ async def opened(engine: str, url: str) -> AsyncGenerator[Site]:
                 0.002,
                 slack=0.0001,  # both clocks are this machine's; servers count its microseconds
                 passes_over=engine == "postgres",  # FOR UPDATE SKIP LOCKED
+                repeating=frozenset({2} if engine == "postgres" else ()),
             )
         for store in site.stores:
             await stack.enter_async_context(store)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tests.torture.histories.history import Answer, Call, Leased, Seen
+from tests.torture.histories.history import LOOKING, Answer, Call, Leased, Seen
 
 States = frozenset["KeyState"]
 
@@ -75,10 +75,12 @@ class KeyMachine:
 
     Args:
         slack: Seconds by which the clock of the store may differ from that of the history.
+        lingers: Whether a look may show an expired lease that another call has not ended yet.
     """
 
-    def __init__(self, slack: float = 0.0) -> None:
+    def __init__(self, slack: float = 0.0, *, lingers: bool = False) -> None:
         self._slack = slack
+        self._lingers = lingers
         self._verbs: dict[str, Callable[[KeyState, Call], Iterator[KeyState]]] = {
             "put": self._put,
             "claim": self._claim,
@@ -109,7 +111,7 @@ class KeyMachine:
         if lease is None:
             yield state
             return
-        if now < lease.latest + self._slack:
+        if now < lease.latest + self._slack or (self._lingers and call.verb in LOOKING):
             yield state
         end = lease.earliest - self._slack
         if end <= call.returned:

@@ -317,7 +317,7 @@ def test_a_get_belongs_to_the_key_that_it_took() -> None:
     taken = record.begin(1, "claim", None)
     nothing = record.begin(2, "claim", None)
     waited = record.begin(3, "claim", None, waits=True)
-    lost = record.begin(4, "claim", None)
+    lost = record.begin(4, "claim", None, repeated=True)
     unseen = record.begin(5, "look", "a")
     record.end(taken, lease("x"), "a")
     record.end(nothing, "empty")
@@ -339,3 +339,13 @@ def test_where_claims_pass_over_keys_an_empty_one_says_nothing_beside_another_ca
         assert verdict(by_key(calls, ["k"])["k"]) == "unexplained"
         judged = by_key(calls, ["k"], passes_over=True)["k"]
         assert (verdict(judged) == "explained") is explained
+
+
+def test_where_an_expired_lease_lingers_only_a_look_may_show_it() -> None:
+    late = call(3, (13, 14), "look", (Seen("in_flight", "a", 1, 12),))
+    lingering = KeyMachine(lingers=True)
+    assert verdict([A_PUT, SHORT_TAKE, late]) == "unexplained"
+    assert judge([A_PUT, SHORT_TAKE, late], lingering).verdict == "explained"
+    after = [take(4, 12.5, 12.9, lease("a", 2, 2)), late]
+    assert judge([A_PUT, SHORT_TAKE, *after], lingering).verdict == "unexplained"
+    assert judge(WRONG["a late ack"], lingering).verdict == "unexplained"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.servers.postgres import run_sql, server_url
+from tests.servers.postgres import TABLES, run_sql, server_url
 from tests.servers.valkey import Server
 
 KINDS = ("sqlite", "postgresql", "redis")
@@ -15,7 +15,7 @@ KINDS = ("sqlite", "postgresql", "redis")
 GOODBYES = 10
 """How often to look whether a test's connections have ended, 20 ms apart."""
 
-AS_IT_WAS = """
+AS_IT_WAS = f"""
 SELECT ARRAY[NOT EXISTS (
     SELECT FROM pg_stat_activity
     WHERE datname = current_database()
@@ -26,6 +26,9 @@ SELECT ARRAY[NOT EXISTS (
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AND NOT EXISTS (
     SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace
+) AND (
+    SELECT array_agg(tablename::text ORDER BY tablename) = ARRAY{sorted((*TABLES, "version"))}
+    FROM pg_tables WHERE schemaname = 'leasedkeyq'
 ) AND (
     SELECT array_agg(nspname::text ORDER BY nspname) = ARRAY['leasedkeyq', 'public']
     FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'

@@ -6,6 +6,7 @@ from tests.torture.part import Part
 from tests.torture.parts import (
     bit_flips,
     chains,
+    clocks,
     disk_faults,
     histories,
     hostile,
@@ -37,6 +38,7 @@ _ALL: tuple[Part, ...] = (
     poison.PART,
     bit_flips.PART,
     disk_faults.PART,
+    clocks.PART,
     soak.PART,
     simulation.PART,
     histories.PART,

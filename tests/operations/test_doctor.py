@@ -184,7 +184,7 @@ async def test_a_queue_that_only_grows() -> None:
     findings = await examine(store, clock=clock, look_again=3.0)
     await task
     assert [(one.code, one.where) for one in findings] == [("queue-grows", "queue q")]
-    assert "1 items waited, and 2 did 3 s later" in findings[0].what
+    assert "1 item waited, and 2 did 3 s later" in findings[0].what
 
 
 def test_what_it_means_to_only_grow() -> None:

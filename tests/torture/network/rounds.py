@@ -227,13 +227,13 @@ class Line:
 
     async def _again(self, seed: int, what: str, verb: Verb, place: Place, token: Any) -> None:
         """Call again what may have been made: then it has been made, once."""
-        outcome = await self._made(verb.make(place, token))
+        outcome = await self._made(self._patiently(lambda: verb.make(place, token)))
         if outcome.error is not None or isinstance(outcome.answer, StrangeError):
             words = f"{what}, called again: {outcome.error or outcome.answer}"
             self._found.violation(STUCK, seed, words)
             return
         after, _ = await undisturbed(verb, place, make=True)
-        left = await left_behind(place)
+        left = await left_behind(place.through(self._direct))
         if left != after:
             words = f"{what}, called again: {difference(after, left)}"
             self._found.violation(TWICE, seed, words)

@@ -497,6 +497,9 @@ class Simulation:
             await self.workers[0].drain(300)
         for task in self.tasks.values():
             await self.judge(task)
+        for queue in self.workers:
+            # A worker may still be ending a run whose command was cancelled by another one.
+            await queue.drain(300)
         assert not self.running
         for queue in self.workers:
             assert not queue._engine.running, "drain left something running"

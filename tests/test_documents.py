@@ -14,7 +14,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from itertools import pairwise
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import leasedkeyq
+from tests.forks import Python
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -112,18 +112,20 @@ def runnable(page: Path) -> Iterator[tuple[Block, str]]:
 def start(program: Path, folder: Path) -> str:
     """Run a program as a reader does, with warnings as errors and without a terminal."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", program],
+    with Python(
+        *("-W", "error", program),
         cwd=folder,
         env=environment | {"PYTHONIOENCODING": "utf-8"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    return done.stdout
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            said, trouble = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert (process.returncode, trouble) == (0, ""), said + trouble
+    return said
 
 
 async def run(source: str, namespace: dict[str, Any], page: Path, line: int = 0) -> str:

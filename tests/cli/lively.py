@@ -7,7 +7,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tests.forks import Program
+from tests.forks import Program, Python
 
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
@@ -34,11 +34,10 @@ def lively_worker(url: str) -> Generator[Program]:
 @contextmanager
 def command(*words: str, **options: str) -> Generator[subprocess.Popen[str]]:
     """A command in a process of its own, until the end of a test."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leasedkeyq", *words],
+    process = Python(
+        *("-m", "leasedkeyq", *words),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env=environment(**options),
     )
     try:

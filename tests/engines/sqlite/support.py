@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.model.requests import Claim, Claimed, Put
 from leasedkeyq.stores.store import Store
+from tests.forks import Python
 
 Scenario = Callable[[SqliteStore], Awaitable[None]]
 
@@ -42,8 +42,7 @@ async def claim(store: Store, queue: str = "q", limit: int = 1, **options: Any) 
 
 
 def python(code: str, *arguments: object, **options: Any) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, **options)
+    return Python("-c", code, *map(str, arguments), **options)
 
 
 def plans(path: Path, sql: str, *values: Any) -> list[str]:

@@ -6,7 +6,6 @@ Where a test must not be rescued by a look that would come anyway, `PATROL` is s
 import asyncio
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -22,6 +21,7 @@ from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Put, Refusal
 from leasedkeyq.stores.inotify import Bell
 from leasedkeyq.testing import ManualClock
+from tests.forks import Python
 
 HOUR = 3600.0
 
@@ -157,7 +157,7 @@ def waker(
 ) -> "subprocess.Popen[str]":
     """Another process that puts `many` items, with a pause before every few."""
     arguments = map(str, (path, name, many, pause, every))
-    return subprocess.Popen([sys.executable, "-c", WAKER, *arguments], text=True)
+    return Python("-c", WAKER, *arguments)
 
 
 def test_the_commits_of_another_process_wake_the_watchers_soon(tmp_path: Path, bell: bool) -> None:

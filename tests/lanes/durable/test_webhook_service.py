@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -15,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.forks import Python
 from tests.servers.postgres import free_port
 from tests.servers.urls import empty_store
 
@@ -80,9 +79,7 @@ def serve(customers: Customers) -> Generator[str]:
 @contextmanager
 def program(*arguments: str, url: str) -> Generator[None]:
     """A process of the service, told to end at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *arguments], cwd=SERVICE, env={**os.environ, "DATABASE_URL": url}
-    )
+    process = Python("-m", *arguments, cwd=SERVICE, env={**os.environ, "DATABASE_URL": url})
     try:
         yield
         assert process.poll() is None, "it ended by itself"

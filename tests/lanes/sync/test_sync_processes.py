@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import Python
 from tests.servers.urls import KINDS, empty_store
 
 PATIENCE = 100.0
@@ -96,13 +97,13 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
     (folder / "program.py").write_text(program, encoding="utf-8")
-    return subprocess.Popen(
-        [sys.executable, "program.py", *arguments],
+    return Python(
+        folder / "program.py",
+        *arguments,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq import StoreError, connect
+from leasedkeyq import StoreError, UnstorableError, connect
 from leasedkeyq.model.requests import (
     Ack,
     Bury,
@@ -249,11 +249,10 @@ def test_times_that_are_no_numbers_spoil_nobody(prefix: str) -> None:
         store = connect(shared_url(), prefix=prefix)
         await store.put([Put("q", ((key, b"1"),)) for key in "abcd"])
         nan = float("nan")
-        [items, none] = await store.claim([Claim((("q", 1),)), Claim((("q", 1),), lease_time=nan)])
-        assert none == ()
-        [a] = items
-        with pytest.raises(StoreError, match="not a number"):
-            await store.claim([Claim((("q", 1),), lease_time=nan)])
+        with pytest.raises(UnstorableError, match="lease_time must be finite"):
+            await store.claim([Claim((("q", 1),)), Claim((("q", 1),), lease_time=nan)])
+        [[a]] = await store.claim([Claim((("q", 1),))])
+        assert a.attempt == 1, "nothing was leased before"
         answers = await store.settle(
             [
                 Extend("q", "a", a.token, nan),

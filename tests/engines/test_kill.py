@@ -4,6 +4,7 @@ Stopping and killing them in numbers: the parts `kills` and `pauses` of `tests.t
 """
 
 import asyncio
+import os
 import signal
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.engines.kill_facts import (
 from tests.engines.kill_rounds import Arena, Kind, Life
 
 KINDS = pytest.mark.parametrize("kind", ["sqlite-full", "yaml"])
+APART = 1 if os.environ.get("TORTURE") == "1" else 3
+"""Of so many statements that create a database, a process is killed at one."""
 LEASE_TIME = 0.1
 IN_TIME = 2.0
 """The lease of a holder that has to settle before it expires, however busy the machine is."""
@@ -130,7 +133,7 @@ def test_killed_at_each_statement_that_creates_a_database() -> None:
     with Arena("sqlite-full") as arena:
         count = 0
         while True:
-            count += 1
+            count += APART
             life = arena.start(
                 "requests", point="before any statement", count=count, signal=signal.SIGKILL
             )

@@ -311,9 +311,12 @@ def _rename(names: dict[str, int], change: dict[str, int | None]) -> None:
             names[name] = file
 
 
-@SUFFIXES
-@FORMS
-@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize(
+    "suffix, form, exchanges",
+    itertools.product(("yaml", "json"), ("queues", "repository"), (True, False))
+    if os.environ.get("TORTURE") == "1"
+    else [("yaml", "queues", False), ("json", "queues", True), ("json", "repository", True)],
+)
 def test_a_loss_of_power_at_each_step_loses_nothing(
     tmp_path: Path, suffix: str, form: DocumentForm, exchanges: bool
 ) -> None:

@@ -51,7 +51,7 @@ def test_eight_processes_of_four_threads_do_each_item_once(tmp_path: Path, suffi
     path = tmp_path / f"queue.{suffix}"
     log = tmp_path / "log"
     log.touch()
-    count = 200
+    count = 100
     put(FileEngine(path), *(f"k{number}" for number in range(count)))
     started = [processes.Process(target=_work, args=(path, count, log, 4)) for _ in range(8)]
     for process in started:

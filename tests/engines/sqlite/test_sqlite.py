@@ -29,7 +29,7 @@ async def ack(store: Store, item: Claimed) -> Any:
 # The meaning
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_answers_as_the_model_does(tmp_path: Path, seed: int) -> None:
     clock = ManualClock()
 

@@ -71,6 +71,7 @@ NAMED: Final[Mapping[str, tuple[Group, ...]]] = {
         Group(PROGRESS, f"sqlite or not ({STORES})", alone=True),
         Group(AROUND, f"sqlite or not ({STORES})", alone=True),
         Group("tests/cli/test_carry_commands.py", "move_that_is_killed", alone=True),
+        Group("tests/engines/test_kill.py", "creates_a_database", alone=True),
         Group(f"{TORTURE}/test_broken_stores_torture.py"),
         Group(LONGER, "not (TestJson or yaml or state_machine)"),
         Group(STUCK, "sqlite or not (postgresql or redis or server)"),

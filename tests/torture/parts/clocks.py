@@ -10,7 +10,7 @@ import shutil
 from random import Random
 from typing import Final
 
-from tests.torture.clocks import local, servers
+from tests.torture.clocks import local, schedules, servers
 from tests.torture.clocks.jumping_clock import JumpingClock
 from tests.torture.clocks.session import (
     EARLY,
@@ -27,6 +27,9 @@ from tests.torture.scratch import scratch_folder
 
 PATIENCE: Final = 120.0
 """Seconds after which a round counts as stuck."""
+
+SCHEDULES: Final = 4
+"""Each of so many rounds in memory is one of lanes with a schedule, too."""
 
 
 def run(trial: Trial) -> Findings:
@@ -49,6 +52,12 @@ def run(trial: Trial) -> Findings:
                 found.violation(STUCK, seed, f"after {session.calls} calls")
             _count(found, seed, session.calls, session.problems)
             shutil.rmtree(own)
+            if trial.engine == "memory" and seed % SCHEDULES == 0:
+                workers = schedules.TickingWorkers(Random(dice.getrandbits(64)))
+                workers.play()
+                found.tried += workers.jumps
+                found.counted["rounds with schedules"] += 1
+                _count(found, seed, 0, workers.problems)
     return found
 
 
@@ -77,12 +86,13 @@ PART = Part(
     title="Clocks set forward and back by seconds to years, under leases, delays and rate limits",
     unit="jumps of a clock",
     amounts=dict.fromkeys(("memory", "file", "sqlite", "postgres", "redis"), 1_000),
-    slice={"memory": 20, "file": 6, "sqlite": 6},
+    slice={"memory": 8, "file": 6, "sqlite": 6},
     run=run,
     wrong=(LOST, TWICE, EARLY, TOO_MANY, FENCES, STUCK),
     note=(
         "On memory, file and SQLite the clock of the machine jumps; an open store stands still "
         "while the clock is behind. On PostgreSQL and Redis the clocks of the clients jump, and "
-        "the clock of the server does not."
+        "the clock of the server does not. Each fourth round in memory also runs a schedule of "
+        "lanes, in virtual time: each of its ticks fires once."
     ),
 )

@@ -99,8 +99,8 @@ def with_memory(test: Callable[[Store, ManualClock], Awaitable[list[Any]]]) -> N
 def test_leases_without_an_end() -> None:
     async def test(store: Store, clock: ManualClock) -> list[Any]:
         await store.put([one(key) for key in "abcdefgh"] + [one("late", delay=1.0)])
-        plain = Claim(((QUEUE, 1),), lease_time=inf)
-        several = Claim(((QUEUE, 1), ("other", 1)), lease_time=inf)
+        plain = Claim(((QUEUE, 1),), lease_time=None)
+        several = Claim(((QUEUE, 1), ("other", 1)), lease_time=None)
         batches = [
             [plain],
             [several],
@@ -113,7 +113,7 @@ def test_leases_without_an_end() -> None:
         clock.advance(2)
         # Something is due: the way is another one.
         found += [times(items) for items in await store.claim([plain])]
-        assert {end for [(_, end, _)] in found} == {inf}
+        assert {end for [(_, end, _)] in found} == {None}
         [[item]] = await store.look(QUEUE, ["a"])
         return [*found, item.due]
 

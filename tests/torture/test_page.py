@@ -7,14 +7,15 @@ from tests.torture.figures import Figures, Times
 from tests.torture.part import ENGINES
 from tests.torture.parts import PARTS
 
+PART = next(iter(PARTS.values()))
 FOUND = Figures(
-    part=next(iter(PARTS)),
-    engine=next(iter(next(iter(PARTS.values())).amounts)),
+    part=PART.name,
+    engine=next(iter(PART.amounts)),
     first_seed=7,
     rounds=1000,
     tried=12_345,
     counted={"acknowledged puts": 4321},
-    wrong={"items lost": 0},
+    wrong={PART.wrong[0]: 0, "surprises": 0},
     violations=[],
     seconds={"to new hands": Times(10, 0.0052, 1.25, 2)},
     took=600,
@@ -37,7 +38,7 @@ def test_the_readme_says_what_the_figures_say() -> None:
 def test_what_was_tried_and_found_is_in_the_table() -> None:
     text = page.page([FOUND])
     assert "12,345" in text
-    assert "0 items lost" in text
+    assert f"0 {PART.wrong[0]}" in text
     assert "1.25 s" in text
     assert "5.2 ms" in text
     assert "4,321 acknowledged puts" in text
@@ -45,7 +46,7 @@ def test_what_was_tried_and_found_is_in_the_table() -> None:
 
 
 def test_what_is_wrong_stands_out() -> None:
-    assert "**3 items lost**" in page.page([replace(FOUND, wrong={"items lost": 3})])
+    assert "**3 surprises**" in page.page([replace(FOUND, wrong={"surprises": 3})])
 
 
 def test_what_was_not_run_is_said() -> None:

@@ -25,7 +25,7 @@ from benchmarks.timing import (
 from leasedkeyq.engines.file.store import FileStore
 from leasedkeyq.engines.sqlite.schema import SqliteDurability
 from leasedkeyq.engines.sqlite.store import SqliteStore
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 
 VALUE = {"user": 12345, "action": "refresh"}
 HOUR = 3600.0

@@ -19,8 +19,8 @@ def test_a_put_goes_from_the_queue_through_the_contract_to_the_engine() -> None:
     first, *steps = walked("sqlite", "put").splitlines()
     assert re.fullmatch(r"put on sqlite +\d+ calls in +\d+ files, \d+ statements", first)
     folders = [step.strip().partition(".")[0] for step in steps]
-    assert folders[0] == "stores/queue"
-    assert folders.index("stores/queue") < folders.index("engines/sqlite/store")
+    assert folders[0] == "stores/queue/store_queue"
+    assert folders.index("stores/queue/store_queue") < folders.index("engines/sqlite/store")
     assert not {name for name in folders if "postgres" in name or "lanes" in name}
 
 

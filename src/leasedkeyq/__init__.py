@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from leasedkeyq.engines.postgres.store import PostgresStore
     from leasedkeyq.engines.redis.store import RedisStore
     from leasedkeyq.engines.sqlite.store import SqliteStore
-    from leasedkeyq.stores.queue import StoreQueue
+    from leasedkeyq.stores.queue.store_queue import StoreQueue
     from leasedkeyq.stores.store import Store
     from leasedkeyq.transfer.move import MoveReport, move
     from leasedkeyq.transfer.queue_transfer import MoveProgress, QueueMove
@@ -66,7 +66,7 @@ else:
         "RedisStore": "engines.redis.store",
         "SqliteStore": "engines.sqlite.store",
         "Store": "stores.store",
-        "StoreQueue": "stores.queue",
+        "StoreQueue": "stores.queue.store_queue",
         "move": "transfer.move",
     }
     _DRIVERS = {"asyncpg", "redis"}

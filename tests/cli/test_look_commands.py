@@ -254,8 +254,9 @@ def test_a_look_imports_little(shell: Shell) -> None:
 import sys
 from leasedkeyq.__main__ import main
 assert main(sys.argv[1:]) == 0
-slow = {"rich", "importlib.metadata", "leasedkeyq.lanes.manager", "leasedkeyq.lanes.command",
-    "leasedkeyq.lanes.durable.engine", "leasedkeyq.lanes.schedule", "leasedkeyq.cli.worker",
+slow = {"rich", "importlib.metadata", "leasedkeyq.lanes.manager",
+    "leasedkeyq.lanes.commands.command", "leasedkeyq.lanes.durable.engine",
+    "leasedkeyq.lanes.schedules.schedule", "leasedkeyq.cli.worker",
     "leasedkeyq.web", "argparse", "email", "urllib.request"}
 print(sorted(slow & set(sys.modules)))
 """

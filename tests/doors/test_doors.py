@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasedkeyq import LeasedKeyQueue
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from tests.doors.differences import DIFFERENCES
 from tests.doors.doors import STORES, address, local_door, open_store, store_door
 from tests.doors.line_scenarios import SCENARIOS

@@ -11,7 +11,7 @@ from leasedkeyq import MemoryStore, connect
 from leasedkeyq.lanes import LaneConfig, QueueManagerBuilder
 from leasedkeyq.repository import QueueItem, QueueRepository
 from leasedkeyq.stores import Put, Store
-from leasedkeyq.stores.holder import this_process
+from leasedkeyq.stores.system.holder import this_process
 from tests.doors.doors import STORES, address, open_store
 
 

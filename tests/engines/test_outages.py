@@ -12,7 +12,7 @@ import pytest
 
 from leasedkeyq import MemoryStore, StoreError, StoreUnavailableError, connect
 from leasedkeyq.model.requests import Claim, Claimed
-from leasedkeyq.stores.pump import GRACE
+from leasedkeyq.stores.queue.pump import GRACE
 
 
 class Unreliable(MemoryStore):

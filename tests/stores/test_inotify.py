@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leasedkeyq.stores import inotify
-from leasedkeyq.stores.inotify import ATTRIBUTES, Bell
+from leasedkeyq.stores.system import inotify
+from leasedkeyq.stores.system.inotify import ATTRIBUTES, Bell
 
 HOUR = 3600.0
 

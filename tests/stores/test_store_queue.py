@@ -28,9 +28,9 @@ from leasedkeyq.errors import (
 from leasedkeyq.lease import MOST_ENDED
 from leasedkeyq.model.requests import Answer, Change, Claimed, Counts, Purge, StoredItem
 from leasedkeyq.stores import Cancel, Claim, Put
-from leasedkeyq.stores.lease_book import MANY_HELD
-from leasedkeyq.stores.pump import LAST_CLAIM
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.lease_book import MANY_HELD
+from leasedkeyq.stores.queue.pump import LAST_CLAIM
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from leasedkeyq.testing import ManualClock
 from leasedkeyq.types import QueueObserver
 from tests.doors.doors import STORES, address, open_store

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from leasedkeyq.background.fork_gate import ForkGate
-from leasedkeyq.stores.forks import forks
+from leasedkeyq.stores.system.forks import forks
 
 
 class Forkable(ABC):

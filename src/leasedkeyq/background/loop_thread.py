@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from leasedkeyq.errors import QueueClosedError
-from leasedkeyq.stores.forks import forks
+from leasedkeyq.stores.system.forks import forks
 from leasedkeyq.stores.watchers import LISTENER
 
 T = TypeVar("T")

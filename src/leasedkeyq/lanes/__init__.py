@@ -1,11 +1,11 @@
 """Lanes: the scheduler. A lane is a leased key queue with a policy.
 
-What people touch is here: `builder`, `manager`, `config`, `command`, `events`, `dead_letters`,
-`storage`, and `policies`. What runs commands is in `running`; `memory` has the engine for lanes in
-memory, `durable` the one for lanes on a store; `sync` is for programs without an event loop. Lanes
-use the contract of stores, and any store; two modules know an engine: `storage`, as a
-`LocalStorage` is a SQLite file, and `storage_store`, which is the memory store plus somebody's
-`Storage`.
+What people touch is here: `builder`, `manager`, `config`, `commands`, `schedules`, `events`,
+`dead_letters`, `storage`, and `policies`. What runs commands is in `running`; `memory` has the
+engine for lanes in memory, `durable` the one for lanes on a store; `sync` is for programs without
+an event loop. Lanes use the contract of stores, and any store; two modules know an engine:
+`storage`, as a `LocalStorage` is a SQLite file, and `storage_store`, which is the memory store plus
+somebody's `Storage`.
 
 Programs import the names below. In the package, only `cli` and `testing` may import lanes.
 Begin with `manager`, then `running.engine`.
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.builder import DEFAULT_LANES, QueueManagerBuilder
-    from leasedkeyq.lanes.command import (
+    from leasedkeyq.lanes.commands.command import (
         BatchFunction,
         Command,
         CommandCall,
         CommandFunction,
         CommandRegistry,
     )
-    from leasedkeyq.lanes.command_options import CommandOptions, RunIn
+    from leasedkeyq.lanes.commands.command_options import CommandOptions, RunIn
+    from leasedkeyq.lanes.commands.resources import Lifespan, Resources, resource
     from leasedkeyq.lanes.config import LaneConfig
     from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
     from leasedkeyq.lanes.errors import (
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
     from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
     from leasedkeyq.lanes.policies.retry import RetryDecider, RetryPolicy
     from leasedkeyq.lanes.queue import CommandQueue
-    from leasedkeyq.lanes.resources import Lifespan, Resources, resource
     from leasedkeyq.lanes.running.job import (
         CommandStatus,
         Handle,
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from leasedkeyq.lanes.running.lane import Lane
     from leasedkeyq.lanes.running.middleware import CallNext, Middleware
     from leasedkeyq.lanes.running.progress import Progress
-    from leasedkeyq.lanes.schedule import Schedule
+    from leasedkeyq.lanes.schedules.schedule import Schedule
     from leasedkeyq.lanes.storage import (
         CommandStorage,
         LocalStorage,
@@ -111,13 +111,13 @@ else:
     _LAZY = {
         "DEFAULT_LANES": "lanes.builder",
         "QueueManagerBuilder": "lanes.builder",
-        "BatchFunction": "lanes.command",
-        "Command": "lanes.command",
-        "CommandCall": "lanes.command",
-        "CommandFunction": "lanes.command",
-        "CommandRegistry": "lanes.command",
-        "CommandOptions": "lanes.command_options",
-        "RunIn": "lanes.command_options",
+        "BatchFunction": "lanes.commands.command",
+        "Command": "lanes.commands.command",
+        "CommandCall": "lanes.commands.command",
+        "CommandFunction": "lanes.commands.command",
+        "CommandRegistry": "lanes.commands.command",
+        "CommandOptions": "lanes.commands.command_options",
+        "RunIn": "lanes.commands.command_options",
         "LaneConfig": "lanes.config",
         "DeadLetter": "lanes.dead_letters",
         "DeadLetterQueue": "lanes.dead_letters",
@@ -173,9 +173,9 @@ else:
         "RetryDecider": "lanes.policies.retry",
         "RetryPolicy": "lanes.policies.retry",
         "CommandQueue": "lanes.queue",
-        "Lifespan": "lanes.resources",
-        "Resources": "lanes.resources",
-        "resource": "lanes.resources",
+        "Lifespan": "lanes.commands.resources",
+        "Resources": "lanes.commands.resources",
+        "resource": "lanes.commands.resources",
         "CommandStatus": "lanes.running.job",
         "Handle": "lanes.running.job",
         "RunningCommand": "lanes.running.job",
@@ -185,7 +185,7 @@ else:
         "CallNext": "lanes.running.middleware",
         "Middleware": "lanes.running.middleware",
         "Progress": "lanes.running.progress",
-        "Schedule": "lanes.schedule",
+        "Schedule": "lanes.schedules.schedule",
         "CommandStorage": "lanes.storage",
         "LocalStorage": "lanes.storage",
         "Storage": "lanes.storage",

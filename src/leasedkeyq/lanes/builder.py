@@ -8,7 +8,8 @@ from typing import Any, Self, cast
 
 from leasedkeyq import checks
 from leasedkeyq.connect import absolute_url, connect
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
+from leasedkeyq.lanes.commands.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.errors import LaneConfigError, UnknownLaneError
 from leasedkeyq.lanes.events import EventEmitter
@@ -16,7 +17,6 @@ from leasedkeyq.lanes.manager import QueueManager
 from leasedkeyq.lanes.monitor import MonitorConfig, QueueMonitor
 from leasedkeyq.lanes.policies.alerts import AlertCallback, AlertManager, AlertRule
 from leasedkeyq.lanes.queue import CommandQueue
-from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.execution.loop_watch import MAX_STALL
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
 from leasedkeyq.lanes.storage import CommandStorage, LocalStorage, Storage, missing_methods

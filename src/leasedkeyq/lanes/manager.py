@@ -10,14 +10,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from leasedkeyq.lanes.command import (
+from leasedkeyq.lanes.commands.command import (
     BatchDecorator,
     Command,
     CommandFunction,
     CommandRegistry,
     Decorator,
 )
-from leasedkeyq.lanes.command_options import CommandKeywords
+from leasedkeyq.lanes.commands.command_options import CommandKeywords
+from leasedkeyq.lanes.commands.resources import Lifespan, NamedLifespan
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.dead_letters import DeadLetterQueue
 from leasedkeyq.lanes.errors import (
     DrainTimeoutError,
@@ -31,11 +33,9 @@ from leasedkeyq.lanes.errors import (
 from leasedkeyq.lanes.events import EventEmitter, LaneEvent, Subscription
 from leasedkeyq.lanes.monitor import QueueMonitor
 from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
-from leasedkeyq.lanes.resources import Lifespan, NamedLifespan
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.middleware import Middleware, checked_middleware
-from leasedkeyq.lanes.schedule import Schedule
-from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.schedules.schedule import Schedule
 from leasedkeyq.lanes.sync import SyncManager
 from leasedkeyq.lanes.timetable import MissedPolicy
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome

@@ -14,7 +14,8 @@ import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError, repeated
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.dead_letters import DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.errors import CommandCancelledError
 from leasedkeyq.lanes.events import EventEmitter
@@ -30,7 +31,6 @@ from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import KeyLimits, KeyRoom
 from leasedkeyq.lanes.running.local_workflow import Gathering, LocalPart, MisfitCommand
 from leasedkeyq.lanes.running.stats import lane_stats, queue_stats
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.note import new_chain, new_gather, part_key
 from leasedkeyq.lanes.workflow.outcome import (
     LOST,

@@ -12,14 +12,16 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from leasedkeyq import checks
 from leasedkeyq.errors import LeasedKeyQError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import (
+from leasedkeyq.lanes.commands.command import (
     BatchFunction,
     Command,
     CommandClass,
     CommandRegistry,
     command_type_of,
 )
-from leasedkeyq.lanes.command_options import NO_OPTIONS
+from leasedkeyq.lanes.commands.command_options import NO_OPTIONS
+from leasedkeyq.lanes.commands.resources import NO_RESOURCES, NamedLifespan, Resources
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.config import LaneConfig, time_limit
 from leasedkeyq.lanes.dead_letters import MAX_SIZE, DeadLetter, DeadLetterQueue
 from leasedkeyq.lanes.durable.engine import PATIENCE, StoreEngine
@@ -40,8 +42,6 @@ from leasedkeyq.lanes.errors import (
 )
 from leasedkeyq.lanes.events import EventEmitter
 from leasedkeyq.lanes.memory import MemoryEngine
-from leasedkeyq.lanes.memory_schedules import MemorySchedules
-from leasedkeyq.lanes.resources import NO_RESOURCES, NamedLifespan, Resources
 from leasedkeyq.lanes.running.engine import FAILED, LaneEngine, Submitted
 from leasedkeyq.lanes.running.execution import process_child
 from leasedkeyq.lanes.running.execution.loop_watch import MAX_STALL
@@ -50,8 +50,8 @@ from leasedkeyq.lanes.running.lane import Lane, Slots
 from leasedkeyq.lanes.running.lifespan import WorkerLifespan
 from leasedkeyq.lanes.running.middleware import Middleware
 from leasedkeyq.lanes.running.pending_write import PendingWrite
-from leasedkeyq.lanes.schedule import Schedule, ScheduleKeeper, declaration
-from leasedkeyq.lanes.submit_terms import SubmitTerms
+from leasedkeyq.lanes.schedules.memory_schedules import MemorySchedules
+from leasedkeyq.lanes.schedules.schedule import Schedule, ScheduleKeeper, declaration
 from leasedkeyq.lanes.timetable import Cron, MissedPolicy
 from leasedkeyq.lanes.workflow.outcome import GATHER_WITHIN, GatherOutcome
 from leasedkeyq.lanes.workflow.steps import step_of

@@ -9,7 +9,8 @@ from typing import Any
 
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.durable.envelope import CANCELLED
 from leasedkeyq.lanes.durable.submission import Submissions, SubmittedPlace
@@ -17,7 +18,6 @@ from leasedkeyq.lanes.durable.workflow import StoreWorkflow
 from leasedkeyq.lanes.errors import CommandCancelledError, UnknownLaneError
 from leasedkeyq.lanes.running.error_text import error_line
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.outcome import failed_outcome
 from leasedkeyq.model.requests import Cancel, StoredItem
 from leasedkeyq.operations.items.item_views import envelope_of, is_command

@@ -446,7 +446,7 @@ class Operator:
         """
 
         async def work() -> ActionReport:
-            from leasedkeyq.lanes.submit_terms import SubmitTerms  # noqa: PLC0415 - as `_access`
+            from leasedkeyq.lanes.commands.submit_terms import SubmitTerms  # noqa: PLC0415 - as `_access`
 
             self._refuse_internal(lane)
             raw = as_json(arguments, "the arguments")

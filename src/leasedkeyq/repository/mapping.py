@@ -62,7 +62,7 @@ from leasedkeyq.repository.status import FINISHED, QueueItemStatus, can_become
 from leasedkeyq.stores.codec import Codec
 from leasedkeyq.stores.finite import check_finite
 from leasedkeyq.stores.group_keys import GROUP_MARK, group_key, group_of, is_group_key
-from leasedkeyq.stores.holder import this_process
+from leasedkeyq.stores.system.holder import this_process
 
 PENDING: Final = QueueItemStatus.PENDING
 PROCESSING: Final = QueueItemStatus.PROCESSING

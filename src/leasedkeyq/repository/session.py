@@ -34,7 +34,7 @@ from leasedkeyq.repository.mapping import (
 )
 from leasedkeyq.stores.batching import CallerBatcher
 from leasedkeyq.stores.group_keys import GROUP_MARK, group_of
-from leasedkeyq.stores.pump import ClaimPump
+from leasedkeyq.stores.queue.pump import ClaimPump
 from leasedkeyq.stores.store import LIVE_STATES, Store
 
 T = TypeVar("T")

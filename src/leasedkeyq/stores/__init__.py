@@ -1,9 +1,9 @@
 """Stores: queues that leave the event loop, with one meaning on every engine.
 
 What all engines have in common. `store` is the contract: the verbs that check and observe, around
-the inner verbs that an engine implements. `queue` is a queue on a store, with `pump` for callers
-that wait for items and `room` for those that wait for room; `batching` gathers the calls of many
-callers, and `batched_store` is a store whose engine works so. It imports the model, the waiting
+the inner verbs that an engine implements. `queue` has the queue on a store, and what its callers
+wait with; `batching` gathers the calls of many callers, and `batched_store` is a store whose engine
+works so. `system` is what stores ask of the operating system. It imports the model, the waiting
 lines of `local` and telemetry, and no engine. Engines, `transfer`, `lanes`, `repository`, `testing`
 and `cli` import it, and so do programs, and stores of other people: the names below are public.
 Begin with `store`.
@@ -37,7 +37,7 @@ from leasedkeyq.model.requests import (
     Urgency,
 )
 from leasedkeyq.model.store_model import StoreModel
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from leasedkeyq.stores.store import Claimer, Store, report_dropped
 
 __all__ = [

@@ -76,7 +76,7 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.closable import Closable
 from leasedkeyq.stores.observation import VERBS, StoreObservation
 from leasedkeyq.stores.paging import check_browse, page_of
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from leasedkeyq.stores.watchers import Watchers
 from leasedkeyq.telemetry.instrument import StoreInstrument, StoreTracing, StoreVerb
 from leasedkeyq.types import Duration, QueueObserver

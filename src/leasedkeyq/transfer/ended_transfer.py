@@ -24,8 +24,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import LIVE_STATES, Store
+from leasedkeyq.stores.system.holder import this_process
 from leasedkeyq.stores.take_back import take_back
 from leasedkeyq.transfer.item_record import ItemRecord, Tally
 from leasedkeyq.transfer.key_transfer import check_records

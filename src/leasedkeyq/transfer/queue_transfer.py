@@ -22,8 +22,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
     StoredState,
 )
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.system.holder import this_process
 from leasedkeyq.stores.take_back import take_back
 from leasedkeyq.transfer.ended_transfer import LOOK_AGAIN, EndedTransfer
 from leasedkeyq.transfer.item_record import ItemRecord, Tally

@@ -14,7 +14,7 @@ from leasedkeyq.engines.file.document.codec import split_checksum
 from leasedkeyq.engines.file.file_lock import FileLock, PolledLock
 from leasedkeyq.engines.file.store import FileEngine, FileStore
 from leasedkeyq.model.requests import Ack, Put
-from leasedkeyq.stores.inotify import Bell
+from leasedkeyq.stores.system.inotify import Bell
 from tests.engines.file.support import SUFFIXES, claim, keys, opened, put, run
 from tests.forks import fork_server
 

@@ -9,7 +9,8 @@ import pytest
 
 from leasedkeyq import connect
 from leasedkeyq.errors import StoreError
-from leasedkeyq.stores import Finding, Put, SchemaState, clock_check
+from leasedkeyq.stores import Finding, Put, SchemaState
+from leasedkeyq.stores.system import clock_check
 from tests.servers.valkey import Server
 
 

@@ -19,7 +19,7 @@ from leasedkeyq.engines.sqlite.store import SqliteStore
 from leasedkeyq.engines.sqlite.watch import CommitWatch
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.requests import Ack, Claim, Claimed, Put, Refusal
-from leasedkeyq.stores.inotify import Bell
+from leasedkeyq.stores.system.inotify import Bell
 from leasedkeyq.testing import ManualClock
 from tests.forks import Python
 

@@ -15,7 +15,7 @@ from leasedkeyq import (
     StoreError,
 )
 from leasedkeyq.model.requests import StoredItem
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from tests.torture.histories.faults import BadLine, Line
 from tests.torture.histories.history import Answer, Call, Leased, Recorder, Seen
 from tests.torture.histories.sites import Site

@@ -6,7 +6,7 @@ from typing import Final
 from leasedkeyq.engines.file.document.document import VERSION, Document
 from leasedkeyq.engines.file.document.json_fields import decode_whole
 from leasedkeyq.model.findings import Finding, SchemaState
-from leasedkeyq.stores.disk_space import disk_findings
+from leasedkeyq.stores.system.disk_space import disk_findings
 
 LARGE: Final = 4 * 1024**2
 """Bytes of a document that is written whole with each batch."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from leasedkeyq.stores.inotify import CLOSE_WRITE, MOVED_TO, Bell
+from leasedkeyq.stores.system.inotify import CLOSE_WRITE, MOVED_TO, Bell
 
 INTERVAL: Final = 0.03
 """Seconds between two looks where the kernel does not tell."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leasedkeyq.engines.postgres.schema import in_schema, versions_of
 from leasedkeyq.model.findings import Finding, Severity
-from leasedkeyq.stores.clock_check import clock_findings
+from leasedkeyq.stores.system.clock_check import clock_findings
 
 LAST_DAYS: Final = {
     14: date(2026, 11, 12),

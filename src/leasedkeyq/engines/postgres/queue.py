@@ -13,7 +13,7 @@ from leasedkeyq.engines.postgres.errors import asyncpg, explain
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.admission import check_name, refusal_of
 from leasedkeyq.model.requests import Placed, Put
-from leasedkeyq.stores.queue import StoreQueue, put_options, raise_refusal
+from leasedkeyq.stores.queue.store_queue import StoreQueue, put_options, raise_refusal
 from leasedkeyq.types import (
     Duration,
     InFlightPolicy,

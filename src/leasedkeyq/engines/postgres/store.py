@@ -42,9 +42,9 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import LoopBatcher, undo_claim
 from leasedkeyq.stores.closable import outdated
-from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.item_row import item_of_row
 from leasedkeyq.stores.paging import prefix_end
+from leasedkeyq.stores.system.forks import forks
 from leasedkeyq.types import Duration, QueueObserver
 
 T = TypeVar("T")

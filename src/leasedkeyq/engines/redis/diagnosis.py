@@ -18,7 +18,7 @@ from leasedkeyq.engines.redis.server import (
 from leasedkeyq.errors import StoreError
 from leasedkeyq.model.findings import Finding, Severity
 from leasedkeyq.model.requests import Durability
-from leasedkeyq.stores.clock_check import clock_findings
+from leasedkeyq.stores.system.clock_check import clock_findings
 
 MEMORY_SHARE: Final = 0.9
 """The share of its memory that a server may use."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leasedkeyq.engines.sqlite.schema import SOUND_SQLITE, SqliteDurability, explain, schema_state
 from leasedkeyq.model.findings import Finding, SchemaState
-from leasedkeyq.stores.disk_space import disk_findings
+from leasedkeyq.stores.system.disk_space import disk_findings
 
 CHECKED_SIZE: Final = 256 * 1024**2
 """Bytes of a database up to which it is read as a whole, which takes about a second."""

@@ -70,8 +70,8 @@ from leasedkeyq.model.requests import (
 from leasedkeyq.stores.batched_store import BatchedStore
 from leasedkeyq.stores.batching import SpoiledBatchError, ThreadBatcher, undo_claim
 from leasedkeyq.stores.closable import outdated
-from leasedkeyq.stores.forks import forks
 from leasedkeyq.stores.store import report_dropped
+from leasedkeyq.stores.system.forks import forks
 
 BUSY_STEP: Final = (0.0003, 0.0015)
 """Seconds between two tries to write while another process does."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from leasedkeyq.engines.sqlite.schema import connect
-from leasedkeyq.stores.inotify import ATTRIBUTES, LINUX, Bell
+from leasedkeyq.stores.system.inotify import ATTRIBUTES, LINUX, Bell
 
 GAP: Final = 0.005
 """Seconds between two looks, on average at least: all that was committed in between is one news.

@@ -12,8 +12,8 @@ from leasedkeyq.lanes.running.job import Job
 from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.tracing import GuardedTracing
 from leasedkeyq.model.requests import Answer, Claim, Claimed, Counts
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Claimer, Store
+from leasedkeyq.stores.system.holder import this_process
 from leasedkeyq.stores.take_back import take_back
 
 NONE = Counts()

@@ -37,8 +37,8 @@ from leasedkeyq.model.requests import (
     Requeue,
     StoredItem,
 )
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.system.holder import this_process
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -20,7 +20,8 @@ import msgspec
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError, StoreClosedError, describe
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
+from leasedkeyq.lanes.commands.submit_terms import PLAIN, SubmitTerms
 from leasedkeyq.lanes.durable.claim_plan import ClaimPlan
 from leasedkeyq.lanes.durable.dead_letters import StoreDeadLetterQueue
 from leasedkeyq.lanes.durable.envelope import (
@@ -71,7 +72,6 @@ from leasedkeyq.lanes.running.lane import Lane, Partition, Slots
 from leasedkeyq.lanes.running.limits import caps
 from leasedkeyq.lanes.running.pending_write import PendingWrite
 from leasedkeyq.lanes.running.remote_errors import join
-from leasedkeyq.lanes.submit_terms import PLAIN, SubmitTerms
 from leasedkeyq.lanes.workflow.note import (
     Gathered,
     Membership,

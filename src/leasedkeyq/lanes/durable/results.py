@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from leasedkeyq.errors import StoreClosedError
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import Continuation, coalesces, continuation, outcome
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.errors import CommandCancelledError, CommandLostError

@@ -32,13 +32,14 @@ from leasedkeyq.errors import (
     UnstorableError,
     describe,
 )
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.durable.envelope import Envelope, decode_envelope, encode_envelope
 from leasedkeyq.lanes.durable.outbox import FIRST_PAUSE, LONGEST_PAUSE, report
 from leasedkeyq.lanes.durable.submission import command_put
 from leasedkeyq.lanes.errors import CommandPayloadError, UnknownScheduleError
 from leasedkeyq.lanes.running.job import Handle
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.lanes.schedule import (
+from leasedkeyq.lanes.schedules.schedule import (
     CLOCK_LOOK,
     MOST_MISSED,
     Declaration,
@@ -54,7 +55,6 @@ from leasedkeyq.lanes.schedule import (
     new_record,
     resumed,
 )
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.model.admission import check_name, check_priority, check_size
 from leasedkeyq.model.requests import (
     Answer,
@@ -70,8 +70,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.stores import codec
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.system.holder import this_process
 
 if TYPE_CHECKING:
     from leasedkeyq.lanes.durable.engine import StoreEngine

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from leasedkeyq.errors import KeyAlreadyPresentError, LeasedKeyQError
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.durable.envelope import Envelope, encode_envelope
 from leasedkeyq.lanes.running.engine import Submitted, key_present
 from leasedkeyq.lanes.running.lane import Lane, Partition
 from leasedkeyq.lanes.running.tracing import GuardedTracing
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.note import WorkflowNote
 from leasedkeyq.model.admission import check_name, check_priority, limit_exceeded
 from leasedkeyq.model.requests import Limits, Placed, Put

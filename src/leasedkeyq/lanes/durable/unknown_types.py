@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import PARKED
 from leasedkeyq.lanes.running.lane import Lane
 from leasedkeyq.stores.store import Store

@@ -57,8 +57,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.stores.codec import UNREADABLE
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.system.holder import this_process
 from leasedkeyq.telemetry.process_memory import resident_memory
 
 logger = logging.getLogger("leasedkeyq")

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from leasedkeyq.errors import LeasedKeyQError
-from leasedkeyq.lanes.command import CommandRegistry
+from leasedkeyq.lanes.commands.command import CommandRegistry
 from leasedkeyq.lanes.durable.envelope import (
     CANCELLED,
     Continuation,
@@ -64,8 +64,8 @@ from leasedkeyq.model.requests import (
     StoredItem,
 )
 from leasedkeyq.stores.codec import UNREADABLE
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import Store
+from leasedkeyq.stores.system.holder import this_process
 
 logger = logging.getLogger("leasedkeyq")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from leasedkeyq.lanes.command import CommandClass, CommandRegistry, Registered
+from leasedkeyq.lanes.commands.command import CommandClass, CommandRegistry, Registered
 from leasedkeyq.lanes.policies.rate_limit import RateLimitConfig
 from leasedkeyq.lanes.policies.retry import RetryPolicy
 from leasedkeyq.lanes.presence.catalog_records import (

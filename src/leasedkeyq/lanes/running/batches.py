@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from leasedkeyq.lanes.command import BatchFunction
+from leasedkeyq.lanes.commands.command import BatchFunction
 from leasedkeyq.lanes.running.job import BATCH, Job
 
 

@@ -30,7 +30,14 @@ from leasedkeyq.errors import (
     describe,
 )
 from leasedkeyq.lanes import events
-from leasedkeyq.lanes.command import BatchFunction, CommandCall, CommandFunction, CommandRegistry
+from leasedkeyq.lanes.commands.command import (
+    BatchFunction,
+    CommandCall,
+    CommandFunction,
+    CommandRegistry,
+)
+from leasedkeyq.lanes.commands.resources import RESOURCES, Resources
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.dead_letters import DeadLetter
 from leasedkeyq.lanes.errors import (
     CommandCancelledError,
@@ -43,7 +50,6 @@ from leasedkeyq.lanes.errors import (
     UnknownCommandError,
 )
 from leasedkeyq.lanes.events import EventEmitter
-from leasedkeyq.lanes.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.batches import Batches
 from leasedkeyq.lanes.running.command_id import CommandName, parse_command_id
 from leasedkeyq.lanes.running.error_text import error_line
@@ -70,7 +76,6 @@ from leasedkeyq.lanes.running.middleware import Middleware, surrounded
 from leasedkeyq.lanes.running.pending_write import WRITTEN, PendingWrite
 from leasedkeyq.lanes.running.remote_errors import failure, split
 from leasedkeyq.lanes.running.tracing import GuardedTracing
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.workflow.steps import WorkflowStep
 from leasedkeyq.model.requests import Urgency
 from leasedkeyq.model.timers import Timers

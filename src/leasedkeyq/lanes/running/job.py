@@ -13,7 +13,7 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.resources import RESOURCES, Resources
+from leasedkeyq.lanes.commands.resources import RESOURCES, Resources
 from leasedkeyq.lanes.running.command_id import command_id
 from leasedkeyq.lanes.running.progress import Progress, decode_progress, encode_progress
 from leasedkeyq.model.admission import limit_exceeded

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
+from leasedkeyq.lanes.commands.resources import NamedLifespan, Resources
 from leasedkeyq.lanes.errors import LifespanError, ManagerClosedError
-from leasedkeyq.lanes.resources import NamedLifespan, Resources
 
 PATIENCE = 30.0
 """Seconds that the lifespans have to end."""

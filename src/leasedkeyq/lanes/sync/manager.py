@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overlo
 
 from leasedkeyq.background.forkable import Forkable
 from leasedkeyq.errors import WrongEventLoopError
-from leasedkeyq.lanes.command import Command
+from leasedkeyq.lanes.commands.command import Command
 from leasedkeyq.lanes.errors import LaneError, ManagerClosedError
 from leasedkeyq.lanes.queue import CommandQueue, KeyedCommands
 from leasedkeyq.lanes.sync.calls import SentAwayError, SyncCall, SyncCalls

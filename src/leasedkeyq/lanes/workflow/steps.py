@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.command import (
+from leasedkeyq.lanes.commands.command import (
     Command,
     CommandCall,
     CommandClass,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from leasedkeyq.checks import storable
 from leasedkeyq.errors import LeasedKeyQError
 from leasedkeyq.model.requests import Amend, Bury, Change, Claim, Put, Release, StoredItem
-from leasedkeyq.stores.holder import this_process
 from leasedkeyq.stores.store import LIVE_STATES, Store
+from leasedkeyq.stores.system.holder import this_process
 
 LEASE_TIME = 60.0
 """Seconds for which an item is leased to be buried; if this process dies, it waits again then."""

@@ -12,7 +12,7 @@ from leasedkeyq.lanes.durable.schedules import (
     hand_run_key,
     schedule_put,
 )
-from leasedkeyq.lanes.schedule import ScheduleRecord, resumed
+from leasedkeyq.lanes.schedules.schedule import ScheduleRecord, resumed
 from leasedkeyq.model.requests import Put
 from leasedkeyq.operations.lane_access import LaneAccess
 from leasedkeyq.stores.store import Store

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from leasedkeyq.lanes.durable.schedules import SCHEDULES_QUEUE, UNREADABLE, read_record
 from leasedkeyq.lanes.errors import ScheduleError
-from leasedkeyq.lanes.schedule import ScheduleRecord
+from leasedkeyq.lanes.schedules.schedule import ScheduleRecord
 from leasedkeyq.operations.schedules.cron_words import timetable_words
 from leasedkeyq.operations.views import ScheduleView
 from leasedkeyq.stores.store import Store

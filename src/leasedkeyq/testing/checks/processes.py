@@ -3,7 +3,7 @@
 import asyncio
 
 from leasedkeyq.model.requests import Ack, Claimed, Counts, Purge, Put, Refusal, Release
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from leasedkeyq.testing import processes
 from leasedkeyq.testing.checks.leases import settlings
 from leasedkeyq.testing.shorthand import (

@@ -16,7 +16,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.lease import Lease
 from leasedkeyq.model.requests import Ack, Amend, Bury, Cancel, Purge, Release, Requeue
-from leasedkeyq.stores.queue import StoreQueue
+from leasedkeyq.stores.queue.store_queue import StoreQueue
 from leasedkeyq.stores.store import Store
 from leasedkeyq.testing.shorthand import (
     LONG,

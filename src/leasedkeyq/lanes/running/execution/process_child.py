@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.command import CommandCall, CommandFunction
+from leasedkeyq.lanes.commands.command import CommandCall, CommandFunction
 from leasedkeyq.lanes.config import LaneConfig
 from leasedkeyq.lanes.errors import CommandExitError, CommandPayloadError
 from leasedkeyq.lanes.running.error_text import error_line, traceback_text

@@ -12,7 +12,7 @@ from leasedkeyq.errors import (
     describe,
 )
 from leasedkeyq.model.requests import Claim, Claimed
-from leasedkeyq.stores.holder import this_process
+from leasedkeyq.stores.system.holder import this_process
 from leasedkeyq.stores.take_back import UnwantedClaims
 
 if TYPE_CHECKING:

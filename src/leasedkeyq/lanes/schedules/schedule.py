@@ -17,10 +17,10 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
+from leasedkeyq.lanes.commands.submit_terms import SubmitTerms
 from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.lanes.errors import ScheduleError
 from leasedkeyq.lanes.running.job import Handle
-from leasedkeyq.lanes.submit_terms import SubmitTerms
 from leasedkeyq.lanes.timetable import MissedPolicy, Timetable, check_missed
 from leasedkeyq.types import Duration, PresentPolicy
 

@@ -59,9 +59,9 @@ from leasedkeyq.model.requests import (
     StoredState,
 )
 from leasedkeyq.stores.codec import Codec
-from leasedkeyq.stores.lease_book import LeaseBook
-from leasedkeyq.stores.pump import ClaimPump
-from leasedkeyq.stores.room import RoomLine
+from leasedkeyq.stores.queue.lease_book import LeaseBook
+from leasedkeyq.stores.queue.pump import ClaimPump
+from leasedkeyq.stores.queue.room import RoomLine
 from leasedkeyq.types import (
     BuriedItem,
     Duration,

@@ -13,7 +13,7 @@ from leasedkeyq.errors import (
 )
 from leasedkeyq.local.waiters import Producer, Producers
 from leasedkeyq.model.requests import Answer
-from leasedkeyq.stores.pump import ClaimPump
+from leasedkeyq.stores.queue.pump import ClaimPump
 from leasedkeyq.types import PutPolicy
 
 if TYPE_CHECKING:

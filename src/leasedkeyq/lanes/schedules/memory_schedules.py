@@ -14,7 +14,7 @@ from leasedkeyq.lanes.errors import UnknownScheduleError
 from leasedkeyq.lanes.running.engine import LaneEngine
 from leasedkeyq.lanes.running.job import Handle, Job
 from leasedkeyq.lanes.running.lane import Lane
-from leasedkeyq.lanes.schedule import (
+from leasedkeyq.lanes.schedules.schedule import (
     CLOCK_LOOK,
     Declaration,
     Schedule,

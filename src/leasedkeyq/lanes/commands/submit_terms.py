@@ -4,7 +4,7 @@ from math import inf
 from typing import NamedTuple, cast
 
 from leasedkeyq import checks
-from leasedkeyq.lanes.command_options import CommandOptions
+from leasedkeyq.lanes.commands.command_options import CommandOptions
 from leasedkeyq.lanes.config import time_limit
 from leasedkeyq.types import Duration, PresentPolicy, PutPolicy
 

@@ -37,12 +37,19 @@ import msgspec
 
 from leasedkeyq import checks
 from leasedkeyq.errors import describe
-from leasedkeyq.lanes.command_options import (
+from leasedkeyq.lanes.commands.command_options import (
     NO_OPTIONS,
     CommandKeywords,
     CommandOptions,
     RunIn,
     check_key_function,
+)
+from leasedkeyq.lanes.commands.importable_function import ImportableFunction
+from leasedkeyq.lanes.commands.resources import (
+    RESOURCES,
+    ResourceParameter,
+    plain_type,
+    takes_resource,
 )
 from leasedkeyq.lanes.errors import (
     AnnotationWarning,
@@ -51,13 +58,6 @@ from leasedkeyq.lanes.errors import (
     RemoteCommandError,
     UnregisteredCommandError,
     warn,
-)
-from leasedkeyq.lanes.importable_function import ImportableFunction
-from leasedkeyq.lanes.resources import (
-    RESOURCES,
-    ResourceParameter,
-    plain_type,
-    takes_resource,
 )
 from leasedkeyq.stores.finite import check_finite
 from leasedkeyq.types import Duration

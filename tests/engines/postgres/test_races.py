@@ -10,10 +10,11 @@ import asyncpg
 import pytest
 
 from leasedkeyq import connect
+from leasedkeyq.checks import storable
 from leasedkeyq.engines.postgres.batch import Batch, lock_number
 from leasedkeyq.engines.postgres.link import TIDY_EVERY, Writer
 from leasedkeyq.engines.postgres.store import PostgresStore
-from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError
+from leasedkeyq.errors import KeyAlreadyInFlightError, QueueFullError, UnstorableError
 from leasedkeyq.model.requests import Change
 from leasedkeyq.stores import (
     Ack,
@@ -324,18 +325,20 @@ def test_a_stopped_call_is_not_forgotten_when_others_are() -> None:
     with_store(test)
 
 
-def test_what_postgres_takes_in_no_text() -> None:
-    """Who has failed is able to say so."""
+def test_an_error_that_no_text_can_hold_is_refused_and_its_lease_goes_on() -> None:
 
     async def test(store: PostgresStore) -> None:
         await store.put([one("a")])
         item = await leased(store)
         text = "nothing \x00 and half \ud800"
-        assert await store.settle([Release(QUEUE, "a", item.token, error=text)]) == [None]
+        [refused] = await store.settle([Release(QUEUE, "a", item.token, error=text)])
+        assert isinstance(refused, UnstorableError)
+        mended = storable(text)
+        assert await store.settle([Release(QUEUE, "a", item.token, error=mended)]) == [None]
         [[stored]] = await store.look(QUEUE, ["a"])
         assert [past.error for past in stored.history] == ["nothing \ufffd and half ?"]
         item = await leased(store)
-        assert await store.settle([Bury(QUEUE, "a", item.token, text)]) == [item.id]
+        assert await store.settle([Bury(QUEUE, "a", item.token, mended)]) == [item.id]
 
     with_store(test)
 

@@ -461,7 +461,7 @@ class LosesLeasesWhereAClaimFails(Through):
     """Raises what went wrong with one claim, when others have leased."""
 
     async def do_claim(self, requests: Sequence[Claim]) -> list[tuple[Claimed, ...]]:
-        fits = [request.limit < 2**63 for request in requests]
+        fits = [request.limit < 2**62 for request in requests]
         answers = await self.inner.claim(
             [request for request, good in zip(requests, fits, strict=True) if good]
         )

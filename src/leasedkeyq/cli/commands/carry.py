@@ -140,7 +140,7 @@ def export(session: StoreSession, *, file: str | None, queues: tuple[str, ...], 
 
     async def main() -> int:
         async with session.open() as store:
-            counts = await store.count(queues) if queues else {}
+            counts = await store.count(queues)
             empty = [name for name in queues if counts.get(name, NO_ITEMS) == NO_ITEMS]
             if queues and len(empty) == len(queues):
                 what = ", ".join(map(printable, empty))

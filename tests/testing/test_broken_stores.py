@@ -55,8 +55,10 @@ def sqlite(place: Place) -> Callable[..., Store]:
 
 
 def of(*modules: ModuleType) -> list[type[Through]]:
-    names = {module.__name__ for module in modules}
-    return [fault for fault in FAULTS if fault.__module__ in names]
+    # By module: in `FAULTS` they are in the order of imports, which is another one in each process.
+    places = {module.__name__: place for place, module in enumerate(modules)}
+    faults = [fault for fault in FAULTS if fault.__module__ in places]
+    return sorted(faults, key=lambda fault: places[fault.__module__])
 
 
 def caught(

@@ -26,6 +26,12 @@ NAMES: Final = {
 NOT_RUN: Final = "not run"
 SHOWN_ZEROS: Final = 3
 """In a row of the table. All are in the list of the part."""
+README_FIGURES: Final = {
+    "kills": "{:,} workers killed with kill -9",
+    "servers": "{:,} kills and freezes of servers under load",
+    "histories": "{:,} histories of concurrent clients under faults checked for linearizability",
+}
+"""Parts, and what the README says of them."""
 
 TEXT: Final = """\
 # Reliability
@@ -129,25 +135,17 @@ def with_readme_lines(readme: str, kept: Sequence[Figures]) -> str:
 
 def readme_lines(kept: Sequence[Figures]) -> str:
     """Three figures, and where the others are."""
-    kills = _total(kept, "kills")
-    servers = _total(kept, "servers")
-    histories = _total(kept, "histories")
-    lost = sum(
-        many
-        for one in kept
-        if one.part in {"kills", "servers", "histories"}
-        for many in one.wrong.values()
-    )
+    tried = [
+        words.format(total)
+        for part, words in README_FIGURES.items()
+        if (total := sum(one.tried for one in kept if one.part == part))
+    ]
+    wrong = sum(sum(one.wrong.values()) for one in kept if one.part in README_FIGURES)
     return (
-        "What was tried, how often and on which store is in"
-        f" [Reliability](docs/reliability.md): {kills:,} workers and {servers:,} servers killed or"
-        f" frozen, and {histories:,} histories of concurrent clients under faults checked for"
-        f" linearizability. What was lost, settled twice or out of order in them: {lost}."
+        "What was tried, how often and on which store is in [Reliability](docs/reliability.md): "
+        f"{'; '.join(tried)}. What was lost, held or settled twice, or out of order in them:"
+        f" {wrong}."
     )
-
-
-def _total(kept: Sequence[Figures], part: str) -> int:
-    return sum(one.tried for one in kept if one.part == part)
 
 
 def _table(kept: Sequence[Figures]) -> str:

@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 TORTURE_ARGS ?=
 DEMO_ARGS ?=
 # Half of the time of the tests is waiting, for real clocks and servers.
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 2 * $$1 }')
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 3 * $$1 }')
 # Seconds for one test: a browser on a busy machine is slow.
 BROWSER_TIMEOUT ?= 600
 WHEEL ?=

@@ -337,7 +337,10 @@ def test_the_page_has_every_code_and_no_other() -> None:
     page = (ROOT / "docs/howto/doctor.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     told = {code for row in rows for code in re.findall(r"`([a-z-]+)`", row)}
-    sources = [*ROOT.glob("src/leasedkeyq/**/diag*.py"), *ROOT.glob("src/leasedkeyq/stores/*.py")]
+    sources = [
+        *ROOT.glob("src/leasedkeyq/**/diag*.py"),
+        *ROOT.glob("src/leasedkeyq/stores/**/*.py"),
+    ]
     found: set[str] = set()
     for path in (*sources, Path(doctor.__file__)):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -3,10 +3,11 @@
 import asyncio
 import queue
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ class Worker:
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def pause(self, path: Path) -> None:
+        """Stop it at a moment at which it does not write: all others would wait for its lock."""
+        while True:
+            self.send(signal.SIGSTOP)
+            time.sleep(0.05)
+            with closing(sqlite3.connect(path, timeout=0.2)) as database:
+                try:
+                    database.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    self.send(signal.SIGCONT)
+                else:
+                    return
 
 
 @contextmanager
@@ -172,7 +186,7 @@ def test_a_worker_that_was_paused_past_its_lease_does_not_settle(tmp_path: Path)
         async def use(manager: QueueManager, work: Any, fail: Any) -> None:
             handle = await manager.submit("work", work(1, 0.3), key="k")
             paused.hear("start k")
-            paused.send(signal.SIGSTOP)
+            paused.pause(path)
             with workers(path, 1) as (other,):
                 assert await handle == 2
                 assert handle.attempt == 2

@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 TORTURE_ARGS ?=
 DEMO_ARGS ?=
-# Half of the time of the tests is waiting, for real clocks and servers.
+# Much of the time of the tests is waiting, for real clocks and servers.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print 3 * $$1 }')
 # Seconds for one test: a browser on a busy machine is slow.
 BROWSER_TIMEOUT ?= 600

@@ -5,7 +5,7 @@ import logging
 import secrets
 from typing import Final
 
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from leasedkeyq.web.access.guard import client_of, too_many
 from leasedkeyq.web.access.users import User, hash_password, password_matches
@@ -22,14 +22,14 @@ async def stores_page(visit: Visit) -> Response:
     names = list(visit.dashboard.stores)
     if len(names) == 1:
         return RedirectResponse(visit.root(f"/s/{names[0]}/"), 303)
-    return visit.dashboard.render(visit, _STORES, Content("Stores", {"stores": names}))
+    return visit.dashboard.render(visit, _STORES, await _STORES.content(visit))
 
 
 async def login_form(visit: Visit) -> Response:
     """Where people say who they are."""
     if visit.user is not None or not visit.dashboard.logs_in:
         return RedirectResponse(visit.root("/"), 303)
-    return _form(visit, "", 200)
+    return visit.dashboard.render(visit, _LOGIN, await _LOGIN.content(visit))
 
 
 async def log_in(visit: Visit) -> Response:
@@ -46,7 +46,8 @@ async def log_in(visit: Visit) -> Response:
     user = await _user(visit)
     if user is None:
         logger.warning("log in failed, from %s", client)
-        return _form(visit, "That is not right. Nobody has logged in.", 401)
+        failed = _login(visit, "That is not right. Nobody has logged in.", 401)
+        return dashboard.render(visit, _LOGIN, failed)
     limit.succeeded(client)
     logger.info("log in by %r, from %s", user.name, client)
     # A new session: whatever was known of the old one is worth nothing now.
@@ -86,28 +87,29 @@ async def _user(visit: Visit) -> User | None:
     return user if good else None
 
 
-def _form(visit: Visit, trouble: str, status: int) -> Response:
-    dashboard = visit.dashboard
+def _login(visit: Visit, trouble: str, status: int) -> Content:
+    credentials = visit.dashboard.credentials
     wanted = visit.form("next") or visit.query("next")
-    content = Content(
+    return Content(
         "Log in",
         {},
         {
             "trouble": trouble,
             "next": wanted if is_own_path(wanted) else "",
-            "by_token": bool(dashboard.credentials.tokens),
-            "by_password": bool(dashboard.credentials.users),
+            "by_token": bool(credentials.tokens),
+            "by_password": bool(credentials.users),
         },
         status,
     )
-    response = dashboard.render(visit, _LOGIN, content)
-    assert isinstance(response, HTMLResponse)
-    return response
 
 
-async def _unused(visit: Visit) -> Content:
-    raise NotImplementedError(visit)
+async def _stores_content(visit: Visit) -> Content:
+    return Content("Stores", {"stores": list(visit.dashboard.stores)})
 
 
-_STORES: Final = Screen("/", "stores.html", _unused)
-_LOGIN: Final = Screen("/login", "login.html", _unused)
+async def _login_content(visit: Visit) -> Content:
+    return _login(visit, "", 200)
+
+
+_STORES: Final = Screen("/", "stores.html", _stores_content)
+_LOGIN: Final = Screen("/login", "login.html", _login_content)
